@@ -19,21 +19,20 @@
 //! as taken.
 
 use std::{
-    collections::VecDeque,
     fmt,
     io::{self, ErrorKind},
+    num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use bytes::BytesMut;
 use rustls::ClientConfig;
 use tidegate_broker::message::seconds_left;
 use tidegate_message::Secret;
 use tidegate_wire::mqtt::{
-    Connect, ConnectProperties, FixedHeader, PACKET_BYTES_MAX, Packet, PacketId, PublishHead,
-    PublishProperties, QoS, ReasonCode, Version,
+    Connect, PublishProperties, QoS, ReasonCode, Version,
+    client::{Client, ClientError, Config, Event, Publication, PublishError, ReceiveBuffer},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
@@ -45,7 +44,7 @@ use crate::{
 };
 
 /// Messages that are under way at a time, if the broker takes as many.
-const WINDOW: usize = 1024;
+const WINDOW: NonZeroU16 = NonZeroU16::new(1024).expect("not zero");
 /// Bytes that are written before it is looked whether an answer has come.
 const WRITE_BYTES: usize = 64 << 10;
 /// Longest wait for the connection and for CONNACK.
@@ -114,8 +113,6 @@ struct Progress<'a> {
     /// Which messages are taken or refused.
     is_settled: Vec<bool>,
     refusals: Vec<Refusal>,
-    /// Packet identifiers and places, in the order in which they were sent.
-    under_way: VecDeque<(PacketId, usize)>,
 }
 
 impl Mqtt {
@@ -137,7 +134,6 @@ impl Destination for Mqtt {
             batch,
             is_settled: vec![false; batch.records().len()],
             refusals: Vec::new(),
-            under_way: VecDeque::new(),
         };
         let mut closed_at = (0, 0);
         loop {
@@ -145,7 +141,7 @@ impl Destination for Mqtt {
                 Some(connection) => (connection, true),
                 None => (Connection::connect(&self.settings).await?, false),
             };
-            let window = if self.one_by_one { 1 } else { WINDOW };
+            let window = if self.one_by_one { 1 } else { usize::from(WINDOW.get()) };
             let before = progress.settled();
             let broken = match connection.carry(&self.stamps, &mut progress, window).await {
                 Ok(()) => {
@@ -156,12 +152,13 @@ impl Destination for Mqtt {
                 }
                 Err(broken) => broken,
             };
-            let under_way = std::mem::take(&mut progress.under_way);
+            // The places of those that the broker has not answered.
+            let under_way: Vec<usize> = connection.client.tokens().copied().collect();
             let has_moved = progress.settled() > before;
             match broken {
                 Broken::Disconnected(reason) if is_for_message(reason) && under_way.len() == 1 => {
                     let reason = format!("the broker ended the connection for it: {reason}");
-                    progress.settle(under_way[0].1, Some(reason));
+                    progress.settle(under_way[0], Some(reason));
                     continue;
                 }
                 Broken::Disconnected(reason) if is_for_message(reason) && !self.one_by_one => {
@@ -171,7 +168,7 @@ impl Destination for Mqtt {
                 // It may have ended since the last batch.
                 _ if was_kept && !has_moved => continue,
                 Broken::Closed if self.one_by_one && under_way.len() == 1 => {
-                    let place = under_way[0].1;
+                    let place = under_way[0];
                     let before = if closed_at.0 == place { closed_at.1 } else { 0 };
                     closed_at = (place, before + 1);
                     if closed_at.1 == CLOSES_MAX {
@@ -239,17 +236,17 @@ impl From<Trouble> for NotOpen {
 struct Connection {
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
-    version: Version,
-    /// Messages that the broker takes at a time, and the longest packet.
-    receive_maximum: usize,
-    packet_bytes_max: usize,
-    input: BytesMut,
-    last_id: u16,
+    /// Each message with its place in the batch.
+    client: Client<usize>,
+    input: ReceiveBuffer,
+    output: Vec<u8>,
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("version", &self.client.version())
+            .finish_non_exhaustive()
     }
 }
 
@@ -279,64 +276,47 @@ impl Connection {
             Trouble::of(format!("no connection to the broker at {host}:{port}"), error)
         })?;
         let (reader, writer) = tokio::io::split(stream);
-        let mut connection = Self {
-            reader,
-            writer,
-            version,
-            receive_maximum: usize::from(u16::MAX),
-            packet_bytes_max: PACKET_BYTES_MAX as usize,
-            input: BytesMut::new(),
-            last_id: 0,
+        let config = Config {
+            inflight_max: WINDOW,
+            packet_bytes_max: ANSWER_BYTES_MAX,
+            ..Config::default()
         };
+        let (client, input) = (Client::new(config), ReceiveBuffer::default());
+        let mut connection = Self { reader, writer, client, input, output: Vec::new() };
         let connect = Connect {
-            version,
-            bridge: false,
-            clean_start: true,
-            // Who is not heard of for long is found out by the next batch.
-            keep_alive: 0,
-            client_id: settings.client_id.clone(),
-            will: None,
             username: settings.username.clone(),
             password: settings.password.as_deref().map(<[u8]>::to_vec),
-            properties: ConnectProperties::default(),
+            // Without keep alive: a broker that has gone silently is found out by the next batch.
+            ..Connect::new(version, settings.client_id.clone())
         };
-        let mut output = Vec::new();
-        Packet::Connect(Box::new(connect))
-            .encode(version, &mut output)
-            .map_err(|error| Trouble::of("CONNECT cannot be written", error))?;
+        let begun = connection.client.connect(clock::now(), &connect);
+        begun.map_err(|error| Trouble::of("CONNECT cannot be written", error))?;
         let ended =
             |broken| NotOpen { trouble: of(broken), is_for_version: version == Version::V5 };
-        connection.write(&output).await.map_err(ended)?;
+        connection.write().await.map_err(ended)?;
         loop {
-            if let Some((first, body)) = connection.packet().map_err(ended)? {
-                let decoded = Packet::decode(version, first, &body);
-                let connack = match decoded {
-                    Ok(Packet::Connack(connack)) => connack,
-                    Ok(_) => return Err(ended(Broken::Ended(Trouble::new(NO_CONNACK)))),
-                    Err(error) => {
-                        return Err(ended(Broken::Ended(Trouble::of(NO_CONNACK, error))));
-                    }
-                };
-                if connack.reason.is_failure() {
-                    let is_for_version = connack.reason == ReasonCode::UNSUPPORTED_PROTOCOL_VERSION;
-                    let text = format!("the broker refuses the connection: {}", connack.reason);
-                    return Err(NotOpen { trouble: Trouble::new(text), is_for_version });
-                }
-                let limits = &connack.properties;
-                if limits.maximum_qos == Some(QoS::AtMostOnce) {
-                    let text = "the broker takes no messages of QoS 1, and acknowledges none";
-                    return Err(Trouble::new(text).into());
-                }
-                if let Some(most) = limits.receive_maximum {
-                    connection.receive_maximum = usize::from(most.get());
-                }
-                if let Some(most) = limits.maximum_packet_size {
-                    connection.packet_bytes_max = most as usize;
-                }
-                return Ok(connection);
+            let mut input = connection.input.bytes();
+            let received = connection.client.receive(&mut input);
+            let event = received.map_err(|error| match error {
+                ClientError::Refused { reason, .. } => NotOpen {
+                    trouble: Trouble::new(format!("the broker refuses the connection: {reason}")),
+                    is_for_version: reason == ReasonCode::UNSUPPORTED_PROTOCOL_VERSION,
+                },
+                error => ended(Broken::Ended(Trouble::of(NO_CONNACK, error))),
+            })?;
+            let is_welcome = event.is_some();
+            let left = input.len();
+            connection.input.keep(left);
+            if is_welcome {
+                break;
             }
             connection.read().await.map_err(ended)?;
         }
+        if connection.client.limits().qos_max == QoS::AtMostOnce {
+            let text = "the broker takes no messages of QoS 1, and acknowledges none";
+            return Err(Trouble::new(text).into());
+        }
+        Ok(connection)
     }
 
     /// Sends what is to be sent, and takes the answers, until nothing is left of either.
@@ -346,23 +326,18 @@ impl Connection {
         progress: &mut Progress<'_>,
         window: usize,
     ) -> Result<(), Broken> {
-        let window = window.min(self.receive_maximum);
         let mut next = progress.next(0);
-        let mut output = Vec::new();
         loop {
             while let Some(place) = next
-                && progress.under_way.len() < window
-                && output.len() < WRITE_BYTES
+                && self.has_room(window)
+                && self.client.output_bytes() < WRITE_BYTES
             {
-                self.put(stamps, progress, place, &mut output);
+                self.put(stamps, progress, place);
                 next = progress.next(place + 1);
             }
-            if !output.is_empty() {
-                self.write(&output).await?;
-                output.clear();
-            }
-            let goes_on = next.is_some() && progress.under_way.len() < window;
-            if !goes_on && progress.under_way.is_empty() {
+            self.write().await?;
+            let goes_on = next.is_some() && self.has_room(window);
+            if !goes_on && self.client.unacknowledged() == 0 {
                 return Ok(());
             }
             self.take_answers(progress)?;
@@ -373,21 +348,19 @@ impl Connection {
                     read = self.read() => read?,
                     () = std::future::ready(()) => {}
                 }
-            } else if !progress.under_way.is_empty() {
+            } else if self.client.unacknowledged() > 0 {
                 self.read().await?;
             }
             self.take_answers(progress)?;
         }
     }
 
-    /// Appends one message, unless it is refused or does not go there.
-    fn put(
-        &mut self,
-        stamps: &Stamps,
-        progress: &mut Progress<'_>,
-        place: usize,
-        output: &mut Vec<u8>,
-    ) {
+    fn has_room(&self, window: usize) -> bool {
+        self.client.unacknowledged() < window && self.client.room() > 0
+    }
+
+    /// Sends one message, unless it is refused or does not go there.
+    fn put(&mut self, stamps: &Stamps, progress: &mut Progress<'_>, place: usize) {
         let Record { topic, payload, forwarded, expires, .. } = &progress.batch.records()[place];
         let properties = PublishProperties::decode(forwarded).ok();
         let may_go = properties
@@ -401,99 +374,66 @@ impl Connection {
             // Nobody there would be sent it.
             return progress.settle(place, None);
         }
-        let id = self.next_id();
-        let forwarded = [forwarded, stamps.property(Direction::Out)].concat();
-        let head = PublishHead {
-            dup: false,
-            qos: QoS::AtLeastOnce,
-            retain: false,
+        let message = Publication {
             topic,
-            packet_id: Some(id),
-            topic_alias: None,
+            payload,
+            qos: QoS::AtLeastOnce,
             message_expiry: seconds_left(*expires, now),
-            subscription_ids: &[],
-            forwarded: &forwarded,
-            payload_bytes: payload.len(),
+            forwarded: &[forwarded, stamps.property(Direction::Out)].concat(),
+            ..Publication::default()
         };
-        let bytes = head.packet_bytes(self.version);
-        if bytes > self.packet_bytes_max {
-            let most = self.packet_bytes_max;
-            let reason = format!("a packet of {bytes} bytes; the broker takes {most} at most");
-            return progress.settle(place, Some(reason));
-        }
-        head.encode(self.version, output);
-        output.extend_from_slice(payload);
-        progress.under_way.push_back((id, place));
-    }
-
-    /// More than a window passes before an identifier comes again.
-    fn next_id(&mut self) -> PacketId {
-        self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-        PacketId::new(self.last_id).expect("at least 1")
+        let refused = match self.client.publish(&message, place) {
+            Ok(_) => return,
+            Err(PublishError::TooLarge { packet_bytes, maximum }) => {
+                format!("a packet of {packet_bytes} bytes; the broker takes {maximum} at most")
+            }
+            Err(error) => error.to_string(),
+        };
+        progress.settle(place, Some(refused));
     }
 
     fn take_answers(&mut self, progress: &mut Progress<'_>) -> Result<(), Broken> {
-        while let Some((first, body)) = self.packet()? {
-            let packet = Packet::decode(self.version, first, &body);
-            let packet = packet.map_err(|error| {
-                Broken::Ended(Trouble::of("the broker sent what is no packet", error))
-            })?;
-            match packet {
-                Packet::Puback(ack) => {
-                    let at = progress.under_way.iter().position(|(id, _)| *id == ack.packet_id);
-                    let Some((_, place)) = at.and_then(|at| progress.under_way.remove(at)) else {
-                        let text = "the broker acknowledges what it was not sent";
-                        return Err(Broken::Ended(Trouble::new(text)));
-                    };
-                    if ack.reason == ReasonCode::QUOTA_EXCEEDED {
-                        return Err(Broken::NoRoom);
-                    }
-                    let said = ack.reason_string.map(|text| format!(" ({text})"));
-                    let refused = ack.reason.is_failure().then(|| {
-                        format!("the broker answers {}{}", ack.reason, said.unwrap_or_default())
-                    });
-                    progress.settle(place, refused);
-                }
-                Packet::Disconnect(packet) => return Err(Broken::Disconnected(packet.reason)),
-                // Nothing was subscribed to, and no other answer asked for.
-                _ => {
-                    let text = "the broker sent a packet that has no place here";
-                    return Err(Broken::Ended(Trouble::new(text)));
-                }
+        let mut input = self.input.bytes();
+        while let Some(event) = self.client.receive(&mut input)? {
+            let Event::Acknowledged { token, reason, reason_string, .. } = event else {
+                // Nothing was subscribed to.
+                let text = "the broker sent a message, and the sink subscribes to nothing";
+                return Err(Broken::Ended(Trouble::new(text)));
+            };
+            if reason == ReasonCode::QUOTA_EXCEEDED {
+                return Err(Broken::NoRoom);
             }
+            let said = reason_string.map(|text| format!(" ({text})")).unwrap_or_default();
+            let refused = reason.is_failure().then(|| format!("the broker answers {reason}{said}"));
+            progress.settle(token, refused);
         }
+        let left = input.len();
+        self.input.keep(left);
         Ok(())
-    }
-
-    fn packet(&mut self) -> Result<Option<(u8, BytesMut)>, Broken> {
-        let header = FixedHeader::decode(&self.input, ANSWER_BYTES_MAX).map_err(|error| {
-            Broken::Ended(Trouble::of("the broker sent what is no packet", error))
-        })?;
-        let whole = header.filter(|header| self.input.len() >= header.packet_bytes());
-        Ok(whole.map(|header| {
-            let mut packet = self.input.split_to(header.packet_bytes());
-            (header.first, packet.split_off(header.header_bytes))
-        }))
     }
 
     /// # Cancel safety
     /// Nothing is lost.
     async fn read(&mut self) -> Result<(), Broken> {
-        match self.reader.read_buf(&mut self.input).await {
+        match self.reader.read_buf(self.input.spare()).await {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Ok(()),
             Err(error) => Err(broke(error)),
         }
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.writer.write_all(bytes).await.map_err(broke)?;
-        self.writer.flush().await.map_err(broke)
+    async fn write(&mut self) -> Result<(), Broken> {
+        if self.client.transmit(clock::now(), &mut self.output) {
+            self.writer.write_all(&self.output).await.map_err(broke)?;
+            self.writer.flush().await.map_err(broke)?;
+            self.output.clear();
+        }
+        Ok(())
     }
 }
 
 /// Longest packet that is an answer.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+const ANSWER_BYTES_MAX: u32 = 64 << 10;
 const NO_CONNACK: &str = "the broker answers CONNECT with what is no CONNACK";
 
 fn broke(error: io::Error) -> Broken {
@@ -501,6 +441,15 @@ fn broke(error: io::Error) -> Broken {
         return Broken::Closed;
     }
     Broken::Ended(Trouble::of("the connection to the broker broke", error))
+}
+
+impl From<ClientError> for Broken {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Disconnected { reason, .. } => Self::Disconnected(reason),
+            error => Self::Ended(Trouble::of("the broker broke the protocol", error)),
+        }
+    }
 }
 
 /// What a batch that is tried again later is told for.

@@ -4,7 +4,6 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt::Display,
     io,
-    num::NonZeroU16,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -60,7 +59,6 @@ struct Letter {
 struct Letters {
     waiting: VecDeque<Letter>,
     sent: HashMap<PacketId, Letter>,
-    next: u16,
     /// There was no room for one.
     pauses_until: Option<Instant>,
 }
@@ -355,8 +353,8 @@ impl Runtime {
             return Ok(());
         }
         self.letters.pauses_until = None;
-        let most = LETTERS_MAX.min(usize::from(session.receive_maximum));
-        while self.letters.sent.len() < most
+        while self.letters.sent.len() < LETTERS_MAX
+            && session.room() > 0
             && let Some(letter) = self.letters.waiting.pop_front()
         {
             self.send_letter(session, letter)?;
@@ -367,15 +365,6 @@ impl Runtime {
     fn send_letter(&mut self, session: &mut Session, letter: Letter) -> Result<(), SessionError> {
         let topic = self.settings.dead_letter.as_deref();
         let topic = topic.expect("letters wait only where there is a topic for them");
-        let letters = &mut self.letters;
-        let id = loop {
-            // Identifiers of SUBSCRIBE and UNSUBSCRIBE lie above these.
-            letters.next = letters.next % 1000 + 1;
-            let id = NonZeroU16::new(letters.next).expect("at least 1");
-            if !letters.sent.contains_key(&id) {
-                break id;
-            }
-        };
         let reason = &letter.reason[..letter.reason.floor_char_boundary(REASON_BYTES_MAX)];
         // A destination may quote what it was given; MQTT's text has no U+0000.
         let reason = reason.replace('\0', " ");
@@ -385,10 +374,9 @@ impl Runtime {
             ("tidegate-reason", &*reason),
         ];
         properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
-        if session.publish(topic, &letter.record.payload, Some(id), properties)? {
-            self.letters.sent.insert(id, letter);
-        } else {
-            self.lose(session, &letter, &"it is longer than a packet may be");
+        match session.send_letter(topic, &letter.record.payload, properties)? {
+            Some(id) => drop(self.letters.sent.insert(id, letter)),
+            None => self.lose(session, &letter, &"it is longer than a packet may be"),
         }
         Ok(())
     }
@@ -450,7 +438,7 @@ impl Runtime {
         if self.said_up != Some(is_up) {
             self.said_up = Some(is_up);
             let state: &[u8] = if is_up { b"1" } else { b"0" };
-            session.publish(&sys_topic(name, "state"), state, None, Vec::new())?;
+            session.send_state(&sys_topic(name, "state"), state)?;
         }
         if reports_at.is_some_and(|at| at <= now) {
             *reports_at = Some(now + self.settings.sys_interval);
@@ -458,7 +446,7 @@ impl Runtime {
             if self.said_report != Some(report) {
                 self.said_report = Some(report);
                 let json = serde_json::to_vec(&report).expect("numbers are JSON");
-                session.publish(&sys_topic(name, "report"), &json, None, Vec::new())?;
+                session.send_state(&sys_topic(name, "report"), &json)?;
             }
         }
         Ok(())

@@ -8,9 +8,12 @@ use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
 use tidegate_message::{ID_PROPERTY, Identity, IdentityKind, Instant, TIME_PROPERTY};
 use tidegate_wire::mqtt::{
-    Connect, ConnectProperties, DecodeError, Disconnect, EncodeError, FixedHeader,
-    ForwardedProperties, PACKET_BYTES_MAX, Packet, PacketId, Publish, PublishProperties, QoS,
-    ReasonCode, RetainHandling, Subscribe, SubscribeFilter, Unsubscribe, Version, Will,
+    Connect, ConnectProperties, Disconnect, EncodeError, ForwardedProperties, PacketId,
+    PublishProperties, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version, Will,
+    client::{
+        Client, ClientError, Config, Event as ClientEvent, Publication, PublishError,
+        ReceiveBuffer, SendBuffer, SubscribeError,
+    },
 };
 use tokio::{
     io::Interest,
@@ -36,8 +39,6 @@ const GREETING: Duration = Duration::from_secs(10);
 const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
 /// The same of [`PROPERTY`](crate::mqtt::bridge::PROPERTY).
 const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
-const SUBSCRIBE_ID: PacketId = PacketId::MAX;
-const UNSUBSCRIBE_ID: PacketId = NonZeroU16::new(u16::MAX - 1).expect("not zero");
 
 /// What the broker sent.
 #[derive(Debug)]
@@ -63,22 +64,37 @@ pub(super) enum SessionError {
     Disconnected(ReasonCode),
     #[error("this node's broker does not let the sink have {filter:?}: {reason}")]
     Filter { filter: String, reason: ReasonCode },
-    #[error("this node's broker sent what is no packet")]
-    Packet(#[source] DecodeError),
-    #[error("this node's broker sent a packet that has no place here, {0:#04x}")]
-    Unexpected(u8),
+    #[error("this node's broker broke the protocol")]
+    Protocol(#[source] ClientError),
+    #[error(
+        "this node's broker sent a message as a packet, to {topic}, and the sink is handed messages"
+    )]
+    Message { topic: String },
     #[error("a packet cannot be written")]
-    Encode(#[source] EncodeError),
+    Encode(#[from] EncodeError),
+    #[error("a message of the sink's own cannot be sent")]
+    Publish(#[source] PublishError),
+    #[error("the sink's topics cannot be asked for")]
+    Subscribe(#[from] SubscribeError),
+}
+
+impl From<ClientError> for SessionError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { reason, .. } => Self::Refused(reason),
+            ClientError::Disconnected { reason, .. } => Self::Disconnected(reason),
+            error => Self::Protocol(error),
+        }
+    }
 }
 
 /// The connection.
 #[derive(Debug)]
 pub(super) struct Session {
     stream: TcpStream,
-    input: BytesMut,
-    output: Vec<u8>,
-    /// What of `output` was written.
-    written: usize,
+    client: Client<()>,
+    input: ReceiveBuffer,
+    output: SendBuffer,
     deliveries: Deliveries,
     /// Messages that were handed out as one.
     run: Option<Held>,
@@ -87,10 +103,6 @@ pub(super) struct Session {
     /// Whether the destination passes properties on.
     keeps_properties: bool,
     filters: Vec<String>,
-    /// Longest packet that the broker takes.
-    packet_bytes_max: u32,
-    /// Messages of QoS 1 that the broker takes at a time.
-    pub(super) receive_maximum: u16,
 }
 
 /// Where a sink's state is told, retained.
@@ -112,9 +124,9 @@ impl Session {
         socket.set_nonblocking(true).map_err(SessionError::Io)?;
         let mut session = Self {
             stream: TcpStream::from_std(socket).map_err(SessionError::Io)?,
-            input: BytesMut::new(),
-            output: Vec::new(),
-            written: 0,
+            client: Client::new(Config::default()),
+            input: ReceiveBuffer::default(),
+            output: SendBuffer::default(),
             deliveries,
             run: None,
             room: BytesMut::new(),
@@ -123,15 +135,9 @@ impl Session {
                 SinkKind::Mqtt | SinkKind::Influx
             ),
             filters: settings.topics.clone(),
-            packet_bytes_max: PACKET_BYTES_MAX,
-            receive_maximum: u16::MAX,
         };
         let connect = Connect {
-            version: Version::V5,
-            bridge: false,
             clean_start: false,
-            keep_alive: 0,
-            client_id: settings.client_id.clone(),
             will: Some(Will {
                 topic: sys_topic(&settings.name, "state"),
                 payload: b"0".to_vec(),
@@ -141,22 +147,17 @@ impl Session {
                 message_expiry: None,
                 forwarded: Vec::new(),
             }),
-            username: None,
-            password: None,
             properties: ConnectProperties {
                 session_expiry: Some(u32::MAX),
                 receive_maximum: settings.session.inflight_max.and_then(NonZeroU16::new),
                 ..ConnectProperties::default()
             },
+            ..Connect::new(Version::V5, settings.client_id.clone())
         };
-        session.send(&Packet::Connect(Box::new(connect)))?;
+        session.client.connect(clock::now(), &connect)?;
         session.greet().await?;
         if !settings.unwanted.is_empty() {
-            session.send(&Packet::Unsubscribe(Unsubscribe {
-                packet_id: UNSUBSCRIBE_ID,
-                user_properties: Vec::new(),
-                filters: settings.unwanted.clone(),
-            }))?;
+            session.client.unsubscribe(settings.unwanted.clone(), ())?;
         }
         let filters = settings.topics.iter().map(|filter| SubscribeFilter {
             filter: filter.clone(),
@@ -166,12 +167,7 @@ impl Session {
             // What is retained was published before, and to others.
             retain_handling: RetainHandling::DoNotSend,
         });
-        session.send(&Packet::Subscribe(Subscribe {
-            packet_id: SUBSCRIBE_ID,
-            subscription_id: None,
-            user_properties: Vec::new(),
-            filters: filters.collect(),
-        }))?;
+        session.client.subscribe(filters.collect(), None, ())?;
         Ok(session)
     }
 
@@ -179,17 +175,11 @@ impl Session {
     async fn greet(&mut self) -> Result<(), SessionError> {
         let deadline = Moment::now() + GREETING;
         loop {
-            if let Some((first, body)) = self.packet()? {
-                let packet = Packet::decode(Version::V5, first, &body);
-                let Packet::Connack(connack) = packet.map_err(SessionError::Packet)? else {
-                    return Err(SessionError::Unexpected(first));
-                };
-                if connack.reason.is_failure() {
-                    return Err(SessionError::Refused(connack.reason));
-                }
-                let limits = &connack.properties;
-                self.receive_maximum = limits.receive_maximum.map_or(u16::MAX, u16::from);
-                self.packet_bytes_max = limits.maximum_packet_size.unwrap_or(PACKET_BYTES_MAX);
+            let mut input = self.input.bytes();
+            self.client.receive(&mut input)?;
+            let left = input.len();
+            self.input.keep(left);
+            if self.client.is_connected() {
                 return Ok(());
             }
             let turned = timeout_at(deadline, self.turn(true)).await;
@@ -204,6 +194,7 @@ impl Session {
     /// Nothing is lost.
     pub(super) async fn turn(&mut self, reads: bool) -> Result<(), SessionError> {
         self.deliveries.settle();
+        self.output.fill(&mut self.client, clock::now());
         let interest = match (reads, !self.output.is_empty()) {
             (true, true) => Interest::READABLE | Interest::WRITABLE,
             (true, false) => Interest::READABLE,
@@ -215,21 +206,16 @@ impl Session {
             () = self.deliveries.come(), if reads => return Ok(()),
         };
         if ready.is_writable() && !self.output.is_empty() {
-            match self.stream.try_write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
+            match self.stream.try_write(self.output.bytes()) {
+                Ok(count) => self.output.wrote(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(SessionError::Io(error)),
             }
-            if self.written == self.output.len() {
-                self.output.clear();
-                self.written = 0;
-            }
         }
         if reads && ready.is_readable() {
-            // Of a long packet there is room for all.
-            let missing = self.missing()?;
-            self.input.reserve(missing.max(READ_BYTES));
-            match self.stream.try_read_buf(&mut self.input) {
+            let spare = self.input.spare();
+            spare.reserve(READ_BYTES);
+            match self.stream.try_read_buf(spare) {
                 Ok(0) => return Err(SessionError::Closed),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -241,30 +227,18 @@ impl Session {
 
     /// Whether all that was said was written.
     pub(super) fn is_written(&self) -> bool {
-        self.output.is_empty()
+        self.output.is_empty() && self.client.output_bytes() == 0
+    }
+
+    /// How many more dead letters the broker takes now.
+    pub(super) fn room(&self) -> usize {
+        self.client.room()
     }
 
     /// What is there of what was read.
     pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
-        while let Some((first, body)) = self.packet()? {
-            match Packet::decode(Version::V5, first, &body).map_err(SessionError::Packet)? {
-                Packet::Puback(ack) => {
-                    return Ok(Some(Event::Acknowledged(ack.packet_id, ack.reason)));
-                }
-                Packet::Suback(suback) => {
-                    let failed = suback.reasons.iter().position(|reason| reason.is_failure());
-                    if let Some(place) = failed {
-                        let filter = self.filters.get(place).cloned().unwrap_or_default();
-                        let reason = suback.reasons[place];
-                        return Err(SessionError::Filter { filter, reason });
-                    }
-                }
-                Packet::Unsuback(_) => {}
-                Packet::Disconnect(disconnect) => {
-                    return Err(SessionError::Disconnected(disconnect.reason));
-                }
-                _ => return Err(SessionError::Unexpected(first)),
-            }
+        if let Some((id, reason)) = self.answer()? {
+            return Ok(Some(Event::Acknowledged(id, reason)));
         }
         loop {
             let mut run = self.run.as_mut();
@@ -284,27 +258,32 @@ impl Session {
         }
     }
 
-    fn header(&self) -> Result<Option<FixedHeader>, SessionError> {
-        // What this node's broker holds it has let in: no listener's limit is that of what comes over an uplink.
-        FixedHeader::decode(&self.input, PACKET_BYTES_MAX as usize).map_err(SessionError::Packet)
-    }
-
-    /// Bytes that the packet under way still lacks.
-    fn missing(&self) -> Result<usize, SessionError> {
-        let header = self.header()?;
-        Ok(header.map_or(0, |header| header.packet_bytes().saturating_sub(self.input.len())))
-    }
-
-    fn packet(&mut self) -> Result<Option<(u8, Bytes)>, SessionError> {
-        let whole = self.header()?.filter(|header| self.input.len() >= header.packet_bytes());
-        Ok(whole.map(|header| {
-            let packet = self.input.split_to(header.packet_bytes()).freeze();
-            (header.first, packet.slice(header.header_bytes..))
-        }))
-    }
-
-    fn send(&mut self, packet: &Packet<'_>) -> Result<(), SessionError> {
-        packet.encode(Version::V5, &mut self.output).map_err(SessionError::Encode)
+    /// The next answer to a message of the sink's own.
+    fn answer(&mut self) -> Result<Option<(PacketId, ReasonCode)>, SessionError> {
+        let mut input = self.input.bytes();
+        let answer = loop {
+            match self.client.receive(&mut input)? {
+                Some(ClientEvent::Acknowledged { packet_id, reason, .. }) => {
+                    break Some((packet_id, reason));
+                }
+                Some(ClientEvent::Subscribed { reasons, .. }) => {
+                    let failed = reasons.iter().position(|reason| reason.is_failure());
+                    if let Some(place) = failed {
+                        let filter = self.filters.get(place).cloned().unwrap_or_default();
+                        return Err(SessionError::Filter { filter, reason: reasons[place] });
+                    }
+                }
+                Some(ClientEvent::Message(message)) => {
+                    let topic = message.topic.into_owned();
+                    return Err(SessionError::Message { topic });
+                }
+                Some(_) => {}
+                None => break None,
+            }
+        };
+        let left = input.len();
+        self.input.keep(left);
+        Ok(answer)
     }
 
     /// The broker may forget this message; it hears of it at the next [`Session::turn`].
@@ -312,41 +291,31 @@ impl Session {
         self.deliveries.acknowledge(id);
     }
 
-    /// Publishes with QoS 1 what has an identifier, else with QoS 0 and retained. False if it is longer than what the broker takes:
-    /// then nothing is sent.
-    pub(super) fn publish(
+    /// Publishes a dead letter, if there is [`room`](Session::room). None if it is longer than what the broker takes: then nothing
+    /// is sent.
+    pub(super) fn send_letter(
         &mut self,
         topic: &str,
         payload: &[u8],
-        packet_id: Option<PacketId>,
         user_properties: Vec<(&str, &str)>,
-    ) -> Result<bool, SessionError> {
-        let mut raw = Vec::new();
-        ForwardedProperties { user_properties, ..Default::default() }
-            .encode(&mut raw)
-            .map_err(SessionError::Encode)?;
-        let qos = if packet_id.is_some() { QoS::AtLeastOnce } else { QoS::AtMostOnce };
-        let properties = PublishProperties { raw: &raw, ..PublishProperties::NONE };
-        let retain = packet_id.is_none();
-        let start = self.output.len();
-        let sent = self.send(&Packet::Publish(Publish {
-            dup: false,
-            qos,
-            retain,
-            topic,
-            packet_id,
-            properties,
-            payload,
-        }));
-        let fits = match sent {
-            Ok(()) => self.output.len() - start <= self.packet_bytes_max as usize,
-            Err(SessionError::Encode(EncodeError::PacketTooLarge { .. })) => false,
-            Err(error) => return Err(error),
-        };
-        if !fits {
-            self.output.truncate(start);
+    ) -> Result<Option<PacketId>, SessionError> {
+        let mut forwarded = Vec::new();
+        ForwardedProperties { user_properties, ..Default::default() }.encode(&mut forwarded)?;
+        let (qos, forwarded) = (QoS::AtLeastOnce, &*forwarded);
+        let letter = Publication { topic, payload, qos, forwarded, ..Publication::default() };
+        match self.client.publish(&letter, ()) {
+            Err(PublishError::TooLarge { .. }) => Ok(None),
+            published => published.map_err(SessionError::Publish),
         }
-        Ok(fits)
+    }
+
+    /// Publishes the sink's state, retained.
+    pub(super) fn send_state(&mut self, topic: &str, payload: &[u8]) -> Result<(), SessionError> {
+        let state = Publication { topic, payload, retain: true, ..Publication::default() };
+        match self.client.publish(&state, ()) {
+            Ok(_) | Err(PublishError::TooLarge { .. } | PublishError::Retain) => Ok(()),
+            Err(error) => Err(SessionError::Publish(error)),
+        }
     }
 
     /// Leaves, and has the will say that the sink is not there.
@@ -354,7 +323,7 @@ impl Session {
         // Nothing is heard behind what ends it.
         self.deliveries.settle();
         let reason = ReasonCode::DISCONNECT_WITH_WILL;
-        self.send(&Packet::Disconnect(Disconnect { reason, ..Disconnect::default() }))
+        Ok(self.client.disconnect(Disconnect::new(reason))?)
     }
 }
 
