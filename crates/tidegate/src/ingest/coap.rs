@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Context, IngestError, IngestSettings, Live, Parts,
     counters::add,
-    inlet::Message,
+    message::Message,
     publisher::{Publisher, PublisherTask, Unanswered},
     spawn,
 };

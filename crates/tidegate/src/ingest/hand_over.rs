@@ -12,15 +12,18 @@ use std::{
 };
 
 use tidegate_broker::{Bundle, Publication, SessionConfig};
-use tidegate_wire::mqtt::{FixedHeader, Packet, PacketId, QoS, Version};
-
-use super::{
-    Context, IngestSettings,
-    inlet::{Inlet, InletError},
+use tidegate_wire::mqtt::{
+    Connect, FixedHeader, Packet, PacketId, QoS, Version,
+    client::{Client, ClientError, Config, ReceiveBuffer},
 };
-use crate::mqtt::{
-    bundle::{Bundles, Exchanges},
-    server::LocalParts,
+
+use super::{Context, IngestSettings};
+use crate::{
+    clock,
+    mqtt::{
+        bundle::{Bundles, Exchanges},
+        server::LocalParts,
+    },
 };
 
 /// Bytes and messages after which a bundle is closed.
@@ -36,7 +39,7 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Longest wait for it to take what there is when a listener stops.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest packet of the broker's: an acknowledgement, or why it ends.
-const PACKET_BYTES_MAX: usize = 64 << 10;
+const PACKET_BYTES_MAX: u32 = 64 << 10;
 
 /// What waits to be handed over, and the connection.
 #[derive(Debug, Default)]
@@ -81,7 +84,7 @@ struct Connection {
     /// Does not block, but for [`Connection::wait`].
     socket: TcpStream,
     bundles: Bundles,
-    input: Vec<u8>,
+    input: ReceiveBuffer,
 }
 
 impl HandOver {
@@ -275,18 +278,27 @@ impl Connection {
         let LocalParts { socket, bundles, .. } =
             context.connector.open_local(&client_id, identity, session, &client_id)?;
         socket.set_read_timeout(Some(CONNECT))?;
-        let mut inlet: Inlet<()> = Inlet::new(&client_id, PACKET_BYTES_MAX);
-        (&socket).write_all(inlet.output())?;
-        let (mut buffer, mut events) = ([0; 1024], Vec::new());
-        while events.is_empty() {
+        let mut client: Client<()> =
+            Client::new(Config { packet_bytes_max: PACKET_BYTES_MAX, ..Config::default() });
+        let connect = Connect::new(Version::V5, client_id);
+        client.connect(clock::now(), &connect).map_err(io::Error::other)?;
+        let mut output = Vec::new();
+        client.transmit(clock::now(), &mut output);
+        (&socket).write_all(&output)?;
+        let (mut buffer, mut input) = ([0; 1024], ReceiveBuffer::default());
+        while !client.is_connected() {
             match (&socket).read(&mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => inlet.receive(&buffer[..count], &mut events).map_err(io::Error::other)?,
+                count => input.extend(&buffer[..count]),
             }
+            let mut bytes = input.bytes();
+            client.receive(&mut bytes).map_err(io::Error::other)?;
+            let left = bytes.len();
+            input.keep(left);
         }
         socket.set_read_timeout(Some(WAIT))?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, bundles, input: Vec::new() })
+        Ok(Self { socket, bundles, input })
     }
 
     /// Waits for something to read, for some time.
@@ -304,7 +316,7 @@ impl Connection {
             match self.socket.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    self.input.extend_from_slice(&buffer[..count]);
+                    self.input.extend(&buffer[..count]);
                     self.take(exchanges)?;
                     if count < buffer.len() {
                         return Ok(());
@@ -316,23 +328,26 @@ impl Connection {
     }
 
     fn take(&mut self, exchanges: &mut Exchanges) -> io::Result<()> {
-        let mut taken = 0;
+        let mut rest = self.input.bytes();
         while let Some(header) =
-            FixedHeader::decode(&self.input[taken..], PACKET_BYTES_MAX).map_err(io::Error::other)?
+            FixedHeader::decode(rest, PACKET_BYTES_MAX as usize).map_err(io::Error::other)?
+            && let Some((packet, after)) = rest.split_at_checked(header.packet_bytes())
         {
-            let Some(packet) = self.input[taken..].get(..header.packet_bytes()) else { break };
+            rest = after;
             let body = &packet[header.header_bytes..];
             match Packet::decode(Version::V5, header.first, body).map_err(io::Error::other)? {
-                // Nobody is told what became of a datagram.
+                // One for many, of identifiers that no client gave. The sender of a datagram is told nothing.
                 Packet::Puback(ack) => exchanges.end(ack.packet_id).map_err(io::Error::other)?,
                 Packet::Disconnect(end) => {
-                    return Err(io::Error::other(InletError::Ended(end.reason)));
+                    let (reason, reason_string) = (end.reason, end.reason_string);
+                    let ended = ClientError::Disconnected { reason, reason_string };
+                    return Err(io::Error::other(ended));
                 }
                 _ => {}
             }
-            taken += header.packet_bytes();
         }
-        self.input.drain(..taken);
+        let left = rest.len();
+        self.input.keep(left);
         Ok(())
     }
 }

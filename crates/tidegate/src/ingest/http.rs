@@ -52,7 +52,7 @@ use super::{
     Context, IngestError, Kind, Live, Parts,
     counters::add,
     door::{Caller, Door},
-    inlet::Message,
+    message::Message,
     publisher::{Publisher, PublisherTask},
     refused::Refused,
     spawn,

@@ -1,7 +1,7 @@
 //! What tasks hand their messages to: a task that has the connection to the broker.
 //!
 //! ```text
-//!  request ─▶ publish(messages) ─▶ a channel ─▶ Inlet ─▶ broker
+//!  request ─▶ publish(messages) ─▶ a channel ─▶ Client ─▶ broker
 //!          ◀─ a reason for each ◀──────────────────────────┘
 //! ```
 //!
@@ -11,13 +11,17 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     io,
+    num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
 
 use tidegate_broker::SessionConfig;
 use tidegate_message::{Backoff, Identity, IdentityKind};
-use tidegate_wire::mqtt::ReasonCode;
+use tidegate_wire::mqtt::{
+    Connect, Disconnect, EncodeError, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version,
+    client::{self, Client, ClientError, Config, ReceiveBuffer, SendBuffer, SubscribeError},
+};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, mpsc::error::TrySendError, oneshot},
@@ -25,14 +29,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::inlet::{Event, Inlet, InletError, Message};
-use crate::mqtt::server::Connector;
+use super::message::Message;
+use crate::{clock, mqtt::server::Connector};
 
 /// Calls that wait for the connection; who comes when there are as many waits.
 const CALLS_MAX: usize = 1024;
 /// Messages from the broker that wait for who follows them; then the connection is not read from, and the broker's queue holds
 /// them by its own rules.
 const ARRIVED_MAX: usize = 1024;
+/// Exchanges that are open at a time.
+const WINDOW: NonZeroU16 = NonZeroU16::new(1024).expect("not zero");
 /// Bytes that are encoded ahead of the socket.
 const OUTPUT_BYTES: usize = 256 << 10;
 const READ_BYTES: usize = 16 << 10;
@@ -205,27 +211,24 @@ impl PublisherTask {
         let socket = self.connector.open(&client_id, identity, self.session.clone())?;
         socket.set_nonblocking(true)?;
         let socket = TcpStream::from_std(socket)?;
-        let mut inlet = Inlet::new(&client_id, self.session.packet_bytes_max as usize);
+        let mut connection = Connection::new(&self.session);
+        connection.client.connect(clock::now(), &Connect::new(Version::V5, client_id))?;
         let mut calls = Calls::default();
         // What was followed before is followed on; the newest state of each comes again.
         calls.queue(self.followed.iter().cloned().map(Unsent::Subscribe).collect(), None);
-        let mut events = Vec::new();
-        let mut buffer = vec![0; READ_BYTES];
-        let mut is_connected = false;
         loop {
             // Little is held of who is not in yet.
-            if is_connected {
-                calls.send(&mut inlet);
-            }
+            calls.send(&mut connection);
+            connection.output.fill(&mut connection.client, clock::now());
             // Each is cancel safe: readiness is asked, and looked at again; a permit that is dropped is given back.
             let may_read = self.arrived.capacity() > 0;
             tokio::select! {
                 () = stop.cancelled() => {
-                    inlet.disconnect();
+                    connection.client.disconnect(Disconnect::default())?;
                     let farewell = async {
-                        while !inlet.output().is_empty() {
+                        while connection.waiting_bytes() > 0 {
                             socket.writable().await?;
-                            write(&socket, &mut inlet)?;
+                            connection.write(&socket)?;
                         }
                         Ok::<(), Broken>(())
                     };
@@ -233,15 +236,15 @@ impl PublisherTask {
                     let _ = tokio::time::timeout(FAREWELL, farewell).await;
                     return Ok(());
                 }
-                call = self.calls.recv(), if calls.unsent.is_empty() && inlet.output().len() < OUTPUT_BYTES => {
+                call = self.calls.recv(), if calls.unsent.is_empty() && connection.waiting_bytes() < OUTPUT_BYTES => {
                     match call {
                         Some(call) => calls.begin(call, &mut self.followed),
                         None => return Ok(()),
                     }
                 }
-                ready = socket.writable(), if !inlet.output().is_empty() => {
+                ready = socket.writable(), if !connection.output.is_empty() => {
                     ready?;
-                    write(&socket, &mut inlet)?;
+                    connection.write(&socket)?;
                 }
                 permit = self.arrived.reserve(), if !may_read => match permit {
                     Ok(permit) => drop(permit),
@@ -249,35 +252,89 @@ impl PublisherTask {
                 },
                 ready = socket.readable(), if may_read => {
                     ready?;
-                    match socket.try_read(&mut buffer) {
-                        Ok(0) => return Err(Broken::Closed),
-                        Ok(count) => inlet.receive(&buffer[..count], &mut events)?,
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                    for event in events.drain(..) {
+                    connection.read(&socket)?;
+                    let Connection { client, input, .. } = &mut connection;
+                    let mut bytes = input.bytes();
+                    while let Some(event) = client.receive(&mut bytes)? {
                         match event {
-                            Event::Connected => is_connected = true,
-                            Event::Answered { ticket, reason } => calls.answered(ticket, reason),
+                            client::Event::Acknowledged { token, reason, .. } => {
+                                calls.answered(token, reason);
+                            }
+                            client::Event::Subscribed { token, reasons }
+                            | client::Event::Unsubscribed { token, reasons } => {
+                                let reason = reasons.first().copied();
+                                let reason = reason.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
+                                calls.answered(token, reason);
+                            }
                             // Waits where more came at once than there was room for.
-                            Event::Arrived(message) => if self.arrived.send(message).await.is_err() {
-                                return Ok(());
-                            },
+                            client::Event::Message(message) => {
+                                if self.arrived.send(Message::of(&message)).await.is_err() {
+                                    return Ok(());
+                                }
+                            }
+                            client::Event::Connected { .. } | client::Event::Received { .. } => {}
                         }
                     }
+                    let left = bytes.len();
+                    input.keep(left);
                 }
             }
         }
     }
 }
 
-fn write(socket: &TcpStream, inlet: &mut Inlet<Ticket>) -> io::Result<()> {
-    match socket.try_write(inlet.output()) {
-        Ok(count) => inlet.wrote(count),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        Err(error) => return Err(error),
+/// The connection to the broker, without its socket.
+#[derive(Debug)]
+struct Connection {
+    client: Client<Ticket>,
+    input: ReceiveBuffer,
+    output: SendBuffer,
+}
+
+impl Connection {
+    fn new(session: &SessionConfig) -> Self {
+        let packet_bytes_max = session.packet_bytes_max;
+        let config = Config { inflight_max: WINDOW, packet_bytes_max, ..Config::default() };
+        let (input, output) = (ReceiveBuffer::default(), SendBuffer::default());
+        Self { client: Client::new(config), input, output }
     }
-    Ok(())
+
+    /// Bytes that are encoded and not the kernel's.
+    fn waiting_bytes(&self) -> usize {
+        self.client.output_bytes() + self.output.bytes().len()
+    }
+
+    fn write(&mut self, socket: &TcpStream) -> io::Result<()> {
+        self.output.fill(&mut self.client, clock::now());
+        match socket.try_write(self.output.bytes()) {
+            Ok(count) => self.output.wrote(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, socket: &TcpStream) -> Result<(), Broken> {
+        let spare = self.input.spare();
+        spare.reserve(READ_BYTES);
+        match socket.try_read_buf(spare) {
+            Ok(0) => Err(Broken::Closed),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn subscribe(&mut self, filter: String, ticket: Ticket) -> Result<(), SubscribeError> {
+        let filter = SubscribeFilter {
+            filter,
+            maximum_qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        };
+        self.client.subscribe(vec![filter], None, ticket).map(drop)
+    }
 }
 
 impl Calls {
@@ -310,20 +367,27 @@ impl Calls {
         self.waiting.push_back(Waiting { reasons, left, answer });
     }
 
-    fn send(&mut self, inlet: &mut Inlet<Ticket>) {
-        while inlet.room() > 0
-            && inlet.output().len() < OUTPUT_BYTES
+    fn send(&mut self, connection: &mut Connection) {
+        while connection.client.room().min(connection.client.request_room()) > 0
+            && connection.waiting_bytes() < OUTPUT_BYTES
             && let Some((ticket, unsent)) = self.unsent.pop_front()
         {
-            let asked = match unsent {
+            let client = &mut connection.client;
+            let refused = match unsent {
                 Unsent::Message(message) => {
-                    inlet.publish(&message, ticket);
-                    Ok(())
+                    message.publish(client, ticket).map_err(|error| error.reason())
                 }
-                Unsent::Subscribe(filter) => inlet.subscribe(&filter, ticket),
-                Unsent::Unsubscribe(filter) => inlet.unsubscribe(&filter, ticket),
+                Unsent::Subscribe(filter) => {
+                    connection.subscribe(filter, ticket).map_err(|error| error.reason())
+                }
+                Unsent::Unsubscribe(filter) => {
+                    let asked = client.unsubscribe(vec![filter], ticket);
+                    asked.map(drop).map_err(|error| error.reason())
+                }
             };
-            asked.expect("a topic was checked for its length");
+            if let Err(reason) = refused {
+                self.answered(ticket, reason);
+            }
         }
     }
 
@@ -352,6 +416,8 @@ enum Broken {
     Io(#[from] io::Error),
     #[error("the broker closed it")]
     Closed,
+    #[error("a packet for the broker cannot be written")]
+    Encode(#[from] EncodeError),
     #[error(transparent)]
-    Inlet(#[from] InletError),
+    Protocol(#[from] ClientError),
 }

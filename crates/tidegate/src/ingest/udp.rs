@@ -25,9 +25,9 @@ use super::{
     Context, Format, IngestError, IngestSettings, Live, Parts,
     counters::add,
     hand_over::{HandOver, Outcome},
-    inlet::put_time,
     line,
     line::Unmapped,
+    message::put_time,
     spawn,
 };
 use crate::clock;

@@ -35,7 +35,7 @@ use super::{
     counters::add,
     door::Caller,
     http::{Http, Place, array, parameter},
-    inlet::Message,
+    message::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,
 };

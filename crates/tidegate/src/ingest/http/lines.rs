@@ -14,8 +14,8 @@ use crate::{
     api::server::caller::Peer,
     ingest::{
         counters::add,
-        inlet::{Message, user_properties},
         line,
+        message::{Message, user_properties},
         refused::Refused,
     },
     mqtt::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX},

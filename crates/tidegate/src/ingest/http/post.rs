@@ -16,7 +16,7 @@ use super::{
 use crate::{
     api::server::caller::Peer,
     clock,
-    ingest::{inlet::Message, refused::Refused},
+    ingest::{message::Message, refused::Refused},
 };
 
 /// Longest record of a SenML pack as it is written.
