@@ -52,10 +52,7 @@ pub use self::{
     sessions::SessionsArgs,
     subscribe::SubscribeArgs,
 };
-use crate::{
-    config::{Config, problems::Problems},
-    descriptors, logging, run, step,
-};
+use crate::{config::Config, descriptors, logging, run, step};
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]

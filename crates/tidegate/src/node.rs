@@ -49,7 +49,7 @@ use self::{
 };
 use crate::{
     access::{Access, Identity},
-    api::{self, ApiError, ReloadedConfiguration, ServerConfig, ServerError, SubscriptionId},
+    api::{self, ServerConfig, ServerError},
     camera::{self, CameraSettings},
     carrier::{Carrier, Down, Incoming},
     clock,

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_client::{Client, Credentials};
-use tidegate_message::{AdaptationProfile, CameraName, Code, quantity};
+use tidegate_message::{AdaptationProfile, CameraName, Code};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 

@@ -9,8 +9,8 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use sha2::{Digest as _, Sha256};
-use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
 use tidegate_api::ApiError;
+use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;

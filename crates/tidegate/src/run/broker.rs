@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, thread};
 
+use tidegate_api::ApiError;
 use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
-use tidegate_api::ApiError;
 use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 

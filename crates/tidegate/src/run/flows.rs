@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use tidegate_broker::Admission;
 use tidegate_api::ApiError;
+use tidegate_broker::Admission;
 use tidegate_message::Code;
 
 use super::kept::kept_random;

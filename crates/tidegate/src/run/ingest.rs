@@ -2,8 +2,8 @@
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
-use tidegate_broker::SessionConfig;
 use tidegate_api::ApiError;
+use tidegate_broker::SessionConfig;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 

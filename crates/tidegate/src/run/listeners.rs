@@ -16,8 +16,8 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use rustls_pki_types::CertificateDer;
-use tidegate_broker::BrokerConfig;
 use tidegate_api::ApiError;
+use tidegate_broker::BrokerConfig;
 use tidegate_message::Code;
 use tidegate_wire::websocket::Paths;
 

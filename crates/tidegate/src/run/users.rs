@@ -17,6 +17,7 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use tidegate_api::ApiError;
 use tidegate_auth::{
     Doors, DoorsError, Rules, Source, Sources, TokenSource, acl,
     keys::{KEY_SET_BYTES_MAX, KeySet},
@@ -24,7 +25,6 @@ use tidegate_auth::{
     roles,
     token::TokenConfig,
 };
-use tidegate_api::ApiError;
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;

@@ -336,7 +336,7 @@ impl HttpBody for Metered {
             if self.has_stalled(context) {
                 let text =
                     "nothing more came of a message, and others need the memory; send it again";
-                return Poll::Ready(Some(Err(ApiError::new(Code::LIMIT_REACHED, text).into())));
+                return Poll::Ready(Some(Err(status(ApiError::new(Code::LIMIT_REACHED, text)))));
             }
             return Poll::Pending;
         };
