@@ -179,6 +179,55 @@ fn records_come_back_as_they_were() {
     }
 }
 
+/// The format of journals that are on disks.
+#[test]
+fn records_are_these_bytes() {
+    let id = PacketId::new(0x0102).unwrap();
+    let filter = "a/+".into();
+    let options =
+        Options { qos: QoS::AtLeastOnce, no_local: true, retain_as_published: false, id: 128 };
+    let message = StoredMessage {
+        number: 7,
+        origin: Some((2, 129)),
+        noted: None,
+        retained: None,
+        waiting: Vec::new(),
+        sent: Vec::new(),
+        qos: QoS::AtMostOnce,
+        retain: false,
+        expires: None,
+        received: Instant::from_nanos(1),
+        topic: "t".into(),
+        forwarded: Bytes::new(),
+        payload: Bytes::from_static(b"p").into(),
+    };
+    for (record, expected) in [
+        (Record::Done { session: 300, number: 1 }, &b"\x01\x0a\xac\x02\x01"[..]),
+        (Record::Accepted { session: 2, id }, &b"\x01\x09\x02\x02\x01"[..]),
+        (Record::Subscribed { session: 1, filter, options }, &b"\x01\x04\x01\x03a/+\x01\x01\x00\x80\x01"[..]),
+        (
+            Record::Seen { shard: 3, number: u64::MAX, and_before: true },
+            &b"\x01\x0e\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01"[..],
+        ),
+        (
+            Record::Closed {
+                session: 5,
+                expiry: Some(Duration::from_nanos(1000)),
+                ends_at: Some(Instant::from_nanos(-2)),
+                will: None,
+            },
+            &b"\x01\x02\x05\x01\xe8\x07\x01\xfe\xff\xff\xff\xff\xff\xff\xff\x00"[..],
+        ),
+        (
+            Record::Message(message),
+            &b"\x01\x06\x07\x01\x02\x81\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01t\x00p"[..],
+        ),
+    ] {
+        assert_eq!(encoded(&record), expected, "{record:?}");
+        assert_eq!(Record::decode(&Bytes::from_static(expected)), Ok(record));
+    }
+}
+
 #[test]
 fn whatever_the_disk_has_is_taken_without_a_panic() {
     let mut draw = Draw(SmallRng::seed_from_u64(2));
