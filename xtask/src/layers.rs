@@ -97,7 +97,6 @@ const RULES: &[Rule] = &[
             "base64",
             "getrandom",
             "hmac",
-            "pbkdf2",
             "ring",
             "serde_json",
             "sha2",

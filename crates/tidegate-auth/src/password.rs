@@ -19,18 +19,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use argon2::{Algorithm, Argon2, Block, Params, PasswordHash, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version, password_hash::phc::PasswordHash};
 use base64::{
     Engine as _,
     alphabet::STANDARD,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose},
 };
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use ring::pbkdf2::PBKDF2_HMAC_SHA512;
 use sha2::{Digest, Sha256, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize as _;
 
-use crate::scram::{Credentials, Lookup};
+use crate::scram::{Credentials, Lookup, derive};
 
 /// Most iterations of PBKDF2 that a line may ask for: some seconds of one core.
 pub const ITERATIONS_MAX: u32 = 10_000_000;
@@ -298,7 +299,7 @@ impl Secret {
     }
 
     fn parse_argon2(text: &str) -> Result<Self, PasswordProblem> {
-        let damaged = |_| PasswordProblem::Damaged;
+        let damaged = |_: argon2::password_hash::phc::Error| PasswordProblem::Damaged;
         let phc = PasswordHash::new(text).map_err(damaged)?;
         // Before `Params`, which multiplies the lanes before it looks at them and so can overflow.
         for (name, value) in phc.params.iter() {
@@ -313,15 +314,13 @@ impl Secret {
                 return Err(PasswordProblem::TooCostly { what, value, max });
             }
         }
-        let params = Params::try_from(&phc).map_err(damaged)?;
+        let params = Params::try_from(&phc).map_err(|_| PasswordProblem::Damaged)?;
         let (Some(salt), Some(hash)) = (phc.salt, phc.hash) else {
             return Err(PasswordProblem::Damaged);
         };
         if phc.version != Some(Version::V0x13.into()) || hash.len() < 16 {
             return Err(PasswordProblem::Damaged);
         }
-        let mut bytes = [0; 64];
-        let salt = salt.decode_b64(&mut bytes).map_err(damaged)?;
         if salt.len() < argon2::MIN_SALT_LEN {
             return Err(PasswordProblem::Damaged);
         }
@@ -342,7 +341,7 @@ impl Secret {
             }
             Self::Pbkdf2 { iterations, salt, hash } => {
                 let mut computed = [0; 64];
-                pbkdf2::pbkdf2_hmac::<Sha512>(password, salt, *iterations, &mut computed);
+                derive(PBKDF2_HMAC_SHA512, password, salt, *iterations, &mut computed);
                 computed.ct_eq(hash).into()
             }
             Self::Argon2 { params, salt, hash } => {

@@ -16,10 +16,11 @@
 //! Always true: an unknown user is told a salt that stays the same, goes through the same steps, and is refused
 //! where a wrong password is; input of any kind ends in a refusal, never in a panic.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU32};
 
 use base64::{Engine as _, engine::general_purpose};
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use ring::pbkdf2;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_message::Refusal;
@@ -358,8 +359,20 @@ fn is_extension(text: &str) -> bool {
 
 fn salted_password(password: &[u8], salt: &[u8], iterations: u32) -> [u8; 32] {
     let mut salted = [0; 32];
-    pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted);
+    derive(pbkdf2::PBKDF2_HMAC_SHA256, password, salt, iterations, &mut salted);
     salted
+}
+
+/// PBKDF2 (RFC 8018, section 5.2), with one iteration at least.
+pub(crate) fn derive(
+    algorithm: pbkdf2::Algorithm,
+    password: &[u8],
+    salt: &[u8],
+    iterations: u32,
+    out: &mut [u8],
+) {
+    let iterations = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+    pbkdf2::derive(algorithm, iterations, salt, password, out);
 }
 
 fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {

@@ -9,7 +9,7 @@
 
 use std::{collections::HashMap, fmt};
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 
