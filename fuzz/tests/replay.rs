@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 
 /// Accidents per seed file.
 const ACCIDENTS: usize = 500;

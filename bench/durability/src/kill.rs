@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{bail, ensure};
 use bench_harness::{Figure, Report, Target};
-use rand::{Rng as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 
 use self::{

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use bench_harness::{Figure, Report, Target, median};
 use futures::StreamExt as _;
-use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_client::{Delivery, Event as FrameEvent, SubscribeRequest};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 use tokio::time;

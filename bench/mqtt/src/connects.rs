@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use bench_harness::{Figure, Report, Target};
-use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_load::client::{Client, Options};
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{hint::black_box, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, anyhow};
 use bench_harness::{Figure, Report, Target, percentile};
-use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_broker::{
     Broker, BrokerConfig, ConnectRequest, ConnectionKey, SLICES_MAX, SessionConfig, Shared,
     index::Index,

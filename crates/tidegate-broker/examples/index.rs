@@ -9,7 +9,7 @@
 use std::{hint::black_box, time::Instant};
 
 use allocation_counter::measure;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_broker::index::Index;
 
 const SUBSCRIPTIONS: u64 = 1_000_000;

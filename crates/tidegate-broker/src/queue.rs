@@ -844,7 +844,7 @@ mod tests {
 
     #[test]
     fn what_has_left_has_no_place_whatever_the_policy() {
-        use rand::{Rng, SeedableRng, rngs::SmallRng};
+        use rand::{RngExt, SeedableRng, rngs::SmallRng};
         const POLICIES: [Overflow; 6] = [
             Overflow::DropOldest,
             Overflow::DropNewest,

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_frame::{
     coordinator::{self, Coordinator, CoordinatorConfig, Quality},
     table::{Table, TableSet},

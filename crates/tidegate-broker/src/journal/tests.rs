@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_message::{IdentityKind, Instant, Payload};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 

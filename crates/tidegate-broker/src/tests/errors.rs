@@ -380,7 +380,7 @@ fn reason_strings_are_left_out_for_who_does_not_want_them() {
 
 #[test]
 fn no_bytes_of_a_client_do_harm() {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
     let mut valid = Vec::new();
     let packet_id = Some(id(1));
     for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_message::{Payload, Position};
 
 use super::*;

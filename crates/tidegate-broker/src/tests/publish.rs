@@ -1,6 +1,6 @@
 //! Payloads of all sizes, cut anywhere, and operators before routing.
 
-use rand::{Rng, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{Admission, Batch, Draft, Overflow, Verdict};

@@ -1,6 +1,6 @@
 //! Messages that find no room in memory wait on disk.
 
-use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 
 use super::*;
 use crate::{

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rand::{Rng, rngs::SmallRng, seq::IndexedRandom};
+use rand::{RngExt, rngs::SmallRng, seq::IndexedRandom};
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
     Ack, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, Packet, PacketId, Publish,

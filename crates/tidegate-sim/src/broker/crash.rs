@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
-use rand::Rng;
+use rand::RngExt;
 use tidegate_broker::{Broker, Shared, journal::Recovered};
 use tidegate_message::AllowAll;
 

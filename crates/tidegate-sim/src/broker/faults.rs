@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rand::{Rng, rngs::SmallRng};
+use rand::{RngExt, rngs::SmallRng};
 
 /// One fault of one client, or of its way to the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

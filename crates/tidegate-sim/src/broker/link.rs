@@ -10,7 +10,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use rand::{Rng, rngs::SmallRng};
+use rand::{RngExt, rngs::SmallRng};
 use tidegate_broker::{WRITE_BYTES_MAX, schedule::LinkState};
 use tidegate_message::Instant;
 

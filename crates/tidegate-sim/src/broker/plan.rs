@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU16, time::Duration};
 
-use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 use tidegate_broker::{
     BrokerConfig, Overflow, SessionConfig,
     schedule::{DeadlineConfig, PaperConfig, Policy},

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_broker::{
     Broker, ConnectionKey, Peer, SessionConfig, Shared, Statistics,
     spill::{SPILLED_BYTES, SpillError, Wanted, simulated::SimulatedSpill},

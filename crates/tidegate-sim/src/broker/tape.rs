@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use rand::{Rng, rngs::SmallRng};
+use rand::{RngExt, rngs::SmallRng};
 use tidegate_broker::journal::{Journal, JournalError, Replay};
 use tidegate_message::{Payload, Position};
 

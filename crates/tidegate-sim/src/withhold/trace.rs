@@ -1,6 +1,6 @@
 //! RTTs of a path that is congested now and then.
 
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// Units in which messages come.
 pub(super) const UNITS: usize = 5000;

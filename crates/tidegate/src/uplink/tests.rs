@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tidegate_compress::{Compression, DecodeError, DecoderConfig, Encoder, EncoderConfig, Message};
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, SensorBatch, Share, UplinkOpen, mqtt::PacketId};

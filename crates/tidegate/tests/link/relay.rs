@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rand::{Rng, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tokio::{
     net::UdpSocket,
     task::JoinSet,
