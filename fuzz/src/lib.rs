@@ -4,6 +4,7 @@
 //! Always true: a function here panics only where the code under test breaks a promise.
 
 mod broker;
+mod client;
 mod coap;
 mod doors;
 mod flow;
@@ -32,6 +33,7 @@ use tidegate_wire::{
 
 pub use self::{
     broker::mqtt_broker,
+    client::mqtt_client,
     coap::{coap_message, coap_server},
     doors::{acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token},
     flow::{flow_model, flow_parse, flow_snapshot},

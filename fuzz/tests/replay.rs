@@ -105,6 +105,11 @@ fn websocket_handshakes() {
 }
 
 #[test]
+fn mqtt_client_steps() {
+    replay("mqtt_client", tidegate_fuzz::mqtt_client);
+}
+
+#[test]
 fn mqtt_broker_steps() {
     replay("mqtt_broker", tidegate_fuzz::mqtt_broker);
 }

@@ -577,7 +577,11 @@ impl<T> Client<T> {
         if let Some(event) = self.next_unsendable() {
             return Ok(Some(event));
         }
-        while let Some(header) = FixedHeader::decode(input, self.packet_bytes_max)? {
+        loop {
+            let header = FixedHeader::decode(input, self.packet_bytes_max).inspect_err(|_| {
+                self.state = State::Closed;
+            })?;
+            let Some(header) = header else { break };
             let Some((packet, rest)) = input.split_at_checked(header.packet_bytes()) else { break };
             *input = rest;
             let event = self.handle(header.first, &packet[header.header_bytes..])?;

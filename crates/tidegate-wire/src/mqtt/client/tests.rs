@@ -679,6 +679,7 @@ fn packets_longer_than_the_client_takes_are_refused() {
         let error = client.receive(&mut input).expect_err("before it has come");
         let wrong = DecodeError::PacketTooLarge { packet_bytes: 11, packet_bytes_max: 10 };
         assert_eq!(error, ClientError::Packet(wrong));
+        assert!(!client.is_connected());
     }
 }
 
