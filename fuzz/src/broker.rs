@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// What waits of a client comes again, many times.
+    /// Messages that wait for a client come again, many times.
     fn repeat(&mut self, at: usize, times: u8) {
         let bytes = self.links[at].input.repeat(usize::from(times >> 4));
         self.send(at, &bytes);
@@ -279,7 +279,7 @@ impl World {
         assert_eq!(self.broker.statistics().sessions, 0, "sessions that do not expire");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
         if self.shared.retained_count() == 0 {
-            assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
+            assert_eq!(self.shared.budget().used(), 0, "bytes that were not given back");
         }
     }
 }
@@ -302,7 +302,7 @@ impl Link {
     }
 }
 
-/// What a kernel with so much room takes of it.
+/// The part that a kernel with so much room takes.
 fn taken(slices: &[IoSlice<'_>], room: usize) -> Vec<u8> {
     slices.iter().flat_map(|slice| slice.iter().copied()).take(room).collect()
 }

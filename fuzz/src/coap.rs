@@ -15,7 +15,7 @@ const PEERS: usize = 6;
 pub fn coap_message(data: &[u8]) {
     let Ok(message) = Message::decode(data) else { return };
     let mut encoded = Vec::new();
-    message.encode(&mut encoded).expect("what decoded can be encoded");
+    message.encode(&mut encoded).expect("a decoded message can be encoded");
     assert_eq!(encoded, data);
     let numbers: Vec<u16> = message.options.iter().map(|(number, _)| number.0).collect();
     assert!(numbers.is_sorted());
@@ -23,9 +23,9 @@ pub fn coap_message(data: &[u8]) {
     assert_eq!((header.id, header.code), (message.id, message.code));
 }
 
-/// Steps of peers, of the shell and of time, each with a byte for what and one for who or how much, and for a datagram its length. Whatever comes: what is held
-/// keeps its bounds; a payload is handed on no longer than is allowed; who has not shown where it is gets three times its bytes at
-/// most; follows and their ends alternate; in the end nothing waits.
+/// Steps of peers, of the shell and of time, each with a byte for what and one for who or how much, and for a datagram its length. For any input: the server's
+/// memory keeps its bounds; a payload is handed on no longer than is allowed; a peer that has not shown where it is gets three times its bytes at most;
+/// observations and their ends alternate; in the end nothing waits.
 pub fn coap_server(data: &[u8]) {
     let mut world = World::new();
     let mut rest = data;
@@ -157,7 +157,7 @@ impl World {
         while let Some(transmit) = self.server.poll_transmit() {
             let number = (0..PEERS).find(|number| address(*number) == transmit.peer);
             let peer = &mut self.peers[number.expect("it is one of the peers")];
-            let message = Message::decode(transmit.datagram).expect("what is sent is a message");
+            let message = Message::decode(transmit.datagram).expect("each datagram sent is a message");
             if message.message_type == MessageType::Confirmable {
                 assert!(message.code == Code::EMPTY || message.code.is_response());
                 peer.told.push(message.id);

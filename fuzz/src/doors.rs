@@ -1,4 +1,4 @@
-//! The doors: proofs, users, rules and names.
+//! Authentication and access: proofs, users, rules and names.
 
 use std::{path::Path, sync::LazyLock};
 
@@ -24,7 +24,8 @@ static CREDENTIALS: LazyLock<Credentials> =
     LazyLock::new(|| Credentials::derive(b"pencil", b"salt of sixteen.", 4096));
 
 /// Messages of SCRAM, a line each: the client's first and last, as a server reads them, then the server's first and last, as a
-/// client reads them. The user that a server reads is the one that a client names; a client goes on with its own nonce alone.
+/// client reads them. The user that a server reads is the one that a client names; a client continues with its own nonce
+/// alone.
 pub fn scram(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let mut line = || lines.next().unwrap_or_default();
@@ -46,7 +47,7 @@ pub fn scram(data: &[u8]) {
     let (mut client, _) = ScramClient::begin("user", b"pencil", [7; 18]);
     let (server_first, server_final) = (line(), line());
     assert!(client.verify(server_final).is_err(), "nothing was proved yet");
-    // What a client computes for more rounds is the same, and takes seconds.
+    // A client's result for more rounds is the same, and takes seconds.
     if server_first.windows(3).any(|bytes| bytes == b",i=") && !server_first.ends_with(b",i=4096") {
         return;
     }
@@ -57,8 +58,8 @@ pub fn scram(data: &[u8]) {
     }
 }
 
-/// A password file: who is in it can be taken out and put in again, is shown the same salt each time, and no error repeats a
-/// secret.
+/// A password file: each of its users can be taken out and put in again, is shown the same salt each time, and no error
+/// repeats a secret.
 pub fn password_file(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let parse = |text: &str| Passwords::parse(Path::new("passwords"), text, DecoyKey([7; 32]));
@@ -68,7 +69,7 @@ pub fn password_file(data: &[u8]) {
             let line = text.lines().nth(error.line - 1).expect("the line of the error");
             let (user, secret) = line.split_once(':').unwrap_or_default();
             let said = error.to_string();
-            // What the message says of any secret of this length, it does not say of this one.
+            // A message that it prints of any secret of this length, it does not print of this one.
             let other = text.replacen(line, &format!("{user}:{}", "x".repeat(secret.len())), 1);
             let says_always = parse(&other).is_err_and(|other| other.to_string() == said);
             let is_told = secret.len() >= 16 && said.contains(secret) && !user.contains(secret);
@@ -81,11 +82,11 @@ pub fn password_file(data: &[u8]) {
     assert_eq!(passwords.changed(&parse(text).expect("it parsed")), [""; 0]);
     for user in users.iter().take(3) {
         let without = remove_user(text, user).expect("the user is there");
-        let fewer = parse(&without).expect("what is left parses");
+        let fewer = parse(&without).expect("the remaining file parses");
         assert_eq!(fewer.len() + 1, users.len());
         assert_eq!(passwords.changed(&fewer), [user.as_str()]);
         let with = set_user(&without, user, &CREDENTIALS.encode()).expect("the name is one");
-        let again = parse(&with).expect("what was written parses");
+        let again = parse(&with).expect("the written file parses");
         assert_eq!(again.users(), users);
         assert_eq!(again.scram(user).credentials, *CREDENTIALS);
         assert!(!fewer.scram(user).known);
@@ -93,8 +94,8 @@ pub fn password_file(data: &[u8]) {
     }
 }
 
-/// An ACL file, after a line with a user, a client and a topic: who may be sent a topic may subscribe to it, a rule that denies
-/// wins, and each decision says why.
+/// An ACL file, after a line with a user, a client and a topic: a client that may receive a topic may subscribe to it, a rule
+/// that denies wins, and each decision says why.
 pub fn acl_file(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Some((asked, rules)) = text.split_once('\n') else { return };
@@ -133,8 +134,9 @@ pub fn acl_file(data: &[u8]) {
     assert!(!publishes || !may(&denied, Action::Publish, Target::Topic(topic)));
 }
 
-/// A set of keys, then a line feed and a token. A set that is read is read again to the same. A token that is taken is taken by
-/// the same keys again, names somebody, and is not taken with another byte; by a key that is not its own no token is taken.
+/// A set of keys, then a line feed and a token. A set that is read is read again to the same. A token that is accepted is
+/// accepted with the same keys again, names a user, and is refused with another byte; with a key that is not its own no token
+/// is accepted.
 pub fn token(data: &[u8]) {
     let (keys, token) = match data.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&data[..at], &data[at + 1..]),
@@ -143,12 +145,12 @@ pub fn token(data: &[u8]) {
     let now = Instant::from_millis(1_700_000_000_000);
     let config = TokenConfig::new("tidegate");
     let taken = |keys: &KeySet, token: &[u8]| verify(token, keys, &config, now);
-    // RFC 8037 appendix A.2: nobody here has the private half.
+    // RFC 8037 appendix A.2: the private half is not here.
     static OTHER: LazyLock<KeySet> = LazyLock::new(|| {
         let set = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
         KeySet::parse(set).expect("the set of the standard")
     });
-    assert!(taken(&OTHER, token).is_err(), "nobody can have signed it");
+    assert!(taken(&OTHER, token).is_err(), "it cannot have been signed");
     let Ok(keys) = KeySet::parse(keys) else { return };
     assert!(!keys.is_empty());
     let Ok(claims) = taken(&keys, token) else { return };
@@ -161,8 +163,8 @@ pub fn token(data: &[u8]) {
     }
 }
 
-/// A roles file, after a line with a user, a client and a topic: who may be sent a topic may subscribe to it, a role that denies
-/// all of it to everybody wins, and each decision says why.
+/// A roles file, after a line with a user, a client and a topic: a client that may receive a topic may subscribe to it, a role
+/// that denies all of it to everyone wins, and each decision says why.
 pub fn roles_file(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Some((asked, rules)) = text.split_once('\n') else { return };
@@ -196,7 +198,7 @@ pub fn roles_file(data: &[u8]) {
 }
 
 /// An authority, after two bytes with its length, and a list of it: each number that is read is read again as it is written, and
-/// nobody else's list is taken for it.
+/// another authority's list is refused.
 pub fn revocation_list(data: &[u8]) {
     let Some((&length, rest)) = data.split_first_chunk() else { return };
     let length = usize::from(u16::from_be_bytes(length));
@@ -204,7 +206,7 @@ pub fn revocation_list(data: &[u8]) {
     let authority = [CertificateDer::from(authority)];
     let Ok(read) = RevocationList::read(list, &authority) else { return };
     for serial in read.entries.keys() {
-        let again: Serial = serial.to_string().parse().expect("what was written is read");
+        let again: Serial = serial.to_string().parse().expect("a written number is read");
         assert_eq!(again.to_string(), serial.to_string());
     }
     let stranger = [certificate(b"")];

@@ -75,7 +75,7 @@ fn run(flow: &mut Flow, payloads: &[&[u8]]) {
         match emission.payload {
             EmittedPayload::Made(payload) => {
                 let object: serde_json::Value =
-                    serde_json::from_slice(payload).expect("what is published is JSON");
+                    serde_json::from_slice(payload).expect("published output is JSON");
                 assert!(object.is_object());
             }
             EmittedPayload::Original(bad) => {
@@ -107,7 +107,7 @@ pub fn flow_parse(data: &[u8]) {
 /// A model that is read is written and read again to itself, and predicts.
 pub fn flow_model(data: &[u8]) {
     let Ok(model) = Model::parse(data) else { return };
-    let again = Model::parse(model.to_json().as_bytes()).expect("what was written is read");
+    let again = Model::parse(model.to_json().as_bytes()).expect("a written model is read");
     assert_eq!(again, model);
     match model {
         Model::Linear(model) => {
@@ -123,7 +123,7 @@ pub fn flow_model(data: &[u8]) {
     }
 }
 
-/// A snapshot, its checksum made right: refused, or a state that goes on and is written and read again.
+/// A snapshot, its checksum corrected: refused, or a state that continues and is written and read again.
 pub fn flow_snapshot(data: &[u8]) {
     let mut snapshot = data.to_vec();
     if let Some((body, sum)) = snapshot.split_last_chunk_mut::<4>() {
@@ -137,6 +137,6 @@ pub fn flow_snapshot(data: &[u8]) {
     run(&mut flow, &[b"a,1.5,2,1700000000000", b"b,,x,", b"a,1e300,9,1700000009000", b"c"]);
     let written = flow.snapshot();
     let mut again = compile(0, "last-good");
-    let restored = again.restore(&written).expect("what was written is read");
+    let restored = again.restore(&written).expect("a written snapshot is read");
     assert_eq!((restored.keys_left_out, restored.dropped), (0, 0));
 }

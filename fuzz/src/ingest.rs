@@ -1,4 +1,4 @@
-//! Ways in beside MQTT: what becomes of datagrams, and of bodies and paths of requests.
+//! Ingest: messages from datagrams, and from bodies and paths of requests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use tidegate::ingest::{
 use tidegate_message::{check_topic_characters, check_topic_name};
 use tidegate_wire::line_protocol::{Batch, Line, Precision, Value};
 
-/// Templates of topics of lines. What they come to is said a second time in [`expected`].
+/// Templates of topics of lines. Their results are computed a second time in [`expected`].
 const TEMPLATES: [&str; 5] = [
     "{measurement}/{tags}",
     "x/{tag:site}/{field}",
@@ -24,8 +24,8 @@ const LEVELS_MAX: usize = 5;
 const TOPIC_BYTES_MAX: usize = 60;
 
 /// A datagram, after a byte for what it is: one that names its topic, who sent it, or lines, behind a template or by one of those
-/// above. What is taken has a topic and a size that are allowed; what was in a line stays within its level, from which it can be read;
-/// a line becomes all its messages or none.
+/// above. An accepted message has a topic and a size that are allowed; a value of a line stays within its level, from which it can be
+/// read; a line becomes all its messages or none.
 pub fn ingest_datagram(data: &[u8]) {
     let Some((&what, datagram)) = data.split_first() else { return };
     let mapper = |template| Mapper::new(template, MESSAGE_BYTES_MAX, (LEVELS_MAX, TOPIC_BYTES_MAX));
@@ -98,7 +98,7 @@ fn lines(mut mapper: Mapper, template: Option<usize>, batch: &[u8]) {
     }
 }
 
-/// What a line becomes by one of [`TEMPLATES`]; none if it lacks what that names.
+/// The messages of a line by one of [`TEMPLATES`]; none if it lacks a part that the template names.
 fn expected(number: usize, line: &Line<'_>) -> Option<Messages> {
     let measurement = level(&line.measurement().unescaped());
     let tags: Vec<String> = line.tags().map(|(_, value)| level(&value.unescaped())).collect();
@@ -181,7 +181,7 @@ fn each(body: &[u8], max: usize) {
         rest = rest.trim_ascii_start().strip_prefix(*element).expect("it is the next");
     }
     assert_eq!(rest.trim_ascii(), b"]");
-    // What is nested too deeply, or no number, is passed on as it is.
+    // A value nested too deeply, or not a number, is passed on as it is.
     if let Some(values) = values {
         let read = all.iter().map(|element| serde_json::from_slice(element));
         assert_eq!(read.collect::<Result<Vec<Json>, _>>().expect("each is a value"), values);
@@ -203,7 +203,7 @@ fn pack(body: &[u8]) {
         for label in ["bn", "bt", "bu", "bv", "bs"] {
             assert!(!record.contains_key(label), "{json}");
         }
-        // What is earlier is relative to now (RFC 8428, section 4.5.3).
+        // An earlier time is relative to now (RFC 8428, section 4.5.3).
         if record["t"].as_f64().expect("it has a time") >= 268_435_456.0 {
             assert_eq!(resolve(json.as_bytes(), 3e9), Some(vec![(name, json)]));
         }

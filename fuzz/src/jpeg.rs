@@ -50,14 +50,14 @@ struct Ways<'a> {
 }
 
 impl Ways<'_> {
-    /// What was written is sound, and turned as the frame is.
+    /// The output is sound, and turned as the frame is.
     fn check(&mut self) {
         let limits = Limits { bytes_max: usize::MAX, pixels_max: PIXELS_MAX };
-        let written = Header::read(&self.out, &limits).expect("what was written is a frame");
+        let written = Header::read(&self.out, &limits).expect("the output is a frame");
         assert_eq!(written.orientation, self.header.orientation);
         assert!(written.ended);
         let read = self.codec.decode_planes(&self.out, &written, 8, false, &mut self.planes, None);
-        assert_eq!(read, Ok(Read::default()), "what was written is sound");
+        assert_eq!(read, Ok(Read::default()), "the output is sound");
     }
 
     fn pixels(&mut self, eighths: u8, gray: bool, quality: u8) {
@@ -123,7 +123,7 @@ impl Ways<'_> {
                 Ok(Applied::Encoded { size }) => {
                     transcoder.sent();
                     let limits = FrameLimits { bytes_max: usize::MAX, ..limits };
-                    let info = inspect(&self.out, &limits).expect("what the knobs made is a frame");
+                    let info = inspect(&self.out, &limits).expect("the knobs' output is a frame");
                     assert_eq!((info.size, info.orientation), (size, self.header.orientation));
                     if self.out != self.frame {
                         self.check();

@@ -1,5 +1,4 @@
-//! What is kept on disks and handed over on paper: journals, segments of logs, keys, settings, invitations; and what a detector
-//! answers.
+//! Files and printed texts of a node: journals, segments of logs, keys, settings, invitations; and a detector's answers.
 
 use std::{
     path::Path,
@@ -31,8 +30,8 @@ const RECORDS: u64 = 20;
 const HEADER_CRC: usize = 76;
 
 /// Records of the journals of a node's shards, after a byte for how many there are: each after a byte for its shard and two for its
-/// length. One that decodes is encoded to itself. Whatever they say together, a node begins with it, and what it writes down of it
-/// says the same to the next.
+/// length. One that decodes is encoded to itself. For any records together, a node begins with them, and its journal of them means
+/// the same to the next.
 pub fn journal_records(data: &[u8]) {
     let Some((&shards, mut input)) = data.split_first() else { return };
     let shards = usize::from(shards % 3) + 1;
@@ -47,7 +46,7 @@ pub fn journal_records(data: &[u8]) {
             decoded.encode(&mut encoded);
             encoded.extend_from_slice(&decoded.payload().to_contiguous());
             let again = Record::decode(&Bytes::from(encoded));
-            assert_eq!(again.expect("what was encoded decodes"), decoded);
+            assert_eq!(again.expect("an encoded record decodes"), decoded);
             replays[usize::from(*shard) % shards].apply(decoded);
         }
     }
@@ -59,7 +58,7 @@ pub fn journal_records(data: &[u8]) {
     assert_eq!(again, first);
 }
 
-/// A node begins with what was recovered; what its journals say then.
+/// The state in the journals of a node that began with the recovered one.
 fn begin_with(shards: usize, recovered: Recovered) -> Recovered {
     let Found { sessions, retained, .. } = recovered.found;
     let shared = Shared::new(BrokerConfig::default(), shards, Arc::new(AllowAll), NOW);
@@ -74,7 +73,7 @@ fn begin_with(shards: usize, recovered: Recovered) -> Recovered {
     let written = Recovered::join(tapes.iter().map(Tape::replay).collect());
     let there: usize = brokers.iter().map(|broker| broker.sessions(usize::MAX).len()).sum();
     assert_eq!(written.found.sessions, there);
-    // What had ended by now is gone, and no more than that is there.
+    // Sessions that had ended by now are gone, and no more than that are there.
     assert!(there <= sessions && written.found.retained <= retained);
     written
 }
@@ -206,12 +205,12 @@ pub fn node_config(data: &[u8]) {
 pub fn invitation(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(token) = text.parse::<Token>() else { return };
-    let again: Token = token.to_string().parse().expect("what was printed parses");
+    let again: Token = token.to_string().parse().expect("a printed token parses");
     assert!(again == token);
     assert!(!format!("{token:?}").contains(token.to_string().rsplit('.').next().unwrap_or("?")));
 }
 
-/// What a detector answers: boxes lie in the frame and are as many as may be.
+/// A detector's answer: boxes lie in the frame and are as many as may be.
 pub fn detector_reply(data: &[u8]) {
     let Ok(reply) = Reply::parse(data, 1) else { return };
     if let Ok(size) = reply.input() {

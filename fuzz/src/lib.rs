@@ -1,4 +1,4 @@
-//! What must hold for any bytes a peer, a camera or a file may hold. Each function is the body of one fuzz target and of one
+//! Properties that hold for any bytes of a peer, a camera or a file. Each function is the body of one fuzz target and of one
 //! test that replays its seeds.
 //!
 //! Always true: a function here panics only where the code under test breaks a promise.
@@ -51,7 +51,7 @@ pub use self::{
 pub fn wire_record(data: &[u8]) {
     let Ok(Some(record)) = Record::decode(data) else { return };
     let encoded = record.to_bytes();
-    let again = Record::decode(&encoded).expect("what was encoded decodes");
+    let again = Record::decode(&encoded).expect("an encoded record decodes");
     assert_eq!(again, Some(record));
 }
 
@@ -94,13 +94,13 @@ fn mqtt_body(version: Version, first: u8, body: &[u8]) {
         _ => version,
     };
     let mut encoded = Vec::new();
-    packet.encode(version, &mut encoded).expect("what decoded can be encoded");
+    packet.encode(version, &mut encoded).expect("a decoded packet can be encoded");
     let header = FixedHeader::decode(&encoded, usize::MAX)
-        .expect("what was encoded has a header")
+        .expect("an encoded packet has a header")
         .expect("and all of it");
     assert_eq!(header.packet_bytes(), encoded.len());
     let again = Packet::decode(version, header.first, &encoded[header.header_bytes..]);
-    assert_eq!(again.expect("what was encoded decodes"), packet);
+    assert_eq!(again.expect("an encoded packet decodes"), packet);
 }
 
 /// A table that parses is written and parsed again to itself.
@@ -108,7 +108,7 @@ pub fn table(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(table) = Table::parse("fuzz", text) else { return };
     let written = table.to_text();
-    let again = Table::parse("fuzz", &written).expect("what was written parses");
+    let again = Table::parse("fuzz", &written).expect("a written table parses");
     assert_eq!(again.to_text(), written);
 }
 
@@ -116,7 +116,7 @@ pub fn table(data: &[u8]) {
 pub fn knob_setting(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(setting) = text.parse::<KnobSetting>() else { return };
-    let again = setting.to_string().parse::<KnobSetting>().expect("what was printed parses");
+    let again = setting.to_string().parse::<KnobSetting>().expect("a printed setting parses");
     assert_eq!(again, setting);
 }
 
@@ -134,7 +134,7 @@ pub fn knobs(data: &[u8]) {
     match transcoder.apply(frame, &setting, &mut out) {
         Ok(Applied::Encoded { size }) => {
             let limits = FrameLimits { bytes_max: usize::MAX, ..limits };
-            let info = inspect(&out, &limits).expect("what the knobs made is a frame");
+            let info = inspect(&out, &limits).expect("the knobs' output is a frame");
             assert_eq!(info.size, size);
         }
         Ok(Applied::Unchanged { .. }) | Err(_) => assert!(out.is_empty()),
@@ -167,8 +167,8 @@ pub fn scenario(data: &[u8]) {
     }
 }
 
-/// A `mosquitto.conf`: what is written is a configuration of ours, what is left has its line and a reason, and no password is
-/// repeated.
+/// A `mosquitto.conf`: the output is a configuration of ours, each setting left out has its line and a reason, and no
+/// password is repeated.
 pub fn mosquitto_conf(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let imported = import(text);
@@ -184,7 +184,7 @@ pub fn mosquitto_conf(data: &[u8]) {
     for line in text.lines() {
         let Some((key, secret)) = line.trim().split_once(char::is_whitespace) else { continue };
         let secret = secret.trim();
-        // What stands elsewhere as well is no secret, and there may be words of ours.
+        // A text that stands elsewhere as well is no secret, and there may be words of ours.
         let is_secret = secret.starts_with("hunter2") && text.matches(secret).count() == 1;
         if key == "remote_password" && is_secret {
             assert!(!format!("{imported:?}").contains(secret), "{line}");

@@ -1,4 +1,4 @@
-//! What a load balancer says before a connection.
+//! A load balancer's header before a connection.
 
 use tidegate_wire::proxy::{Accepted, HEADER_BYTES_MAX, Header};
 

@@ -1,4 +1,4 @@
-//! Batches of sensor messages: what a peer sends, and what comes back of anything that is encoded.
+//! Batches of sensor messages: any bytes of a peer, and round trips of encoded messages.
 
 use tidegate_compress::{
     Compression, Decoded, Decoder, DecoderConfig, Encoder, EncoderConfig, Layout, Message,
@@ -51,7 +51,7 @@ pub fn sensor_batch(data: &[u8]) {
     let mut decoder = Decoder::new(limits, 1);
     let mut decoded = Decoded::default();
     while let Some(body) = parts.next() {
-        // Most messages have no checksum that fits; what a body does before it is looked at is what is tried here.
+        // Most messages have no checksum that fits; the work on a body before its checksum is tried here.
         let (messages, bytes) = (parts.byte().unwrap_or(0), parts.byte().unwrap_or(0));
         let mut batch = vec![0x10 | choice & 7, 1, decoder.sequence() as u8 & 0x7f, messages & 0x7f, bytes & 0x7f];
         batch.extend_from_slice(&[body.len() as u8 & 0x7f | 0x80, (body.len() >> 7) as u8]);
@@ -107,7 +107,7 @@ pub fn sensor_messages(data: &[u8]) {
             begins.truncate(sequence as usize + 1);
             continue;
         }
-        decoder.decode(&batch, &mut decoded).expect("what was encoded decodes");
+        decoder.decode(&batch, &mut decoded).expect("an encoded batch decodes");
         assert_eq!(decoded.len(), at - begin);
         for ((head, payload), message) in messages[begin..at].iter().zip(decoded.iter()) {
             assert_eq!(message.topic, [b't', head & 7]);
@@ -154,13 +154,13 @@ pub fn comprex(data: &[u8]) {
         sent[usize::from(head & 3)].push(payload);
         let batch = encoder.push(&[head & 3], payload).expect("it is short");
         for batch in batch.into_iter().chain([encoder.finish()]) {
-            decoder.decode(&batch, &mut put).expect("what was encoded decodes");
-            into.decode_into(&batch, &mut Vec::new(), |_, _, _| {}).expect("what was encoded decodes");
+            decoder.decode(&batch, &mut put).expect("an encoded batch decodes");
+            into.decode_into(&batch, &mut Vec::new(), |_, _, _| {}).expect("an encoded batch decodes");
         }
-        decoder.correct(&encoder.take_critical(), &mut put).expect("what was encoded decodes");
+        decoder.correct(&encoder.take_critical(), &mut put).expect("an encoded batch decodes");
     }
     encoder.settle();
-    decoder.correct(&encoder.take_critical(), &mut put).expect("what was encoded decodes");
+    decoder.correct(&encoder.take_critical(), &mut put).expect("an encoded batch decodes");
     for (sent, came) in sent.iter().zip(&came) {
         assert!(sent == came);
     }

@@ -1,4 +1,4 @@
-//! Uplinks: what the receiving end makes of a peer that says anything.
+//! Uplinks: the receiving end against a peer that says anything.
 
 use std::sync::LazyLock;
 
@@ -17,9 +17,9 @@ use tidegate_wire::{
 /// The property Message Expiry Interval.
 const MESSAGE_EXPIRY: u8 = 2;
 
-/// Attributes as a peer may send them, and a message as a client may publish it: a byte for QoS and retain, then properties. What
-/// is read is what would be written, a subscriber is sent these properties and no others, and of what a client publishes all that
-/// is forwarded comes out as it went in.
+/// Attributes as a peer may send them, and a message as a client may publish it: a byte for QoS and retain, then properties.
+/// Attributes that are read are those that would be written, a subscriber is sent these properties and no others, and all
+/// forwarded properties of a published message come out unchanged.
 pub fn uplink_attributes(data: &[u8]) {
     if let Some(found) = Attributes::of(data) {
         let mut raw = Vec::new();
@@ -48,7 +48,7 @@ pub fn uplink_attributes(data: &[u8]) {
         forwarded: &forwarded,
         is_named: properties.user_properties().any(|(name, _)| name == tidegate_message::ID_PROPERTY),
     };
-    let found = Attributes::of(&written).expect("what was written is read");
+    let found = Attributes::of(&written).expect("written attributes are read");
     assert_eq!(found, expected);
     leaves(&found);
 }
@@ -84,7 +84,7 @@ fn leaves(attributes: &Attributes<'_>) {
     assert_eq!(forwarded, attributes.forwarded);
 }
 
-/// What the receiver may hold of the codec's state.
+/// The receiver's limits on the codec's state.
 const LIMITS: DecoderConfig =
     DecoderConfig { topics_max: 64, state_bytes_max: 1 << 16, body_bytes_max: 1 << 20 };
 /// Longest batch, most of which is no message.
@@ -94,10 +94,10 @@ const NOTHING_BYTES_MAX: usize = 20 << 20;
 static NOTHING: LazyLock<Bytes> = LazyLock::new(|| vec![0_u8; LARGEST].into());
 
 /// Records of a peer, some of which a true sender made, and times at which messages are taken, each with a byte for what and one for
-/// how much. What is held keeps its bounds; of one life each number comes out once and in order, whatever connections come and go; a
-/// critical message that comes alone comes out as it went in; and after all that, so does what a true sender sends.
+/// how much. The state keeps its bounds; of one life each number comes out once and in order, whatever connections come and go; a
+/// critical message that comes alone comes out unchanged; and after all that, so do messages of a correct sender.
 pub fn uplink_records(data: &[u8]) {
-    // What may be one is one or none.
+    // Bytes that may be one are one or none.
     if let Some(message) = critical_message(data) {
         let parts = [message.topic, message.attributes, message.payload].concat();
         assert_eq!(parts, data[4..]);
@@ -155,10 +155,10 @@ struct World {
     /// A true sender's.
     encoder: Encoder,
     life: u64,
-    /// What it sends next.
+    /// The number that it sends next.
     next: u64,
     critical_next: u64,
-    /// What comes out next in this life, if something has.
+    /// The number that comes out next in this life, if one has.
     came: Option<u64>,
     critical_came: Option<u64>,
     /// Whether no part of a critical message waits for another one.
@@ -190,7 +190,7 @@ impl World {
         (self.came, self.critical_came) = (None, None);
     }
 
-    /// A connection begins, and a true sender goes on where the receiver is.
+    /// A connection begins, and a correct sender continues where the receiver is.
     fn open(&mut self) {
         let open = UplinkOpen {
             name: "u".to_owned(),
@@ -202,7 +202,7 @@ impl World {
         };
         let ready = self.receiver.open(&open).expect("there is room");
         assert!(ready.state_bytes_max <= LIMITS.state_bytes_max);
-        // What was read and not taken comes still.
+        // Messages read and not taken still come.
         assert!(self.came.is_none_or(|came| ready.next.is_some_and(|next| came <= next)));
         assert_eq!(ready.critical_next, self.critical_came);
         let encoder = &mut self.encoder;

@@ -46,7 +46,7 @@ pub fn websocket_frames(data: &[u8]) {
     assert_eq!(messages(usize::from(*cut) + 1), messages(input.len().max(1)));
 }
 
-/// Longest message of those that are told by their ends.
+/// Longest message of those that are delimited by their ends.
 const MESSAGE_BYTES: u64 = 1 << 10;
 
 /// Messages by their ends, each within its bound, and how it ended.
@@ -63,7 +63,7 @@ fn messages(
             assert!(message.bytes as u64 <= MESSAGE_BYTES);
             all.push((out.drain(..message.bytes).collect(), message.is_text));
         }
-        assert!(out.len() as u64 <= MESSAGE_BYTES, "what has not ended is bounded");
+        assert!(out.len() as u64 <= MESSAGE_BYTES, "an unfinished message is bounded");
     }
     (all, end)
 }

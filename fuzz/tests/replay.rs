@@ -1,5 +1,5 @@
-//! Every seed, and what small accidents make of it, through the body of its fuzz target: what fuzzing has found stays found,
-//! also where nobody fuzzes.
+//! Every seed, and small mutations of it, through the body of its fuzz target: finds of fuzzing are tested also where no
+//! fuzzer runs.
 
 use std::{fs, path::Path};
 

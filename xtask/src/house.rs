@@ -1,4 +1,4 @@
-//! `cargo xtask house` and `sizes`: what can be said of the tracked files themselves.
+//! `cargo xtask house` and `sizes`: checks of the tracked files themselves.
 
 use std::{
     collections::HashSet,
@@ -67,9 +67,9 @@ pub(crate) fn sizes() -> anyhow::Result<ExitCode> {
 }
 
 /// Tracked files that are there, relative to the root, which becomes the working directory.
-fn tracked() -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn tracked() -> anyhow::Result<Vec<PathBuf>> {
     let git = |arguments: &[&str]| {
-        // A checkout that belongs to somebody else, as in many CI containers, is still only read here.
+        // A checkout that belongs to another user, as in many CI containers, is still only read here.
         let output = Command::new("git")
             .args(["-c", "safe.directory=*"])
             .args(arguments)
@@ -91,7 +91,7 @@ fn tracked() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// The file's text, or nothing if it is not text.
-fn text_of(file: &Path) -> anyhow::Result<Option<String>> {
+pub(crate) fn text_of(file: &Path) -> anyhow::Result<Option<String>> {
     let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     Ok(String::from_utf8(bytes).ok())
 }
@@ -190,7 +190,7 @@ fn without_test(text: &str, tests: &HashSet<String>) -> impl Iterator<Item = Str
     })
 }
 
-/// What the interpreter says against a script, if it is one.
+/// The interpreter's objection to a script, if the file is one.
 fn script(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     let first = text.lines().next().unwrap_or_default();
     let is_called = |extension: &str| file.extension().is_some_and(|found| found == extension);

@@ -145,7 +145,8 @@ const RULES: &[Rule] = &[
 const RUNTIMES: &[&str] =
     &["async-std", "futures-executor", "mio", "quinn", "smol", "tokio", "tonic"];
 
-/// What the source of a noun or a core may not name: clocks, threads and the outside world. `now` is an argument there.
+/// Names that the source of a noun or a core may not use: clocks, threads and the outside world. `now` is an argument
+/// there.
 const OUTSIDE: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -200,7 +201,7 @@ fn directions(rules: &[Rule], graph: &Graph) -> Vec<String> {
     for rule in rules {
         if !graph.members.contains(rule.name) {
             violations.push(format!(
-                "{} is in RULES of xtask/src/layers.rs, but is no crate of the workspace: remove its row",
+                "{} is in RULES of xtask/src/layers.rs, but is not a crate of the workspace: remove its row",
                 rule.name
             ));
             continue;
@@ -226,7 +227,7 @@ fn directions(rules: &[Rule], graph: &Graph) -> Vec<String> {
     violations
 }
 
-/// What is wrong with `user` using `used` outside its tests.
+/// The violation of `user` using `used` outside its tests.
 fn one_use(rules: &[Rule], user: &Rule, used: &str) -> Option<String> {
     let Some(target) = rules.iter().find(|rule| rule.name == used) else {
         let listed = !user.layer.keeps_a_list() || user.others.contains(&used);
@@ -266,7 +267,7 @@ fn path_to(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
             return Some(path);
         }
         for (used, purpose) in graph.uses.get(last).into_iter().flatten() {
-            // What builds a crate does not run in it.
+            // A build dependency of a crate does not run in it.
             if *purpose == Purpose::Normal && seen.insert(used.clone()) {
                 let mut longer = path.clone();
                 longer.push(used.clone());
@@ -287,7 +288,7 @@ fn lints(rule: &Rule, manifest: &Path) -> anyhow::Result<Option<String>> {
         .is_some_and(|workspace| workspace.as_bool() == Some(true));
     Ok((rule.layer != Layer::Rim && !inherits).then(|| {
         format!(
-            "{} is no rim and must take the workspace's lints: add `[lints] workspace = true`",
+            "{} is not a rim and must take the workspace's lints: add `[lints] workspace = true`",
             rule.name
         )
     }))
@@ -403,7 +404,7 @@ mod tests {
         rule("bench", Layer::Tool, &[], &[]),
     ];
 
-    /// The house in order, with `more` uses beside.
+    /// A valid workspace, with `more` uses.
     fn house(more: &[(&str, &str, Purpose)]) -> Graph {
         let mut graph = Graph::default();
         let sound = [

@@ -1,7 +1,7 @@
 //! `cargo xtask licences`: the part of deny.toml that needs no further tool and no network.
 //!
 //! `cargo deny` reads the same file and knows more (advisories, duplicates); building it takes longer than the rest of
-//! `make check`, so it runs only where somebody has installed it.
+//! `make check`, so it runs only where it is installed.
 
 use std::{
     collections::BTreeSet,
@@ -85,7 +85,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(crate::verdict("licences", &well, &violations))
 }
 
-/// What `cargo deny` has against the workspace, where it is installed.
+/// The violations that `cargo deny` finds, where it is installed.
 fn cargo_deny() -> anyhow::Result<Option<String>> {
     let is_installed = Command::new("cargo-deny")
         .arg("--version")
@@ -95,7 +95,7 @@ fn cargo_deny() -> anyhow::Result<Option<String>> {
     if !is_installed {
         return Ok(None);
     }
-    // Advisories need the network and change from day to day: whoever wants them runs `cargo deny check`.
+    // Advisories need the network and change from day to day: they are checked by `cargo deny check`.
     let status = Command::new("cargo-deny")
         .args(["--log-level", "error", "check", "licenses", "bans", "sources"])
         .status()

@@ -1,6 +1,6 @@
-//! Tasks of the house, run as `cargo xtask TASK`; `make` calls them.
+//! Tasks on the sources, run as `cargo xtask TASK`; `make` calls them.
 //!
-//! Always true: a task exits 0 only if all it looked at is in order, and what is not is named with its file and the way out.
+//! Always true: a task exits 0 only if all it looked at is in order, and each violation is named with its file and the way out.
 
 mod house;
 mod layers;
@@ -8,6 +8,7 @@ mod licences;
 mod metadata;
 mod modules;
 mod test;
+mod words;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,7 @@ cargo xtask TASK
   layers             which crate and which module may use which, and that cores read no clock
   licences           licences, sources and banned crates of all dependencies, by deny.toml
   house              no machine's own paths in tracked files; shell and Python scripts parse
+  words              comments, messages and documents: no sentence begins with what, who or nobody in the place of its subject
   sizes              tracked source files over 700 lines
 ";
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         "layers" => layers::run(),
         "licences" => licences::run(),
         "house" => house::run(),
+        "words" => words::run(),
         "sizes" => house::sizes(),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
 
 /// All checks, each of which shows what it finds before the next begins.
 fn check() -> anyhow::Result<ExitCode> {
-    let outcomes = [layers::run()?, licences::run()?, house::run()?];
+    let outcomes = [layers::run()?, licences::run()?, house::run()?, words::run()?];
     let is_well = outcomes.iter().all(|outcome| *outcome == ExitCode::SUCCESS);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,4 @@
-//! What `cargo metadata` tells of the workspace and its dependencies.
+//! The workspace and its dependencies, by `cargo metadata`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,7 +53,7 @@ struct DepKind {
     kind: Option<String>,
 }
 
-/// What a dependency is for.
+/// The kind of a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Purpose {
     /// Part of the crate.

@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::Context as _;
 
-/// What is off by default is tested all the same.
+/// Features that are off by default are tested all the same.
 const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
         if !ended_well && counter.totals.failed == 0 {
             broken.push(format!("cargo test of {workspace} ended badly without a failed test"));
         }
-        // What is asked of one crate is no question to the fuzz targets.
+        // Arguments for one crate do not concern the fuzz targets.
         if !arguments.is_empty() {
             break;
         }

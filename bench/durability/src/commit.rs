@@ -53,7 +53,7 @@ pub fn commit(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             .ours(made.iter().map(|made| made.rate))
             .peer(synced.iter().copied())
             .peer_name("one fdatasync each");
-        // Paced, the rate is what was asked for: what it is beside a disk's syncs says more of the disk.
+        // Paced, the rate is the one that was asked for: its relation to a disk's syncs says more of the disk.
         let rate = if pace == 0 { rate.target(Target::RatioAtLeast(FASTER_MIN)) } else { rate };
         report.figure(rate);
         let p99 =

@@ -1,4 +1,4 @@
-//! Sessions over sockets, all on one thread: whoever wants to be connected is connected again and again.
+//! Sessions over sockets, all on one thread: members that want to be connected are connected again and again.
 //!
 //! ```text
 //!  Crowd::turn: connect ─▶ write what waits ─▶ poll ─▶ read ─▶ (member, Event) …
@@ -37,7 +37,7 @@ pub struct Crowd {
 /// One client.
 #[derive(Debug)]
 pub struct Member {
-    /// What it owes and is owed.
+    /// Its session: the messages that it owes and is owed.
     pub session: Session,
     /// Whether it wants to be connected.
     pub comes: bool,
@@ -52,7 +52,7 @@ pub struct Member {
 }
 
 impl Crowd {
-    /// Nobody yet, for the broker at `address`.
+    /// An empty crowd, for the broker at `address`.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         Self { address, members: Vec::new(), input: vec![0; READ_BYTES], faults: Vec::new() }
@@ -64,12 +64,12 @@ impl Crowd {
         self.members.len() - 1
     }
 
-    /// Somebody else, who wants to be connected, in the place of one who left.
+    /// Another member that wants to be connected, in the place of one that left.
     pub fn replace(&mut self, member: usize, options: SessionOptions) {
         self.members[member] = Member::new(options);
     }
 
-    /// Who it is.
+    /// A member.
     #[must_use]
     pub fn member(&self, member: usize) -> &Member {
         &self.members[member]

@@ -6,7 +6,8 @@
 //!  Sort ──▶ attempts at an even pace ──▶ how many were refused: all, or the row is short
 //! ```
 //!
-//! Always true: who may come in does, before and after (a door that refuses everybody would pass otherwise).
+//! Always true: a client with the right proof is accepted, before and after (a listener that refuses all would pass
+//! otherwise).
 
 mod attempts;
 mod healthy;
@@ -31,7 +32,7 @@ const P99_RATIO_MAX: f64 = 1.2;
 /// Time for queues to empty between two phases.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// What one run of one sort gave.
+/// The results of one run of one sort.
 #[derive(Default)]
 struct Runs {
     refused: Vec<f64>,
@@ -58,7 +59,7 @@ impl Tails {
 /// Attempts refused, and what they cost those who may come in.
 ///
 /// # Errors
-/// The node cannot be started, a healthy client cannot connect, or somebody who may come in is refused.
+/// The node cannot be started, a healthy client cannot connect, or someone who may come in is refused.
 pub fn doors(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let site = Site::start(&plan.folder)?;
     let quiet = Duration::from_secs(if plan.quick { 2 } else { 5 });
@@ -132,7 +133,7 @@ pub fn doors(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does it as if it were another machine's work, as far as that goes on this one: what attempts cost who makes them is not to be
+/// Does it as if it were another machine's work, as far as that is possible on this one: the attackers' own cost is not to be
 /// measured.
 fn elsewhere<T: Send>(attempts: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
     thread::scope(|scope| {

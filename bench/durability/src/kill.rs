@@ -91,7 +91,7 @@ struct Run {
     paced: Instant,
 }
 
-/// Who asks what is retained after each start.
+/// Checks the retained messages after each start.
 struct Checker {
     member: usize,
     /// By flow, the least that is expected; none before it has asked.
@@ -103,7 +103,7 @@ struct Checker {
     done: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 struct Outcome {
     kills: usize,
     camera_kills: usize,
@@ -172,7 +172,7 @@ impl Run {
     }
 
     fn run(mut self, kills: usize) -> anyhow::Result<Outcome> {
-        // Subscriptions come before the first message, or nobody is owed it.
+        // Subscriptions come before the first message, or no one is owed it.
         let mut node = self.start()?;
         self.until(|run| run.crowd.is_complete(), "clients are let in", &mut node)?;
         for subscriber in self.subscribers.clone() {
@@ -283,7 +283,7 @@ impl Run {
         node.check()
     }
 
-    /// What the rate allows by now.
+    /// Publishes as much as the rate allows by now.
     fn publish(&mut self, rate: f64) {
         let due = (self.paced.elapsed().as_secs_f64() * rate) as u32;
         self.paced += Duration::from_secs_f64(f64::from(due) / rate);

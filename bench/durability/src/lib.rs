@@ -1,4 +1,4 @@
-//! What durability costs and what it keeps. Each module measures one group and adds its rows to one report.
+//! The cost of durability and its benefit. Each module measures one group and adds its rows to one report.
 //!
 //! ```text
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
@@ -64,7 +64,7 @@ impl Running {
     /// Opens the log in `path`, made if it is not there.
     ///
     /// # Errors
-    /// It does not open, or has damage that nobody did.
+    /// It does not open, or has damage that no one did.
     pub fn open(
         path: &Path,
         config: LogConfig,
@@ -102,7 +102,7 @@ impl Running {
         self.log.as_ref().expect("until it is dropped")
     }
 
-    /// What tells when an entry is durable.
+    /// Reports when an entry is durable.
     pub fn commits(&self) -> &Commits {
         &self.commits
     }

@@ -28,7 +28,7 @@ struct Options {
     folder: Option<PathBuf>,
 }
 
-/// What can be measured on its own.
+/// Groups that can be measured on their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
     /// Appends of class `page` beside a write for each message.
@@ -37,7 +37,7 @@ enum Group {
     Commit,
     /// Opening a large log.
     Open,
-    /// What sealing adds.
+    /// The cost of sealing.
     Sealing,
     /// Power lost on the simulated disk, by seeds.
     Power,
@@ -87,7 +87,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Soak => soak::soak(&plan, &mut report),
             Group::Doors => doors::doors(&plan, &mut report),
         };
-        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        // A group that fails is a short row, so that the others are still measured and no one overlooks it.
         if let Err(error) = measured {
             let missing = Figure::new(format!("{group:?}, all rows"), "");
             report.figure(

@@ -175,7 +175,7 @@ impl Running {
         }
     }
 
-    /// What it has used.
+    /// Its use of resources.
     ///
     /// # Errors
     /// It is gone.
@@ -271,7 +271,7 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 
 fn disk_bytes(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
-    // What goes while one looks is not there.
+    // A file that goes during the look is not there.
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     entries
         .flatten()

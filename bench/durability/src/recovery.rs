@@ -198,7 +198,7 @@ fn first_connack(
             client_id: format!("client-{client}"),
             clean_start: false,
             session_expiry: Some(86_400),
-            // What waits comes when it is asked for, not with the welcome.
+            // Waiting messages come when they are asked for, not with the welcome.
             receive_maximum: NonZeroU16::new(10),
             ..site.options()
         };
@@ -215,7 +215,7 @@ fn first_connack(
     }
 }
 
-/// What came back: the messages of a session, and a hundredth of what is retained.
+/// Checks the recovered state: the messages of a session, and a hundredth of the retained ones.
 fn check(
     site: &Site,
     mut client: Client,

@@ -1,4 +1,4 @@
-//! What sealing costs at the rate of a site: five cameras, 15 frames a second each. The log alone, then the nodes.
+//! The cost of sealing at the rate of a site: five cameras, 15 frames a second each. The log alone, then the nodes.
 
 mod live;
 

@@ -5,7 +5,8 @@
 //!         an application that comes and goes ─┘      sampled once a second: resident memory, descriptors, bytes on the disk
 //! ```
 //!
-//! What a site does in a day is in [`DAY`]; everything but the camera's own frames happens 48 times as often. Sessions that would
+//! The events of a site in a day are in [`DAY`]; everything but the camera's own frames happens 48 times as often. Sessions that
+//! would
 //! expire an hour after their connection do so after 75 s.
 
 use std::{
@@ -33,7 +34,7 @@ use crate::{
     node::{self, CAMERA, Running, Site},
 };
 
-/// What happens in a day at an ordinary site.
+/// The events of a day at an ordinary site.
 const DAY: Day = Day {
     small: 576_000.0,
     retained: 28_800.0,
@@ -117,7 +118,7 @@ struct Soak {
     visits: u64,
     received: u64,
     refused: u64,
-    /// What is due of each event of a day.
+    /// The number due of each event of a day.
     due: [f64; 5],
     paced: Instant,
 }
@@ -125,14 +126,14 @@ struct Soak {
 /// File descriptors by what they are.
 type Kinds = BTreeMap<String, usize>;
 
-/// What was seen once a second.
+/// A sample, once a second.
 #[derive(Default)]
 struct Sampled {
     /// Resident bytes of the edge node and of the camera's.
     resident: [Vec<f64>; 2],
     /// Bytes on the disk.
     disk: Vec<f64>,
-    /// File descriptors of both when every sensor and reader is there and nobody else is, after the warm-up and at the end.
+    /// File descriptors of both when every sensor and reader is there and no one else is, after the warm-up and at the end.
     descriptors: [[Kinds; 2]; 2],
 }
 
@@ -214,7 +215,7 @@ impl Soak {
             }
         }
         sampled.descriptors[1] = self.gather()?;
-        ensure!(self.viewer.views() > 0, "nobody has seen the camera");
+        ensure!(self.viewer.views() > 0, "the camera had no viewer");
         Ok(sampled)
     }
 
@@ -300,7 +301,7 @@ impl Soak {
         Ok(())
     }
 
-    /// File descriptors of both nodes once sensors and readers are there, and nobody else is.
+    /// File descriptors of both nodes once sensors and readers are there, and no one else is.
     fn gather(&mut self) -> anyhow::Result<[Kinds; 2]> {
         self.viewer.pause(true);
         for visitor in self.visitors.clone() {
@@ -410,7 +411,7 @@ impl Viewer {
                 match runtime {
                     Ok(runtime) => runtime.block_on(look(&endpoint, &pki, &shared)),
                     Err(error) => {
-                        eprintln!("bench-durability: nobody looks at the camera: {error}");
+                        eprintln!("bench-durability: the camera has no viewer: {error}");
                     }
                 }
             }
@@ -435,7 +436,7 @@ impl Drop for Viewer {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            eprintln!("bench-durability: who looks at the camera has panicked");
+            eprintln!("bench-durability: the viewer of the camera has panicked");
         }
     }
 }

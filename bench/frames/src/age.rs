@@ -12,12 +12,12 @@ use crate::Plan;
 
 /// Frames a second.
 const RATES: [f64; 4] = [1.0, 5.0, 10.0, 25.0];
-/// What the camera's own encoder takes; its sender reports tell.
+/// The delay of the camera's own encoder; its sender reports include it.
 const ENCODER: Duration = Duration::from_millis(60);
-/// What a picture may be older than is told, beside one frame's time.
+/// Tolerance of a picture's age, in addition to one frame's time.
 const ALLOWED_MS: f64 = 20.0;
 
-/// What was seen of one camera, in milliseconds.
+/// The observations of one camera, in milliseconds.
 struct Seen {
     /// Real ages.
     ages: Vec<f64>,

@@ -36,7 +36,7 @@ const FRAMES: usize = 24;
 const PAYLOAD_BYTES: usize = 1448;
 const HEADER_BYTES: usize = 52;
 
-/// What is searched.
+/// The parameters that are searched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// PHY rate in Mbit/s.
@@ -97,7 +97,7 @@ impl Cell {
 /// A finished search.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// What was found.
+    /// The parameters that were found.
     pub parameters: Parameters,
     /// The twelve cells.
     pub cells: Vec<Cell>,

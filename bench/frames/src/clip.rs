@@ -1,4 +1,5 @@
-//! What the cameras of the live benches show: the generated street, drawn once and played from a folder of JPEG files.
+//! The pictures of the cameras in live benches: the generated street, drawn once and played from a folder of JPEG
+//! files.
 //!
 //! ```text
 //!  scene ──▶ film ──▶ FOLDER/00000.jpg … ──▶ folder:FOLDER?fps=F&loop=1&prepare=1, by every camera and by NATS
@@ -91,7 +92,7 @@ impl Clip {
         self.bytes as f64 / self.files.len() as f64 / 1e3
     }
 
-    /// As a camera's source, for ever; `prepared` reads all pictures before the first.
+    /// As a camera's source, forever; `prepared` reads all pictures before the first.
     #[must_use]
     pub fn source(&self, prepared: bool) -> String {
         let prepare = u8::from(prepared);

@@ -1,4 +1,5 @@
-//! One camera with one and with eight subscribers, and NATS beside, on loopback: what more subscribers cost the others.
+//! One camera with one and with eight subscribers, and NATS for comparison, on loopback: the cost of more subscribers
+//! to the others.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::{
     nats::{self, NatsBench, Place},
 };
 
-/// Append of 1.74 MB ≤ 0.16 ms, copy included, ring warm; the first lap and a range read beside it.
+/// Append of 1.74 MB ≤ 0.16 ms, copy included, ring warm; the first lap and a range read next to it.
 ///
 /// # Errors
 /// As [`log::run`].
@@ -157,7 +157,7 @@ pub fn medium(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Publish to callback through NATS on loopback: what the peer does where nothing is scarce.
+/// Publish to callback through NATS on loopback: the peer's latency where nothing is scarce.
 ///
 /// # Errors
 /// There is no server on this machine (it takes Go to build one), or a program of a run failed.

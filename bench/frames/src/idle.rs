@@ -1,4 +1,4 @@
-//! An edge node and a camera that nobody subscribes to: the processor they use, and the memory beside their logs.
+//! An edge node and a camera that no one subscribes to: the processor they use, and the memory beside their logs.
 
 use std::{
     fs, thread,
@@ -83,7 +83,7 @@ pub fn idle(plan: &Plan, studio: &Studio, report: &mut Report) -> anyhow::Result
     Ok(())
 }
 
-/// What an edge node and a camera use of a core meanwhile, in per cent.
+/// The use of a core by an edge node and a camera meanwhile, in per cent.
 fn used_percent(processes: &[(String, u32)], length: Duration) -> anyhow::Result<[f64; 2]> {
     let [(_, node), (_, camera)] = processes else { bail!("one edge node and one camera run") };
     let (node_before, camera_before) = (cpu_seconds(*node)?, cpu_seconds(*camera)?);

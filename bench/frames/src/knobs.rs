@@ -1,4 +1,4 @@
-//! Knobs: what each setting costs on 1080p frames of real size, beside OpenCV doing the same.
+//! Knobs: the cost of each setting on 1080p frames of real size, compared with OpenCV doing the same.
 //!
 //! Frames are generated, textured until they have the wanted size, and encoded beforehand. Ours and the peer take turns
 //! row by row, frame by frame on one thread each, and report thread CPU time, so that a busy machine disturbs both alike.
@@ -15,7 +15,7 @@ use tidegate_frame::knob::{Applied, FrameLimits, KnobSetting, Transcoder};
 use tidegate_jpeg::{Codec, Planes, Quality, Sampling};
 use tidegate_sys::clock::thread_cpu_nanos;
 
-/// What is measured.
+/// The measured parameters.
 #[derive(Clone, Debug)]
 pub struct KnobBench {
     /// How many different frames there are.
@@ -131,7 +131,7 @@ fn write_frames(folder: &Path, frames: &[Vec<u8>]) -> anyhow::Result<()> {
 const WIDTH: usize = 1920;
 const HEIGHT: usize = 1080;
 
-/// What does not move, as luma and chroma levels.
+/// The still background, as luma and chroma levels.
 struct Street {
     luma: Vec<f32>,
     chroma: [Vec<u8>; 2],

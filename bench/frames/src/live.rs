@@ -1,4 +1,5 @@
-//! What the live benches share: the clip, its table, the detector that measures accuracy, and runs that a medium's audit accepts.
+//! The parts that the live benches share: the clip, its table, the detector that measures accuracy, and runs that a medium's
+//! audit accepts.
 //!
 //! ```text
 //!  Studio::open ──▶ clips, table ──▶ run(scenario, cameras, …) ──▶ Watched ──▶ Score ──▶ rows
@@ -203,11 +204,11 @@ impl Studio {
 
 /// A run that was made.
 pub struct Run {
-    /// What the application saw.
+    /// The observations of the application.
     pub watched: Watched,
     /// When the medium's schedule began, in nanoseconds of `CLOCK_MONOTONIC`.
     pub schedule_began: i64,
-    /// What is wrong with the medium, if anything.
+    /// The flaw of the medium, if any.
     pub flaw: Option<String>,
 }
 
@@ -237,7 +238,7 @@ pub fn runs(plan: &Plan) -> usize {
     if plan.quick { 1 } else { plan.runs }
 }
 
-/// What the live benches ask of every camera.
+/// The demand of the live benches on every camera.
 ///
 /// # Errors
 /// None in practice: the bounds are within their ranges.

@@ -1,8 +1,8 @@
-//! The camera log: what an append costs, and that a range read copies nothing.
+//! The camera log: the cost of an append, and that a range read copies nothing.
 //!
 //! Two rings of the default size are written once around, which takes their memory page by page from the
 //! kernel, and then again, warm. One is fed from a single buffer, as by a source that has just filled it;
-//! the other from more buffers than the processor's cache holds, as the worst case beside it.
+//! the other from more buffers than the processor's cache holds, as the worst case next to it.
 
 use std::time::Instant as Stopwatch;
 
@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use tidegate_log::{Entry, Log, LogConfig, LogWriter, Memory};
 use tidegate_message::{Instant, Position};
 
-/// What is measured.
+/// The measured parameters.
 #[derive(Clone, Debug)]
 pub struct LogBench {
     /// Size of the frames that are appended, in bytes. The figure's are 1.74 MB.

@@ -36,7 +36,7 @@ enum Task {
     Calibrate,
 }
 
-/// What can be measured on its own.
+/// Groups that can be measured on their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
     /// The camera log: append and range read.
@@ -59,7 +59,7 @@ enum Group {
     Fanout,
     /// Where the time of a frame goes with five cameras.
     Stages,
-    /// Processor and memory of nodes that nobody asks for anything.
+    /// Processor and memory of nodes that no one asks for anything.
     Idle,
 }
 
@@ -113,7 +113,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Stages => live(&mut studio, &plan, &mut report, stages::stages),
             Group::Idle => live(&mut studio, &plan, &mut report, idle::idle),
         };
-        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        // A group that fails is a short row, so that the others are still measured and no one overlooks it.
         if let Err(error) = measured {
             let missing = Figure::new(format!("{group:?}, all rows"), "");
             report.figure(

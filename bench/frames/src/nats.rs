@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// What a camera sends.
+/// The frames that a camera sends.
 #[derive(Clone, Debug)]
 pub enum Frames {
     /// The JPEG files of a folder, in turn.
@@ -49,15 +49,15 @@ pub enum Frames {
 pub struct Camera {
     /// Where it runs.
     pub place: Place,
-    /// What it publishes to.
+    /// The subject that it publishes to.
     pub subject: String,
-    /// What it sends.
+    /// Its frames.
     pub frames: Frames,
     /// Frames per second.
     pub fps: f64,
 }
 
-/// What became of one camera's frames.
+/// The fate of one camera's frames.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     /// Frames that were published.
@@ -133,7 +133,7 @@ impl NatsBench {
         let mut running = Running::default();
         for (index, camera) in cameras.iter().enumerate() {
             let mut subscriber = place.command(&self.program);
-            // Two seconds beyond the last frame: what has not come by then is lost.
+            // Two seconds beyond the last frame: one that has not come by then is lost.
             subscriber.args(["subscribe", "--url", &self.url, "--subject", &camera.subject]);
             subscriber.args(["--subscribers", &subscribers.to_string()]);
             subscriber.args(["--seconds", &(seconds + 2.0).to_string()]);

@@ -9,7 +9,7 @@ use bench_harness::percentile;
 
 use crate::watch::{Arrival, Watched};
 
-/// What a camera's frames were held against.
+/// The reference for a camera's frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     /// Frames a second.
@@ -56,7 +56,7 @@ impl Score {
     #[must_use]
     pub fn worst(scores: &[Self]) -> Self {
         let fold = |of: fn(&Self) -> f64, pick: fn(f64, f64) -> f64| {
-            // What is no number stays none: a camera without a frame must not be left out.
+            // A missing number stays missing: a camera without a frame must not be left out.
             let all = scores.iter().map(of);
             all.reduce(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { pick(a, b) })
                 .unwrap_or(f64::NAN)

@@ -31,7 +31,7 @@ const APP: &str = "app";
 const API_PORT: u16 = 7080;
 const LINK_PORT: u16 = 7443;
 
-/// What the nodes of a site are.
+/// The nodes of a site.
 #[derive(Clone, Debug)]
 pub struct SiteConfig<'a> {
     /// The `tidegate` program.
@@ -146,7 +146,7 @@ impl Site {
         }
     }
 
-    /// What `error` leaves out: nodes that have ended, with their last words.
+    /// Adds to `error` the nodes that have ended, with their last words.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         let mut ended = String::new();
         let cameras = self.cameras.iter_mut().map(|(name, child)| (name.as_str(), child));

@@ -1,4 +1,4 @@
-//! Where the time of a frame goes with five cameras on the Wi-Fi-like medium, and what a detector takes beside it.
+//! Where the time of a frame goes with five cameras on the Wi-Fi-like medium, and what a detector takes next to it.
 //!
 //! The application runs on the edge node itself, so that delivery is what the node, the call and the client take, and no wire.
 

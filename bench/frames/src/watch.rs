@@ -2,7 +2,7 @@
 //!
 //! Latency is one clock, `CLOCK_MONOTONIC`: a frame's capture time is a reading of it, moved by the camera's anchor (wall
 //! time less monotonic time when the camera started); the arrival is a reading of it in the application. The anchor is
-//! read here as well. The kernel corrects both clocks at one rate, so the anchors of two processes differ only if somebody has
+//! read here as well. The kernel corrects both clocks at one rate, so the anchors of two processes differ only if someone has
 //! stepped the wall clock between their starts: the anchor is read before and after, and a run in which it moved is refused.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -22,10 +22,11 @@ use crate::site::Site;
 const READY_MAX: Duration = Duration::from_secs(30);
 /// How long frames may still arrive after the last that counts was captured; later than any bound here.
 const GRACE: Duration = Duration::from_millis(700);
-/// Most that two readings of the anchor may differ, in nanoseconds: what reading takes on a busy machine, and no step.
+/// Most that two readings of the anchor may differ, in nanoseconds: the time of a reading on a busy machine, and no
+/// step.
 const ANCHOR_SLACK: i64 = 500_000;
 
-/// What an application asks for.
+/// An application's demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     /// Of every camera.
@@ -58,13 +59,13 @@ pub struct Arrival {
     pub stages: Stages,
     /// Size of the frame; 0 for a marker.
     pub bytes: usize,
-    /// What the table promises.
+    /// The accuracy that the table promises.
     pub accuracy: f64,
     /// The knob setting; none for a marker.
     pub knobs: Option<Arc<str>>,
 }
 
-/// What one run showed.
+/// The results of one run.
 #[derive(Debug)]
 pub struct Watched {
     /// Frames captured from here on count, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -75,11 +76,11 @@ pub struct Watched {
     pub cameras: Vec<Vec<Vec<Arrival>>>,
     /// Delivered frames of each camera and their originals, in order of capture.
     pub pairs: Vec<Vec<Pair>>,
-    /// What else the first subscribers were told, and how often; of missed frames, how many.
+    /// Other events of the first subscribers, and how often; of missed frames, how many.
     pub told: Told,
 }
 
-/// What subscribers were told beside frames and markers, and how often.
+/// Events of subscribers besides frames and markers, and how often.
 pub type Told = BTreeMap<String, u64>;
 
 /// Runs an application against a site.
@@ -202,7 +203,7 @@ pub async fn connect(endpoint: &str, pki: &Path) -> anyhow::Result<Client> {
 
 type Kept = Vec<(Instant, Bytes)>;
 
-/// What one subscriber had.
+/// The deliveries of one subscriber.
 #[derive(Default)]
 struct Followed {
     arrivals: Vec<Arrival>,
@@ -255,7 +256,7 @@ async fn follow(
     Ok(Followed { arrivals, kept, told })
 }
 
-/// What an event says that explains a run's figures.
+/// The remark of an event that explains a run's figures.
 fn remark(event: &Event) -> Option<(String, u64)> {
     match event {
         Event::Missed(missed) => Some((format!("missed, {}", missed.why), missed.count.max(1))),

@@ -70,7 +70,7 @@ impl Bench<'_> {
         let mut remarks = Remarks::default();
         let clip = self.studio.clip(cell.fps);
         for run in 0..runs(self.plan) {
-            // Who goes first turns by one each run.
+            // The first contender changes by one each run.
             for turn in 0..3 {
                 match (run + turn) % 3 {
                     0 => {

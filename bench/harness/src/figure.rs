@@ -1,10 +1,10 @@
-//! One figure of a bench: what was measured, what it must reach, and whether it did.
+//! One figure of a bench: the measurement, the target, and whether it was met.
 
 use serde::Serialize;
 
 use crate::statistics::median;
 
-/// What a figure must reach.
+/// The target of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -44,7 +44,7 @@ impl Tolerance {
     }
 }
 
-/// What a row says at its end.
+/// The verdict at the end of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -122,21 +122,21 @@ impl Figure {
         self
     }
 
-    /// Who the peer is, where a report has more than one.
+    /// The name of the peer, where a report has more than one.
     #[must_use]
     pub fn peer_name(mut self, name: impl Into<String>) -> Self {
         self.peer_name = Some(name.into());
         self
     }
 
-    /// What the figure must reach. [`Target::Shown`] without this call.
+    /// The target of the figure. [`Target::Shown`] without this call.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
         self.target = target;
         self
     }
 
-    /// What still ties with the target. [`Tolerance::None`] without this call.
+    /// The tolerance within which it ties with the target. [`Tolerance::None`] without this call.
     #[must_use]
     pub fn tolerance(mut self, tolerance: Tolerance) -> Self {
         self.tolerance = tolerance;

@@ -1,4 +1,4 @@
-//! What every bench shares: a number of interleaved runs, one row per figure, and a folder that lets anyone check it.
+//! Shared by every bench: a number of interleaved runs, one row per figure, and a folder that lets anyone check it.
 //!
 //! ```text
 //!  interleave(runs, contenders) ──▶ values per run ──▶ Figure ──▶ row: figure | ours | peer | ratio | target | met

@@ -1,4 +1,4 @@
-//! What the figures were made on: without it a number cannot be compared with another.
+//! The machine of the figures: without it a number cannot be compared with another.
 
 use std::{fs, process::Command};
 

@@ -1,4 +1,4 @@
-//! The outcome of one bench: a table for people, a folder for whoever checks it, and an exit status.
+//! The outcome of one bench: a table for people, a folder for anyone who checks it, and an exit status.
 
 use std::{
     collections::BTreeMap,

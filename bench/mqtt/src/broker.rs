@@ -29,7 +29,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// Where a broker listens in a namespace of its own.
 const LAB_PORT: u16 = 1883;
 
-/// Who contends.
+/// The contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Ours.
@@ -97,7 +97,7 @@ pub const USERS: u32 = 3_000;
 /// Of all of them.
 pub const PASSWORD: &str = "a password of a bench";
 
-/// What of a broker is chosen by the row.
+/// The settings of a broker that a row chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Ours: its policy for large messages.
@@ -106,7 +106,7 @@ pub struct Setup {
     pub shards: usize,
     /// Whether a peer's limits are raised for a closed loop, rather than left at its defaults.
     pub raised: bool,
-    /// Ours: what becomes of messages with QoS 1 for a subscriber that is full.
+    /// Ours: the overflow policy for messages with QoS 1 for a subscriber that is full.
     pub overflow: &'static str,
     /// How clients come in. TLS and passwords: ours and mosquitto alone.
     pub access: Access,
@@ -481,7 +481,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Who it is.
+    /// The contender.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
@@ -522,7 +522,7 @@ impl Broker {
         }
     }
 
-    /// What it has used.
+    /// Its use of resources.
     ///
     /// # Errors
     /// It is gone.

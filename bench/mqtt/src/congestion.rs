@@ -36,7 +36,7 @@ const AGAIN: usize = 2;
 /// Runs of cells that have no target.
 const TABLE_RUNS: usize = 3;
 const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
-/// What is beside mosquitto: our policies.
+/// Our policies, for comparison with mosquitto.
 const POLICIES: [&str; 5] = ["deadline", "none", "conservative", "probabilistic", "historic"];
 
 /// One line and load.
@@ -235,7 +235,7 @@ fn rows(
 
 type Pick = fn(&Score) -> f64;
 
-/// What of a run is told: name, unit, value, and what ours must reach where it must.
+/// The picks of a run: name, unit, value, and our target where there is one.
 const PICKS: [(&str, &str, Pick, Target); 4] = [
     ("small p50", "ms", |score| score.small_p50, Target::RatioAtMost(1.0 / 3.0)),
     ("small p99", "ms", |score| score.small_p99, Target::RatioAtMost(0.4)),

@@ -137,7 +137,7 @@ fn device(broker: &Broker, access: Access, number: u32) -> Options {
     Options { username: user, timeout: PATIENCE, ..options }
 }
 
-/// Devices with Argon2id passwords that all come back at once: after the network was away, and after the node began anew.
+/// Devices with Argon2id passwords that all come back at once: after the network was away, and after the node started over.
 fn fleet(plan: &Plan, programs: &Programs, report: &mut Report) -> anyhow::Result<()> {
     let devices: u32 = if plan.quick { 300 } else { 2_000 };
     let setup = Setup { access: Access::Password, ..Setup::default() };

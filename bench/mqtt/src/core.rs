@@ -33,8 +33,8 @@ const SUBSCRIPTION_BYTES_MAX: f64 = 200.0;
 /// # Errors
 /// A session is refused, or this process cannot look at itself.
 pub fn core(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    // Each stays until all are measured, and the one that needs memory for its measuring comes last: who takes memory that was
-    // given back counts as nothing.
+    // Each stays until all are measured, and the one that needs memory for its measuring comes last: one that takes memory
+    // that was given back counts as nothing.
     let _sessions = sessions(plan, report)?;
     let _core = subscriptions_of_sessions(report)?;
     subscriptions(plan, report)
@@ -98,7 +98,7 @@ fn subscriptions(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     report.figure(
         Figure::new(format!("one read that waits for another, among {bytes_mb} MiB"), "ns")
             .ours(reads)
-            .note("what this machine's memory takes: a match is a handful of them"),
+            .note("the cost of this machine's memory: a match is a handful of them"),
     );
     report.figure(
         Figure::new(format!("{name}, resident each"), "B")
@@ -132,7 +132,7 @@ fn dependent_read_ns() -> f64 {
     begun.elapsed().as_nanos() as f64 / STEPS as f64
 }
 
-/// The same filters as subscriptions of a broker: what it keeps for each beside the index is included.
+/// The same filters as subscriptions of a broker: its own state for each is included.
 fn subscriptions_of_sessions(report: &mut Report) -> anyhow::Result<Core> {
     let mut core = Core::new();
     let mut random = SmallRng::seed_from_u64(SEED);
@@ -181,7 +181,7 @@ fn sessions(plan: &Plan, report: &mut Report) -> anyhow::Result<Core> {
     report.figure(
         Figure::new(format!("{name}, resident each, connections gone"), "KB")
             .ours([alone])
-            .note("what the allocator keeps of the connections included"),
+            .note("memory that the allocator keeps of the connections included"),
     );
     Ok(core)
 }

@@ -138,7 +138,7 @@ fn hold(programs: &Programs, kind: Kind, count: u32) -> anyhow::Result<Held> {
     })
 }
 
-/// What the kernel holds for TCP sockets, in bytes.
+/// The kernel's memory for TCP sockets, in bytes.
 fn kernel_bytes() -> anyhow::Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("reading /proc/net/sockstat")?;
     let line = text.lines().find(|line| line.starts_with("TCP:"));
@@ -148,7 +148,7 @@ fn kernel_bytes() -> anyhow::Result<u64> {
     Ok(pages * 4096 + slab_bytes())
 }
 
-/// What the kernel's caches of sockets hold, which `sockstat` leaves out; zero where it does not tell.
+/// The kernel's caches of sockets, which `sockstat` leaves out; zero where they are not known.
 fn slab_bytes() -> u64 {
     let text = fs::read_to_string("/proc/slabinfo").unwrap_or_default();
     let of = |line: &str| -> Option<u64> {
@@ -202,7 +202,7 @@ impl Holder {
     }
 }
 
-/// Connects `count` clients to `target` from `source`, says so, pings all when told to, and ends with its input: what a child does.
+/// A child process: connects `count` clients to `target` from `source`, says so, pings all on request, and ends with its input.
 ///
 /// # Errors
 /// A connection fails.

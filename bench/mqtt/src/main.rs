@@ -44,7 +44,7 @@ enum Task {
     Relay { engine: relay::Engine },
 }
 
-/// What can be measured on its own.
+/// Groups that can be measured on their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
     /// Messages per second and per processor second, and latency with QoS 1, over loopback.
@@ -117,7 +117,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Paper1 => paper::first(&programs, &mut report),
             Group::Paper2 => paper::second(&plan, &programs, &mut report),
         };
-        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        // A group that fails is a short row, so that the others are still measured and no one overlooks it.
         if let Err(error) = measured {
             let missing = Figure::new(format!("{group:?}, all rows"), "");
             report.figure(

@@ -421,8 +421,8 @@ fn no_later_percent(outcome: &Outcome, index: usize) -> f64 {
     no_later as f64 / came.len() as f64 * 100.0
 }
 
-/// Most bytes that were published and not yet received, each subscriber's counted for itself, in MB; what never arrived is left
-/// out.
+/// Most bytes that were published and not yet received, each subscriber's counted for itself, in MB; messages that never
+/// arrived are left out.
 fn copies_mb(outcome: &Outcome, flow: usize) -> f64 {
     let mut changes: Vec<(i64, i64)> = Vec::new();
     for sample in outcome.samples.iter().filter(|s| s.flow == flow && s.subscriber != OBSERVER) {

@@ -1,4 +1,4 @@
-//! What a message costs that is only received and sent on: the least that a broker can take on this machine.
+//! The cost of a message that is only received and sent on: the least that a broker can take on this machine.
 //!
 //! Clients introduce themselves in MQTT, and the first message of a connection says to whom it goes; from then on bytes are
 //! copied from one socket to the other unseen. Answers go back the same way, so that with QoS 1 an acknowledgement comes from the

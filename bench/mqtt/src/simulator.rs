@@ -7,7 +7,7 @@ use tidegate_sim::withhold::{Contender, Reading, THRESHOLDS_S, figure8};
 const SEEDS: u64 = 10;
 /// From this `threshold_l` on the order must hold.
 const THRESHOLD_L_MIN: f64 = 0.5;
-/// What historic is to save of the mean without withholding, in seconds, and what still counts as about that.
+/// The target saving of `historic` over the mean without withholding, in seconds, and its tolerance.
 const SAVED_S: (f64, f64) = (3.5, 0.35);
 
 /// Mean latency of large messages by policy, their order, and what historic saves.

@@ -76,7 +76,7 @@ pub fn watch_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the names of this process's namespaces begin with; `sweep` knows them by it once the process is gone.
+/// The prefix of the names of this process's namespaces; `sweep` knows them by it once the process is gone.
 fn prefix() -> String {
     format!("tglab-{}-", std::process::id())
 }
@@ -94,7 +94,7 @@ pub struct Line {
     pub loss_percent: f64,
     /// Bytes of each direction's queue.
     pub queue_bytes: usize,
-    /// What changes at which second, in lines of a scenario's `step`.
+    /// The changes by second, in lines of a scenario's `step`.
     pub steps: String,
 }
 

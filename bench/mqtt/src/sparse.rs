@@ -1,7 +1,7 @@
 //! The load that a fleet makes: thousands of connections, each of which sends one message now and then.
 //!
 //! Where messages come in bursts, one read brings hundreds of them. Here each one costs a read, a write and a share of a wait, for
-//! every broker, and little else counts. A bare [relay](crate::relay) stands beside: what it takes is what the kernel takes.
+//! every broker, and little else counts. A bare [relay](crate::relay) is measured for comparison: its cost is the kernel's.
 
 use std::{
     collections::BTreeMap,
@@ -181,7 +181,7 @@ fn figures(
             if let Some(target) = case.target {
                 messages = messages.target(Target::RatioAtLeast(target));
             }
-            // What two runs of one broker differ by on a quiet machine.
+            // The difference of two runs of one broker on a quiet machine.
             latency = latency.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
         }
         report.figure(messages);

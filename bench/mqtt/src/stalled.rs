@@ -156,7 +156,7 @@ fn beside_others(
 
 /// Peak in MB, and what became of the messages.
 type Made = (f64, Outcome);
-/// What is told of a run: name, unit, value, what it must reach.
+/// A pick of a run: name, unit, value, target.
 type Pick = (&'static str, &'static str, fn(&Made) -> f64, Target);
 
 fn picks(arrangement: Arrangement) -> [Pick; 4] {
@@ -222,7 +222,7 @@ fn one(
     };
     let topics = if arrangement.own_topics { STALLED as u32 } else { 1 };
     let topic = |number: u32| format!("bench/large/{}", number % topics);
-    // Connections of their own: what is measured is the broker, not a publisher that is busy with a large message.
+    // Connections of their own: the broker is measured, not a publisher that is busy with a large message.
     let publishers = [
         vec![flow("bench/small".to_owned(), 100, SMALL_PERIOD, Duration::ZERO)],
         (0..topics)

@@ -195,7 +195,7 @@ fn latency(
                 .peer(of(peer, pick))
                 .peer_name(peer.name());
             if peer == Kind::Mosquitto {
-                // What two runs of one broker differ by on a quiet machine.
+                // The difference of two runs of one broker on a quiet machine.
                 figure =
                     figure.target(Target::RatioAtMost(1.0)).tolerance(Tolerance::Absolute(0.05));
             }

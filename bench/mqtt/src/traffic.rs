@@ -80,7 +80,7 @@ pub struct Flow {
 pub struct Publisher<'a> {
     /// Where it is.
     pub place: Place<'a>,
-    /// What it sends.
+    /// Its flows.
     pub flows: Vec<Flow>,
 }
 
@@ -137,7 +137,7 @@ impl Sample {
     }
 }
 
-/// What became of a traffic.
+/// The outcome of a traffic.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Every message received.
@@ -178,7 +178,7 @@ impl Outcome {
 /// Lets the publishers send for `length`, then waits until all has arrived, at most for `drain`.
 ///
 /// # Errors
-/// A client cannot connect or subscribe. What happens to one later is part of the outcome.
+/// A client cannot connect or subscribe. A failure of one later is part of the outcome.
 pub fn run(
     broker: &Broker,
     publishers: &[Publisher<'_>],

@@ -1,4 +1,5 @@
-//! What analytics pays for a device's message: from an edge node to the memory log of a sink above, beside one MQTT message each.
+//! The cost to analytics of a device's message: from an edge node to the memory log of a sink above, compared with one MQTT
+//! message each.
 //!
 //! ```text
 //!  ours        devices ─▶ edge node ══ uplink: batches ══▶ core node ─▶ sink's log in memory
@@ -117,7 +118,7 @@ fn run(way: Way, load: &Load) -> anyhow::Result<Run> {
     }
 }
 
-/// What carries messages up from the edge node.
+/// The carrier of messages up from the edge node.
 pub(crate) fn carrier(site: &Site, uplink: bool, qos: QoS) -> String {
     match uplink {
         true => format!("[uplink.core]\nto = \"{}\"\ntopics = \"#\"\n", site.link),

@@ -30,7 +30,7 @@ const RATIO_MAX: f64 = 1.1;
 /// Latencies of one run in us, by application.
 type Latencies = Vec<Vec<f64>>;
 
-/// Latency of each application alone and beside the others.
+/// Latency of each application alone and next to the others.
 ///
 /// # Errors
 /// A socket or a thread cannot be had.

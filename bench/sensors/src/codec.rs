@@ -11,7 +11,7 @@ use crate::{
     peers::{self, Made, Peer},
 };
 
-/// What must be reached for a workload.
+/// The target of a workload.
 struct Case {
     workload: Workload,
     devices: u64,
@@ -60,7 +60,7 @@ const SIZES: [(usize, usize); 2] = [(1500, 1470), (65_536, 65_536)];
 /// Ratios, rates and those of the peers.
 ///
 /// # Errors
-/// What comes out of a codec is not what went in.
+/// The output of a codec differs from its input.
 pub fn codec(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     report.configuration(
         "codec",
@@ -160,7 +160,7 @@ fn rows(
 /// Encodes all messages into memory, then decodes them.
 ///
 /// # Errors
-/// What comes out is not what went in.
+/// The output differs from the input.
 pub fn run(config: &EncoderConfig, messages: &Messages) -> anyhow::Result<Made> {
     let mut encoder = Encoder::new(config.clone(), 1, 99);
     let mut wire = Vec::with_capacity(messages.bytes() / 3);

@@ -29,7 +29,7 @@ struct Batch {
     corrections: Vec<u8>,
 }
 
-/// What comes of encoding with the paper's scheme.
+/// The result of encoding with the paper's scheme.
 struct Encoded {
     batches: Batches,
     counts: ComprexCounts,
@@ -38,7 +38,7 @@ struct Encoded {
 /// Rates of decoders over time and over `max_n`.
 ///
 /// # Errors
-/// What comes out is not what went in.
+/// The output differs from the input.
 pub fn cold(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let rounds = if plan.quick { 40 } else { 200 };
     report.configuration(
@@ -130,7 +130,7 @@ fn comprex_batches(messages: &Messages, config: ComprexConfig) -> anyhow::Result
     let (mut batches, mut corrections) = (Vec::new(), Vec::new());
     for (index, message) in messages.iter().enumerate() {
         if let Some(body) = encoder.push(message.topic, message.payload)? {
-            // What was corrected until here is in this batch or before it.
+            // Corrections until here are in this batch or before it.
             batches.push((Batch { body, corrections: std::mem::take(&mut corrections) }, index));
         }
         corrections.extend(encoder.take_critical());
@@ -192,7 +192,7 @@ fn curve(
     Ok(points)
 }
 
-/// Each decoder gives its messages to a log in memory: what an application would read.
+/// Each decoder gives its messages to a log in memory: as an application would read them.
 fn comprex_curve(batches: &Batches) -> anyhow::Result<Vec<f64>> {
     let mut decoder = ComprexDecoder::new();
     let mut log = Vec::with_capacity(1 << 16);

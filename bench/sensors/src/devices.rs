@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// Messages without an acknowledgement: identifiers end at 65,535.
 const UNACKNOWLEDGED_MAX: u64 = 30_000;
 
-/// What is published, and how.
+/// The published load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Of which application.

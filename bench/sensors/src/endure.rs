@@ -4,7 +4,7 @@
 //!  devices, QoS 1 ─▶ edge node ══ 100 Mbit/s, cut three times ══ core node, killed twice ─▶ Parquet files
 //! ```
 //!
-//! What was sent and what lies in the files are compared topic by topic: how many, and a hash of all payloads in their order. Rows whose
+//! Messages sent and those in the files are compared topic by topic: how many, and a hash of all payloads in their order. Rows whose
 //! `id` has been seen are left out first, as any reader of such files does.
 
 use std::{
@@ -225,7 +225,7 @@ fn settled(core: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What lies in the files, by topic, and how many rows were left out because their `id` was there.
+/// The content of the files, by topic, and how many rows were left out because their `id` was there.
 fn read(folder: &Path) -> anyhow::Result<(Topics, u64)> {
     let mut paths = Vec::new();
     files(folder, &mut paths)?;
@@ -249,7 +249,7 @@ fn read(folder: &Path) -> anyhow::Result<(Topics, u64)> {
             let (topic, payload) = topic.zip(payload).context("a row has topic and payload")?;
             let id = id.context("a row has an id")?;
             let (life, number) = id.rsplit_once('/').context("an id has a number")?;
-            let number: usize = number.parse().with_context(|| format!("{id:?} is no id"))?;
+            let number: usize = number.parse().with_context(|| format!("{id:?} is not an id"))?;
             if !seen.contains_key(life) {
                 seen.insert(life.to_owned(), Vec::new());
             }

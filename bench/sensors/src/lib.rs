@@ -1,4 +1,4 @@
-//! What carrying sensor messages costs. Each module measures one group and adds its rows to one report.
+//! The cost of carrying sensor messages. Each module measures one group and adds its rows to one report.
 //!
 //! ```text
 //!  messages: made up by tidegate-load, or RIoTBench's sample rows ──▶ codec, cold: encoders and decoders in memory, one thread
@@ -7,7 +7,7 @@
 //!  devices over MQTT ──▶ two nodes of the program ──▶ chain, urgent, endure: CPU above, alarms, nothing lost
 //! ```
 //!
-//! Rates are messages per second of processor time of the thread that works: what else the machine does then shows in caches alone.
+//! Rates are messages per second of processor time of the thread that works: other work of the machine then shows in caches alone.
 
 use std::path::PathBuf;
 

@@ -30,7 +30,7 @@ struct Options {
     data: Option<PathBuf>,
 }
 
-/// What can be measured on its own.
+/// Groups that can be measured on their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Group {
     /// Memory of ten million topics; before the others, whose memory it would be given.
@@ -52,7 +52,7 @@ enum Group {
     Chain,
     /// Latency of alarms while all else is carried as well.
     Urgent,
-    /// What is lost while the link is cut and the upper node killed; takes root and ten minutes.
+    /// Losses while the link is cut and the upper node killed; takes root and ten minutes.
     Endure,
 }
 
@@ -86,7 +86,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Urgent => urgent::urgent(&plan, &mut report),
             Group::Endure => endure::endure(&plan, &mut report),
         };
-        // A group that fails is a short row, so that the others are still measured and nobody overlooks it.
+        // A group that fails is a short row, so that the others are still measured and no one overlooks it.
         if let Err(error) = measured {
             let missing = Figure::new(format!("{group:?}, all rows"), "");
             report.figure(

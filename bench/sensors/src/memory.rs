@@ -1,4 +1,4 @@
-//! What ten million topics take.
+//! The memory of ten million topics.
 
 use bench_harness::{Figure, Report, Target};
 use tidegate_compress::{Decoded, Decoder, DecoderConfig, Encoder, EncoderConfig};
@@ -14,7 +14,7 @@ const BYTES_MAX: f64 = 3e9;
 /// Memory of an encoder and of a decoder that hold all meters of GRID.
 ///
 /// # Errors
-/// What comes out is not what went in.
+/// The output differs from the input.
 pub fn memory(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     let devices = if plan.quick { 1_000_000 } else { Workload::Grid.devices() };
     report.configuration(
@@ -32,7 +32,7 @@ pub fn memory(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         state_bytes_max: u64::MAX / 2,
         ..DecoderConfig::default()
     };
-    // What the generator remembers is there before anything is measured.
+    // The generator's own memory is there before anything is measured.
     let (mut topic, mut payload) = (Vec::new(), Vec::new());
     let mut warm = generator.clone();
     for _ in 0..devices {

@@ -73,7 +73,7 @@ impl Messages {
     /// Appends what comprex's decoder puts together, right where it is to stay.
     ///
     /// # Errors
-    /// The decoder's; what came before the damage is there.
+    /// The decoder's; messages before the damage are there.
     pub fn append_decoded(
         &mut self,
         decoder: &mut ComprexDecoder,

@@ -111,7 +111,7 @@ impl Site {
         self.folder.path().join(place.name()).join(name)
     }
 
-    /// Writes a node's configuration: what every node of these benches has, `mqtt` as keys of that section, and `more`.
+    /// Writes a node's configuration: the common part of these benches, `mqtt` as keys of that section, and `more`.
     ///
     /// # Errors
     /// It cannot be written.
@@ -193,7 +193,7 @@ impl Node {
         Ok(())
     }
 
-    /// What it has used.
+    /// Its use of resources.
     ///
     /// # Errors
     /// It is gone.

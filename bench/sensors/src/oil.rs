@@ -32,7 +32,7 @@ const SENSORS: u32 = 1_000_000;
 const MESSAGES: usize = 1 << 21;
 /// Messages that the flow is given at once.
 const BATCH: usize = 256;
-/// What the paper's FPGA does.
+/// The rate of the paper's FPGA.
 const TARGET: f64 = 38.2e6;
 /// Sensors that send datagrams.
 pub(crate) const SENSORS_OF_LOAD: u32 = 65_536;

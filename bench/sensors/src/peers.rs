@@ -33,7 +33,7 @@ impl Peer {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// Bytes of topics and payloads for each byte of batches.
@@ -48,7 +48,7 @@ pub struct Made {
 /// counts to encoding, finding topics and payloads to decoding.
 ///
 /// # Errors
-/// What comes out is not what went in.
+/// The output differs from the input.
 pub fn run(peer: Peer, messages: &Messages, batch_bytes: usize) -> anyhow::Result<Made> {
     let mut encoder = zstd::stream::raw::Encoder::new(3)?;
     let mut decoder = zstd::stream::raw::Decoder::new()?;

@@ -1,4 +1,5 @@
-//! What receiving datagrams costs: loopback, a sender whose kernel cuts (GSO), a receiver whose kernel does not join.
+//! The cost of receiving datagrams: loopback, a sender whose kernel cuts (GSO), a receiver whose kernel does not
+//! join.
 //!
 //! ```text
 //!  a thread: send, 40 datagrams a call ─▶ loopback ─▶ Receiver alone, or a listener of a node ─▶ its broker, nobody subscribed
@@ -45,7 +46,7 @@ const SIZE: u16 = 123;
 const SEGMENTS: usize = 40;
 const TARGET: f64 = 1e6;
 const BUFFER_BYTES: usize = 8 << 20;
-/// Calls after which the sender begins anew with readings for the oil flow.
+/// Calls after which the sender starts over with readings for the oil flow.
 const BURSTS: usize = 10_000;
 
 /// One run.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A probe says when it was sent (`CLOCK_MONOTONIC`), and the alarm that a flow makes of it says so again. The load is 70 % of what one
-//! processor of the edge node carries one by one, its flow included, and at most [`RATE_MAX`], which this bench can send beside it; the
+//! processor of the edge node carries one by one, its flow included, and at most [`RATE_MAX`], which this bench can send next to it; the
 //! same in all runs. The probe and the subscribers stand for
 //! clients elsewhere: where the system lets them they run in real time, so that what waits for a processor is the nodes alone.
 
@@ -84,7 +84,7 @@ topic = "hot/{level:1}"
 fields = ["source", "temperature", "average"]
 "#;
 
-/// What becomes of the load.
+/// How the load is carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carried {
     Batched,

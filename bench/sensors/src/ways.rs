@@ -49,7 +49,7 @@ pub(crate) const DEVICES: u64 = 5_000;
 pub(crate) const ROUNDS: u64 = 40;
 /// Messages of each topic before anything is measured.
 pub(crate) const WARM_ROUNDS: u64 = 3;
-/// Bytes of messages that a host keeps before it begins anew.
+/// Bytes of messages that a host keeps before it starts over.
 pub(crate) const LOG_BYTES_MAX: usize = 16 << 20;
 /// Of the baseline's stable rate, the load under which latencies are measured.
 const LOAD: f64 = 0.7;
@@ -146,7 +146,7 @@ impl Times {
     }
 }
 
-/// What was found of one way.
+/// The findings of one way.
 #[derive(Clone, Debug, Default)]
 struct Found {
     /// Messages per second of the host's processor time, and per second, as the host takes them, in each run.
@@ -155,7 +155,7 @@ struct Found {
     /// The highest rate that holds for a short time, and for the whole; not a number if there is none.
     stable: f64,
     confirmed: Option<f64>,
-    /// What both sides were busy with at that rate, in short.
+    /// The work of both sides at that rate, in short.
     limit: String,
 }
 
@@ -346,7 +346,7 @@ fn best_other(found: &[Found], part: &dyn Fn(&Found) -> Vec<f64>) -> (Way, Vec<f
     let values = others.map(|(way, found)| (way, part(found)));
     values
         .max_by(|(_, one), (_, other)| {
-            // What is not a number is no competitor.
+            // A value that is not a number is no competitor.
             median(one).max(0.0).total_cmp(&median(other).max(0.0))
         })
         .expect("there are others")

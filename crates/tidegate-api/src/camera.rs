@@ -1,11 +1,11 @@
-//! What a node tells of its cameras and of itself.
+//! Reports of a node on its cameras and on itself.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_message::{CameraName, FrameSize, Instant};
 
-/// What a node knows of a camera.
+/// A camera as its node knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CameraInfo {
     /// The camera.
@@ -41,7 +41,7 @@ pub struct CameraInfo {
 /// An estimate of the offset between two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockOffset {
-    /// What to add to the camera's time to get the node's, in nanoseconds; may be negative.
+    /// Nanoseconds to add to the camera's time to get the node's; may be negative.
     pub offset_nanos: i64,
     /// The true offset lies within this of the estimate.
     pub uncertainty: Duration,
@@ -56,7 +56,7 @@ pub struct Original {
     pub jpeg: Bytes,
 }
 
-/// What a server says of itself to a client that connects.
+/// The server's description of itself, for a client that connects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerInfo {
     /// Names the client, unique among all clients of the server.

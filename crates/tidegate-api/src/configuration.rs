@@ -2,7 +2,7 @@
 
 use crate::proto;
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadedConfiguration {
     /// All that is wrong, a line each; if there is anything, nothing was taken.

@@ -9,7 +9,7 @@ pub const CODE_METADATA: &str = "tidegate-code";
 
 /// Why a call failed: a stable code for programs, a sentence for people.
 ///
-/// Prints only its own sentence; what caused it is the `source`, printed once at the edge. Over the wire
+/// Prints only its own sentence; the cause is the `source`, printed once at the edge. Over the wire
 /// the whole chain travels as one sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

@@ -1,4 +1,4 @@
-//! What a subscription tells, in order.
+//! Events of a subscription, in order.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -126,7 +126,7 @@ pub enum MissedWhy {
     /// The log wrapped before the subscriber read it.
     LogWrapped,
     /// The subscriber did not read. Counts also those that were missed for another reason, where it was too
-    /// slow to be told which.
+    /// slow to learn which.
     SlowSubscriber,
     /// The link to the camera was down.
     LinkDown,
@@ -136,7 +136,7 @@ pub enum MissedWhy {
     Damaged,
 }
 
-/// What could be had while both bounds cannot.
+/// The closest that is possible while both bounds cannot be kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Infeasible {
     /// Shortest latency at the accuracy asked for; none if no setting is accurate enough.

@@ -45,5 +45,5 @@ pub mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/tidegate.v1.bin"));
 }
 
-/// Largest message that either side accepts: the largest frame and room for what stands beside it.
+/// Largest message that either side accepts: the largest frame and room for its other fields.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;

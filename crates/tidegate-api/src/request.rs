@@ -1,4 +1,4 @@
-//! What a client asks for, checked.
+//! A client's requests, checked.
 
 use std::{fmt, time::Duration};
 
@@ -16,12 +16,12 @@ pub struct SubscribeRequest {
     pub camera: CameraName,
     /// Frames captured at or after this; from now on if none.
     pub from: Option<Instant>,
-    /// The epoch that `from` counts in, for who goes on behind a frame that it has: if the camera has begun
+    /// The epoch that `from` counts in, to resume after a frame that was received: if the camera has begun
     /// another one since, all of that one comes. None: `from` is meant by the camera's clock of now.
     pub from_epoch: Option<u64>,
-    /// Frames captured before this; for ever if none.
+    /// Frames captured before this; forever if none.
     pub to: Option<Instant>,
-    /// What every frame must keep.
+    /// The demand that every frame must keep.
     pub demand: Demand,
     /// Detector whose characterization table is used; the node's choice if none.
     pub detector: Option<String>,
@@ -79,7 +79,7 @@ impl SubscribeRequest {
     }
 }
 
-/// Changes to the demand of a running subscription; what is none stays as it is.
+/// Changes to the demand of a running subscription; none leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Changes {
     /// New latency bound.
@@ -143,14 +143,14 @@ impl fmt::Display for SubscriptionId {
 pub struct Started {
     /// Its name for the calls that change or end it.
     pub id: SubscriptionId,
-    /// What is asked of every frame.
+    /// The demand on every frame.
     pub demand: Demand,
 }
 
-/// What a subscription leaves behind.
+/// The result of an unsubscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnsubscribeStatus {
-    /// What is left of the transfer that served it.
+    /// The state of the transfer that served it.
     pub transfer: TransferState,
     /// Frames delivered over its life, `unchanged` markers included.
     pub delivered: u64,
@@ -158,7 +158,7 @@ pub struct UnsubscribeStatus {
     pub missed: u64,
 }
 
-/// What is left of a transfer after a subscription.
+/// The state of a transfer after a subscription ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferState {
     /// Other subscriptions still use it.
@@ -167,7 +167,7 @@ pub enum TransferState {
     Stopped,
 }
 
-/// Whose verdicts are asked for.
+/// The frames whose verdicts are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedbackOf {
     /// Of the transfer that serves one subscription.

@@ -8,17 +8,17 @@ use crate::{ApiError, proto};
 /// Most sessions in one answer.
 pub const SESSIONS_MAX: usize = 10_000;
 /// Bytes of the sessions in one answer, beyond the first: client identifiers and user names may have 65,535 bytes each, and clients of
-/// gRPC take 4 MiB unless they are told otherwise.
+/// gRPC accept 4 MiB by default.
 pub const SESSIONS_BYTES_MAX: usize = 2 << 20;
 /// Sessions in one answer, if nothing is said.
 const SESSIONS_USUAL: usize = 1_000;
 
-/// Whose a session is.
+/// The owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionOwner {
     /// How the owner proved who it is: `anonymous`, `user`, `certificate`, `node`, or `internal` for a part of the node.
     pub kind: String,
-    /// User name, or the name in the certificate; empty for nobody in particular.
+    /// User name, or the name in the certificate; empty for an anonymous client.
     pub name: String,
 }
 
@@ -27,7 +27,7 @@ pub struct SessionOwner {
 pub struct SessionInfo {
     /// The client identifier.
     pub client_id: String,
-    /// Whose it is.
+    /// Its owner.
     pub owner: SessionOwner,
     /// Whether its client is connected.
     pub connected: bool,
@@ -93,7 +93,7 @@ impl From<Vec<SessionInfo>> for proto::ListSessionsResponse {
         let mut bytes = 0;
         let fits = |session: &proto::Session| {
             let is_first = bytes == 0;
-            // What a member of a list costs beside itself.
+            // A list adds tag and length to each member.
             bytes += session.encoded_len() + 8;
             is_first || bytes <= SESSIONS_BYTES_MAX
         };

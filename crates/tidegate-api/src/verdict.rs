@@ -1,4 +1,4 @@
-//! What became of each captured frame.
+//! Verdicts on captured frames.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use tidegate_message::{CameraName, Instant};
 
 use crate::event::Stages;
 
-/// What became of one frame that a transfer took up.
+/// The verdict on one frame that a transfer took up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The camera.

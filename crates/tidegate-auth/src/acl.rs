@@ -1,4 +1,4 @@
-//! The ACL file: who may publish to, and be sent, which topics; in Mosquitto's grammar.
+//! The ACL file: which identities may publish to, and receive, which topics, in Mosquitto's grammar.
 //!
 //! ```text
 //! topic read news/#              before the first `user`: for those who came in without a proof
@@ -8,8 +8,8 @@
 //! pattern write dev/%c/state     for everybody: %c is the client identifier, %u the user name
 //! ```
 //!
-//! - A deny rule wins over every allow rule, wherever the two stand; what no rule allows is denied.
-//!   In Mosquitto a `pattern deny` does not win over a `topic` of the user.
+//! - A deny rule wins over every allow rule, wherever the two stand; a topic that no rule allows is
+//!   denied. In Mosquitto a `pattern deny` does not win over a `topic` of the user.
 //! - `write` allows to publish, `read` to subscribe and to be sent messages.
 //! - A subscription is refused if no read rule has a topic in common with its filter, or if one deny rule covers
 //!   all of it; otherwise it is let in, and each message is checked as it is sent ([`Action::Receive`]). Mosquitto
@@ -70,7 +70,7 @@ impl Acl {
         wrong
     }
 
-    /// The rules of the lines that are right; what is wrong with others is added to `wrong`.
+    /// Reads the rules of the valid lines; the problems of the others are added to `wrong`.
     fn parse_lines(path: &Path, text: &str, wrong: &mut Vec<AclError>) -> Self {
         let place = path.display();
         let mut acl = Self {
@@ -157,7 +157,7 @@ impl Acl {
         self.users.values().chain([&self.anonymous, &self.patterns])
     }
 
-    /// Rules of `identity`: its own, then those of everybody.
+    /// Rules of `identity`: its own, then those that apply to all.
     fn rules_of(&self, identity: &Identity) -> [Option<&Rules>; 2] {
         let own = match identity.kind {
             IdentityKind::Anonymous => Some(&self.anonymous),
@@ -168,7 +168,7 @@ impl Acl {
 }
 
 impl Acl {
-    /// What the rules of the file say, which know topics only.
+    /// The decision by the rules of the file, which know topics only.
     pub(crate) fn judge(
         &self,
         identity: &Identity,
@@ -304,11 +304,11 @@ pub struct AclError {
     pub path: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: AclProblem,
 }
 
-/// What is wrong with a line of an ACL file.
+/// Problems in a line of an ACL file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclProblem {
     /// It begins with no word of the grammar.
@@ -323,7 +323,7 @@ pub enum AclProblem {
     )]
     UserName,
     /// The access is none of the four.
-    #[error("{word:?} is no access; choose one of: read write readwrite deny")]
+    #[error("{word:?} is not an access; choose one of: read write readwrite deny")]
     UnknownAccess {
         /// The word.
         word: String,
@@ -332,7 +332,7 @@ pub enum AclProblem {
     #[error("the rule has no topic; add one after it, such as home/#")]
     NoFilter,
     /// The filter is not one of MQTT.
-    #[error("{filter:?} is no topic filter; + stands alone between slashes, # alone and last")]
+    #[error("{filter:?} is not a topic filter; + stands alone between slashes, # alone and last")]
     Filter {
         /// The filter.
         filter: String,
@@ -445,7 +445,7 @@ topic read more
     }
 
     #[test]
-    fn what_is_no_topic_is_denied_to_all_but_this_node() {
+    fn invalid_topics_are_denied_to_all_but_this_node() {
         let acl = acl("topic readwrite #\nuser alice\ntopic readwrite #");
         for action in [Action::Frames, Action::FetchOriginal, Action::Functions, Action::Admin] {
             assert!(!acl.decide(&identity("alice", "c"), action, Target::Node).allow);
@@ -468,11 +468,11 @@ topic read more
         for (line, expected) in [
             ("topics read a", "begins with user, topic, pattern or #, and not with \"topics\""),
             ("user", "`user` needs a name"),
-            ("topic raed a", "\"raed\" is no access; choose one of: read write readwrite deny"),
+            ("topic raed a", "\"raed\" is not an access; choose one of: read write readwrite deny"),
             ("topic", "has no topic"),
             ("topic read", "has no topic"),
             ("pattern deny  ", "has no topic"),
-            ("topic read a/#/b", "\"a/#/b\" is no topic filter"),
+            ("topic read a/#/b", "\"a/#/b\" is not a topic filter"),
             ("topic read a+", "no topic filter"),
             ("topic read a/b#", "no topic filter"),
             ("topic read a/%c", "write `pattern` instead of `topic`"),

@@ -108,7 +108,7 @@ impl Attempts {
     }
 }
 
-/// What one host has to itself: an address of IPv4, a network of 64 bits of IPv6.
+/// The network that is counted as one host: an address of IPv4, 64 bits of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_told_apart_and_their_many_addresses_are_not() {
+    fn hosts_are_distinguished_and_their_many_addresses_are_not() {
         let attempts = Attempts::new();
         let key = |address: &str, user| attempts.key(Some(address.parse().unwrap()), user);
         for (one, other, same) in [

@@ -7,8 +7,8 @@
 //!
 //! Always true: a line holds no secret and ends with the only line feed in it, and no letter in it steers a terminal; texts from
 //! elsewhere are cut to [`TEXT_BYTES_MAX`]; the memory for what was said of late is bounded. Refusals are written one by one as long
-//! as there are few of them, of one address and in all; what is beyond is summed up, so that a flood of them washes out nothing that
-//! was written before.
+//! as there are few of them, of one address and in all; the rest are summed up, so that a flood of them washes out nothing that was
+//! written before.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use tidegate_message::{CivilDate, Identity, Instant};
 
 use crate::{attempts::network, escape};
 
-/// Longest text of a field, in bytes; what is longer is cut.
+/// Longest text of a field, in bytes; longer ones are cut.
 pub const TEXT_BYTES_MAX: usize = 512;
 
 /// One entry.
@@ -25,17 +25,17 @@ pub const TEXT_BYTES_MAX: usize = 512;
 pub struct Entry {
     /// The time of day.
     pub at: Instant,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
-    /// Kind and name, such as `user ada`; of whoever was not let in, the name that was claimed.
+    /// Kind and name, such as `user ada`; for a rejected client, the name that it claimed.
     pub who: String,
-    /// The program it came through, empty if it told none.
+    /// The program that the client says it is, empty if it named none.
     pub client: String,
     /// Where it came from.
     pub from: Option<IpAddr>,
     /// Where it came in: `mqtt`, `api`, `link`, `process`.
     pub door: &'static str,
-    /// What was asked for: an action, `login` or `reload`.
+    /// The action, `login` or `reload`.
     pub what: String,
     /// Of what.
     pub target: String,
@@ -43,7 +43,7 @@ pub struct Entry {
     pub rule: String,
 }
 
-/// What came of something.
+/// The result of an action or a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It was done.
@@ -65,7 +65,7 @@ impl Outcome {
 }
 
 impl Entry {
-    /// An entry about somebody who is known.
+    /// An entry about a known identity.
     pub fn of(at: Instant, door: &'static str, identity: &Identity, outcome: Outcome) -> Self {
         let who = match &*identity.name {
             "" => identity.kind.word().to_owned(),
@@ -138,7 +138,7 @@ pub struct Recent {
     addresses: HashMap<Option<IpAddr>, Allowance>,
     /// When room was last made among them.
     swept_at: Option<Instant>,
-    /// When the first was left out that no summary has told of.
+    /// When the first entry was left out that no summary has counted yet.
     left_out_since: Option<Instant>,
     left_out: u64,
 }
@@ -185,7 +185,7 @@ impl Allowance {
 }
 
 impl Recent {
-    /// What to write of `entry`; none if a refusal like it was written a moment ago, or too many others were.
+    /// The line to write for `entry`; none if a refusal like it was written a moment ago, or too many others were.
     pub fn line(&mut self, entry: &Entry) -> Option<String> {
         if entry.outcome != Outcome::Refused {
             return Some(entry.line(0));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_is_written_once_in_a_while() {
+    fn similar_entries_are_written_once_in_a_while() {
         let mut recent = Recent::default();
         assert!(recent.line(&entry(0)).is_some());
         assert!(recent.line(&entry(1)).is_none());
@@ -355,7 +355,7 @@ mod tests {
         let line = entry.line(0);
         assert!(!line.trim_end_matches('\n').contains(escape::steers), "{line:?}");
         let value: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(value["client"], steers, "what is read is what it was");
+        assert_eq!(value["client"], steers, "it is read unchanged");
     }
 
     /// Made-up names, tokens, topics; from one address, from one network, from many.
@@ -388,7 +388,7 @@ mod tests {
             let count = format!("{} refusals since 1970-01-01", 53_344 - written);
             assert!(summary.rule.starts_with(&count), "{kind}: {}", summary.rule);
             assert!(recent.summary(Instant::from_millis(200_000), true).is_none(), "said once");
-            // Whoever acts is written whatever others do, and refusals are again after a while.
+            // Successful actions are written whatever other clients do, and refusals are again after a while.
             let done = Entry { outcome: Outcome::Done, ..entry(12_000) };
             assert!(recent.line(&done).is_some());
             let later = Entry { from: Some(from(0)), ..entry(200_000) };

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_is_escaped_and_all_else_is_as_it_was() {
+    fn control_characters_are_escaped_and_all_else_is_unchanged() {
         for (raw, expected) in [
             ("", ""),
             ("plain é 漢 \\n \"x\"", "plain é 漢 \\n \"x\""),

@@ -1,7 +1,7 @@
 //! Sets of public keys that tokens are checked with: JWKS (RFC 7517), keys for RS256, ES256 and EdDSA.
 //!
 //! Always true: a key is used with the one algorithm that goes with its type; a set that holds a private or a shared key
-//! is refused as a whole, since whoever can read it could make tokens.
+//! is refused as a whole, since its readers could make tokens.
 
 use std::fmt;
 
@@ -175,7 +175,7 @@ impl KeySet {
             key.algorithm() == algorithm && id.is_none_or(|id| key.id.as_deref() == Some(id))
         });
         let first = found.next()?;
-        // Which of several was meant, nobody knows.
+        // It is ambiguous which of several was meant.
         if found.next().is_none() { Some(first) } else { None }
     }
 }
@@ -206,7 +206,7 @@ impl Key {
             _ if !is_for_signatures => return Ok(None),
             (Some("RSA"), _) => {
                 let (modulus, exponent) = (bytes("n")?, bytes("e")?);
-                // What is shorter or longer is refused at each use as well.
+                // Shorter and longer keys are refused at each use as well.
                 if !(256..=1024).contains(&modulus.len()) || modulus[0] == 0 {
                     return Err(KeySetError::Damaged { index, member: "n" });
                 }
@@ -278,7 +278,7 @@ pub enum KeySetError {
         bytes: usize,
     },
     /// It is no JSON.
-    #[error("the key set is no JSON at line {line}, column {column}")]
+    #[error("the key set is not JSON at line {line}, column {column}")]
     Json {
         /// The line, counted from 1.
         line: usize,

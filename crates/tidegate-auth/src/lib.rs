@@ -1,4 +1,4 @@
-//! Who somebody is, and what they may do.
+//! Authentication and authorization of clients.
 //!
 //! ```text
 //!  Proof ──▶ attempts ──▶ password, SCRAM, token, certificate ──▶ Identity ──▶ ACL file, roles file ──▶ Decision
@@ -6,13 +6,13 @@
 //!                                                                   └──▶ limits: connections, messages, bytes
 //! ```
 //!
-//! [`Doors`] holds all of it for a node. Texts of files and sets of keys are handed in and exchanged as a whole; times are
+//! [`Authenticator`] holds all of it for a node. Texts of files and sets of keys are handed in and exchanged as a whole; times are
 //! arguments.
 
 pub mod acl;
 mod attempts;
 pub mod audit;
-pub mod doors;
+pub mod authenticator;
 pub mod escape;
 pub mod heaviest;
 pub mod keys;
@@ -27,7 +27,7 @@ pub mod token;
 mod verdict;
 mod verified;
 
-pub use doors::{
-    Admitted, Doors, DoorsError, Now, Prepared, Rejected, Reloaded, Rules, Source, Sources,
-    TokenSource,
+pub use authenticator::{
+    Admitted, Authenticator, AuthenticatorError, Now, Prepared, Rejected, Reloaded, Rules, Source,
+    Sources, TokenSource,
 };

@@ -1,7 +1,7 @@
-//! What one identity may use, all its connections together.
+//! Limits on one identity's use, counted over all its connections together.
 //!
-//! Always true: a connection counts from [`Meter::enter`] until its [`Lease`] is dropped; who spends more than was earned is
-//! told when it will have been, and nothing is lost.
+//! Always true: a connection counts from [`Meter::enter`] until its [`Lease`] is dropped; an identity that spends more than
+//! it earned learns when it will have earned it, and nothing is lost.
 
 use std::{
     collections::HashMap,
@@ -17,12 +17,12 @@ use tidegate_message::{Identity, IdentityKind, Instant, Refusal};
 
 use crate::attempts::network;
 
-/// Entries of [`Meters`] after which those that nobody holds are thrown away, at the least.
+/// Entries of [`Meters`] after which unused ones are discarded, at the least.
 const SWEEP_MIN: usize = 1024;
 /// Stands for a limit that is not set.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// What one identity may use; none for any.
+/// Limits of one identity; none for unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time, and streams of the API.
@@ -60,7 +60,7 @@ impl Limits {
     }
 }
 
-/// Who is counted together: a name of a kind; who has none, by address (of IPv6 the network of 64 bits).
+/// The unit of counting: a name of a kind; without a name, the address (of IPv6 the network of 64 bits).
 type Key = (IdentityKind, Arc<str>, Option<IpAddr>);
 
 /// The meters of all identities that have a connection.
@@ -105,7 +105,7 @@ impl Meters {
     }
 }
 
-/// What one identity has used.
+/// The use of one identity.
 #[derive(Debug)]
 pub struct Meter {
     /// In the order of [`Limits`]; [`NO_LIMIT`] for none. Read for each batch of messages, by every thread of the data path.
@@ -118,7 +118,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Of somebody who has used nothing.
+    /// The meter of an identity that has used nothing.
     pub fn new(limits: Limits) -> Self {
         let meter = Self {
             limits: Default::default(),
@@ -171,7 +171,7 @@ impl Meter {
     }
 }
 
-/// What was not used within a second is forgotten: it is the most that comes at once.
+/// Allowance older than a second is forgotten: a second's worth is the largest burst.
 fn spend(earned: &AtomicI64, now: Instant, rate: u64, amount: u64) -> Instant {
     let nanos = u128::from(amount) * 1_000_000_000 / u128::from(rate.max(1));
     let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -190,7 +190,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// What its identity uses.
+    /// The meter of its identity.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn meters_that_nobody_holds_are_thrown_away() {
+    fn unused_meters_are_discarded() {
         let mut meters = Meters::default();
         for number in 0..3 * SWEEP_MIN {
             let identity = Identity::new(IdentityKind::User, &number.to_string(), "c");

@@ -5,18 +5,19 @@
 //!                      again ─┴─▶ in turn ─▶ addresses in turn ─▶ pop
 //! ```
 //!
-//! A check takes tens of milliseconds by design, and who waits gives up after some seconds. In the order of arrival, what is
-//! checked is then always what waited longest: under load every check is of somebody who is about to hang up, or has. So the
-//! newest login goes first, which still has all its patience; whoever hangs up is taken out, and comes again as new. As long
-//! as more wait than can be checked, each check lets somebody in, and a fleet of any size is in after its number of checks.
+//! A check takes tens of milliseconds by design, and who waits gives up after some seconds. In the order of arrival, the
+//! check would always go to the login that waited longest: under load every check is of a client that is about to hang up,
+//! or has. So the newest login goes first, which still has all its patience; a client that hangs up is taken out, and comes
+//! again as new. As long as more wait than can be checked, each check accepts a client, and a fleet of any size is connected
+//! after its number of checks.
 //!
 //! Of one address, those who hung up before (`again`) and those who did not (`fresh`) take turns, so that a newcomer does not wait
 //! behind a fleet that keeps coming back, nor the fleet behind made-up names. Addresses take turns as well, and those that
 //! have had no turn of late take every second one: many addresses cannot make one that comes for the first time wait for its turn among
 //! all of them.
 //!
-//! Always true: at most [`WAITING_MAX`] wait; beyond that the address with most loses its oldest, which is told; what is given out
-//! was not taken out, and its time is not over.
+//! Always true: at most [`WAITING_MAX`] wait; beyond that the address with most loses its oldest, which is reported; a login that
+//! is handed out was not cancelled, and its time is not over.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -33,7 +34,7 @@ use crate::{attempts::network, heaviest::Heaviest};
 pub const WAITING_MAX: usize = 16_384;
 /// Names that gave up, and addresses that had a turn, remembered of each; twice as many for a while.
 const REMEMBERED_MAX: usize = 16_384;
-/// How long it is remembered that somebody gave up.
+/// How long it is remembered that a client gave up.
 const GAVE_UP: Duration = Duration::from_secs(60);
 /// How long an address that had a turn is none that comes for the first time.
 const HAD_TURN: Duration = Duration::from_millis(500);
@@ -57,7 +58,7 @@ pub struct Logins<T> {
     places: u64,
     /// Whether the next turn is of one that had turns before.
     is_turn_of_old: bool,
-    /// Who gave up, by a hash of address and name, and when.
+    /// Clients that gave up, by a hash of address and name, and when.
     gave_up: HashMap<u64, Instant>,
     /// Addresses that had a turn, and when.
     had_turn: HashMap<Option<IpAddr>, Instant>,
@@ -75,7 +76,7 @@ struct Entry<T> {
     until: Instant,
 }
 
-/// What waits of one address.
+/// The waiting logins of one address.
 #[derive(Debug, Default)]
 struct Flow {
     fresh: BTreeSet<Ticket>,
@@ -131,8 +132,8 @@ impl<T> Logins<T> {
         }
     }
 
-    /// A login of `user` from `address`, which is of no use from `until` on. Gives its name, and who has to go for it, if somebody
-    /// has.
+    /// A login of `user` from `address`, which is of no use from `until` on. Gives its name, and the login that is dropped for it,
+    /// if one is.
     pub fn push(
         &mut self,
         now: Instant,
@@ -169,7 +170,7 @@ impl<T> Logins<T> {
         (ticket, gone)
     }
 
-    /// Whoever waits has hung up; what was to be done, if it waited still.
+    /// Takes out a login whose client has hung up; returns its work if it still waited.
     pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<T> {
         let entry = self.entries.remove(&ticket)?;
         if let Some(flow) = self.flows.get_mut(&entry.address) {
@@ -187,7 +188,7 @@ impl<T> Logins<T> {
         Some(entry.item)
     }
 
-    /// The next one; nothing if nobody waits. Those whose time is over are passed over, and given to `late`.
+    /// The next one; none if none waits. Those whose time is over are passed over, and given to `late`.
     pub fn pop(&mut self, now: Instant, mut late: impl FnMut(T)) -> Option<T> {
         loop {
             let address = self.next_address()?;
@@ -218,7 +219,7 @@ impl<T> Logins<T> {
         self.entries.len()
     }
 
-    /// Whether nobody waits.
+    /// Whether no login waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -266,7 +267,7 @@ fn remember<K: Eq + Hash>(all: &mut HashMap<K, Instant>, key: K, now: Instant, l
     if all.len() >= 2 * REMEMBERED_MAX {
         all.retain(|_, at| now < *at + lasts);
         if all.len() >= REMEMBERED_MAX {
-            // They are so many that it tells nobody from anybody.
+            // They are so many that the memory distinguishes nothing.
             all.clear();
         }
     }

@@ -1,4 +1,4 @@
-//! The password file: who may come in by user name, and what proves it.
+//! The password file: users that may log in by name, and the secrets that prove them.
 //!
 //! ```text
 //! # comment
@@ -112,7 +112,7 @@ impl Passwords {
         right & known.is_some()
     }
 
-    /// What SCRAM needs of `user`. A user that is unknown, or whose line is not for SCRAM, gets a salt that stays
+    /// The SCRAM lookup of `user`. A user that is unknown, or whose line is not for SCRAM, gets a salt that stays
     /// the same as long as the [`DecoyKey`] does, and can prove nothing.
     pub fn scram(&self, user: &str) -> Lookup {
         let scram = self.secrets.values().filter_map(Secret::credentials);
@@ -124,7 +124,7 @@ impl Passwords {
         }
     }
 
-    /// What proves `user`, if there is one of that name.
+    /// The secret of `user`, if there is such a user.
     pub(crate) fn secret(&self, user: &str) -> Option<&Secret> {
         self.secrets.get(user)
     }
@@ -134,7 +134,7 @@ impl Passwords {
         self.secrets.len()
     }
 
-    /// Whether there is no user, and so nobody comes in by name.
+    /// Whether the file has no user, so that no client can log in by name.
     pub fn is_empty(&self) -> bool {
         self.secrets.is_empty()
     }
@@ -258,7 +258,7 @@ pub fn remove_user(text: &str, user: &str) -> Option<String> {
     })
 }
 
-/// What proves that somebody is a user.
+/// The secret that proves a user.
 #[derive(Clone)]
 pub(crate) enum Secret {
     Salted { salt: Vec<u8>, hash: [u8; 64] },
@@ -529,7 +529,7 @@ pub fn random<const N: usize>() -> Result<[u8; N], RandomError> {
 
 /// The system gives no random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the system gives no random bytes")]
+#[error("the system's random number generator failed")]
 pub struct RandomError {
     /// The system's error number, if it gave one.
     pub code: Option<i32>,
@@ -543,11 +543,11 @@ pub struct PasswordError {
     pub path: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: PasswordProblem,
 }
 
-/// What is wrong with a line of a password file; holds nothing secret of it.
+/// Problems in a line of a password file; holds nothing secret of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordProblem {
     /// There is no `:`.
@@ -640,12 +640,12 @@ mod tests {
     }
 
     #[test]
-    fn file_without_users_lets_nobody_in() {
+    fn file_without_users_accepts_no_client() {
         assert!(!parse("").unwrap().verify("", b""));
     }
 
     #[test]
-    fn what_hash_writes_verifies() {
+    fn hashes_that_were_written_verify() {
         let secret = hash(b"tide").unwrap();
         assert_ne!(secret, hash(b"tide").unwrap(), "salts differ");
         let passwords = parse(&format!("alice:{secret}")).unwrap();

@@ -19,7 +19,7 @@ pub(crate) struct Pattern {
     levels: Arc<[Level]>,
 }
 
-/// What `%c` and `%u` stand for.
+/// Values for `%c` and `%u`.
 #[derive(Clone, Copy)]
 pub(crate) struct Names<'a> {
     pub(crate) client: &'a str,
@@ -262,7 +262,7 @@ fn pieces(word: &str) -> Vec<Piece> {
 
 /// A text that is no topic filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{filter:?} is no topic filter; + stands alone between slashes, # alone and last")]
+#[error("{filter:?} is not a topic filter; + stands alone between slashes, # alone and last")]
 pub(crate) struct NoFilter {
     /// The text.
     pub filter: String,

@@ -25,7 +25,7 @@
 //! | `functions` | topics; without any the whole node, by `true` |
 //! | `admin` | cameras, written `camera:NAME`; the whole node, by `true` |
 //!
-//! - What no role allows is denied. A token's groups count beside those of the file.
+//! - A request that no role allows is denied. A token's groups count as well as those of the file.
 //! - How topics are matched: as in the ACL file (`acl`), names in patterns included.
 //!
 //! Always true: a file is taken as a whole or refused with its line; every decision names its rule with its place.
@@ -60,7 +60,7 @@ pub struct Roles {
     internal: Arc<str>,
 }
 
-/// Who has roles.
+/// A user, group, certificate or node with its roles.
 #[derive(Debug, Default)]
 struct Member {
     /// Places in [`Roles::roles`].
@@ -75,7 +75,7 @@ struct Role {
     rights: [Grants; RIGHTS.len()],
 }
 
-/// What a role says of one right.
+/// The grants of one right in a role.
 #[derive(Debug, Default)]
 struct Grants {
     allow: Vec<Rule>,
@@ -129,7 +129,7 @@ impl Roles {
         self.roles.iter().map(|role| &*role.name)
     }
 
-    /// What `identity` may use: its own limits, else the widest of its groups, else those of its kind.
+    /// The limits of `identity`: its own, else the widest of its groups, else those of its kind.
     pub fn limits(&self, identity: &Identity) -> Limits {
         let own = self.member(identity).map_or(Limits::NONE, |member| member.limits);
         let groups = self.groups_of(identity).map(|group| group.limits);
@@ -166,7 +166,7 @@ impl Roles {
         members.flat_map(|member| &member.roles).map(|&role| &self.roles[role])
     }
 
-    /// What the rules of the file say.
+    /// The decision by the rules of the file.
     pub(crate) fn judge(
         &self,
         identity: &Identity,
@@ -197,7 +197,7 @@ impl Authorize for Roles {
         self.judge(identity, action, target).or_deny()
     }
 
-    /// Always 0: whoever exchanges files counts.
+    /// Always 0: the caller that exchanges files counts.
     fn generation(&self) -> u64 {
         0
     }

@@ -13,7 +13,7 @@
 //! There is no channel binding (`n,,` and `y,,` only) and no acting for another user (`a=`). SASLprep is left out:
 //! ASCII is the same with and without it, and all other text is taken byte for byte as the client sends it.
 //!
-//! Always true: an unknown user is told a salt that stays the same, goes through the same steps, and is refused
+//! Always true: an unknown user gets a salt that stays the same, goes through the same steps, and is refused
 //! where a wrong password is; input of any kind ends in a refusal, never in a panic.
 
 use std::{fmt, num::NonZeroU32};
@@ -35,7 +35,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4 << 10;
 /// Iterations of new credentials: RFC 7677 asks for 4096, and a client on a small device has to do them as well.
 pub const ITERATIONS: u32 = 15_000;
 
-/// What a server keeps of a password; a thief of it can neither log in with it nor read the password.
+/// The stored form of a password; a thief of it can neither log in with it nor read the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Rounds of PBKDF2.
@@ -57,7 +57,7 @@ impl Credentials {
         Ok(Self::derive(password, &random::<16>()?, ITERATIONS))
     }
 
-    /// What a server keeps of `password`.
+    /// The stored form of `password`.
     pub fn derive(password: &[u8], salt: &[u8], iterations: u32) -> Self {
         let salted = salted_password(password, salt, iterations);
         Self {
@@ -88,7 +88,7 @@ impl Credentials {
             .into()
     }
 
-    /// What an unknown user is shown: as costly as `alike`, a salt of its own, and keys that nobody has.
+    /// Credentials for an unknown user: as costly as `alike`, a salt of its own, and keys without a secret.
     pub(crate) fn decoy(key: &DecoyKey, user: &str, alike: Option<&Self>) -> Self {
         let salt_bytes = alike.map_or(16, |alike| alike.salt.len());
         let mut salt = Vec::with_capacity(salt_bytes);
@@ -122,7 +122,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What is known of a user.
+/// The stored credentials of a user, or a decoy.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     /// Those of the user, or made up ones.
@@ -233,7 +233,7 @@ pub struct ScramClient {
     nonce: String,
     /// The client's first message without its header.
     bare: String,
-    /// What the server's last message must be, once it is known.
+    /// The expected last message of the server, once it is known.
     expected: Option<[u8; 32]>,
 }
 
@@ -252,8 +252,8 @@ impl ScramClient {
     /// The client's last message, which answers the server's first. Takes milliseconds by design.
     ///
     /// # Errors
-    /// [`ScramError::Malformed`] if it is not one of SCRAM, [`ScramError::Nonce`] if it answers somebody else,
-    /// [`ScramError::Iterations`] if it asks for too few or too many.
+    /// [`ScramError::Malformed`] if it is not one of SCRAM, [`ScramError::Nonce`] if it answers another
+    /// client, [`ScramError::Iterations`] if it asks for too few or too many.
     pub fn answer(&mut self, server_first: &[u8]) -> Result<Vec<u8>, ScramError> {
         let first = text(server_first).ok_or(ScramError::Malformed)?;
         let (nonce, salt, iterations) = server_attributes(first).ok_or(ScramError::Malformed)?;
@@ -298,7 +298,7 @@ impl fmt::Debug for ScramClient {
     }
 }
 
-/// Why a client does not go on.
+/// Why a client ends the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// The server's message is not one of SCRAM.
@@ -308,7 +308,9 @@ pub enum ScramError {
     #[error("the server's message belongs to another exchange")]
     Nonce,
     /// Too few iterations protect nothing, too many stop the client.
-    #[error("the server asks for {iterations} iterations; from 4096 to {ITERATIONS_MAX} are done")]
+    #[error(
+        "the server asks for {iterations} iterations; from 4096 to {ITERATIONS_MAX} are accepted"
+    )]
     Iterations {
         /// How many.
         iterations: u32,
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_refused() {
+    fn unsupported_exchanges_are_refused() {
         for (first, taken) in [
             ("n,,n=user,r=abc", true),
             ("y,,n=user,r=abc", true),

@@ -18,19 +18,19 @@ use tidegate_message::Instant;
 
 use crate::keys::{Algorithm, KEY_ID_BYTES_MAX, KeyDigest, KeySet};
 
-/// Largest token, in bytes: what fits a password of MQTT and a header of HTTP/2 as these are usually bounded.
+/// Largest token, in bytes: the usual limits on a password of MQTT and on a header of HTTP/2.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// Most groups that a token may name.
 pub const GROUPS_MAX: usize = 256;
 /// Longest name of a user or group, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// What a token must say.
+/// The claims that a token must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenConfig {
-    /// Who must have given it out (`iss`). Default none: whoever has a key of the set.
+    /// The required issuer (`iss`). Default none: any owner of a key of the set.
     pub issuer: Option<String>,
-    /// Whom it must be for (`aud`): without, a token for another service of the same issuer would do.
+    /// The required audience (`aud`): without, a token for another service of the same issuer would do.
     pub audience: String,
     /// How far the clocks of issuer and node may differ. Default 60 s.
     pub leeway: Duration,
@@ -53,7 +53,7 @@ impl TokenConfig {
     }
 }
 
-/// What a token proves.
+/// The claims that a token proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// The user.
@@ -144,7 +144,7 @@ impl Header {
         let word = members.get("alg").and_then(Value::as_str).ok_or(TokenError::Malformed)?;
         let algorithm = Algorithm::named(word)
             .ok_or_else(|| TokenError::Algorithm { algorithm: short(word) })?;
-        // What must be understood and is not (RFC 7515 section 4.1.11).
+        // A critical header that is not understood (RFC 7515 section 4.1.11).
         if members.contains_key("crit") {
             return Err(TokenError::Critical);
         }
@@ -183,7 +183,7 @@ fn times(
     let time = |name: &str| match claims.get(name) {
         None => Ok(None),
         Some(value) => {
-            // NumericDate may have a fraction (RFC 7519 section 2); what is too far away saturates.
+            // NumericDate may have a fraction (RFC 7519 section 2); values too far away saturate.
             let seconds = value.as_f64().filter(|seconds| seconds.is_finite());
             let seconds = seconds.ok_or(TokenError::Malformed)?;
             Ok(Some(Instant::from_nanos((seconds * 1e9) as i64)))
@@ -255,12 +255,12 @@ pub enum TokenError {
         bytes: usize,
     },
     /// It is no JWT.
-    #[error("the token is no JWT of three parts (RFC 7519)")]
+    #[error("the token is not a JWT of three parts (RFC 7519)")]
     Malformed,
     /// It is signed in a way that is not accepted, or not at all.
     #[error("the token is signed with {algorithm:?}; RS256, ES256 and EdDSA are accepted")]
     Algorithm {
-        /// What it names, cut short.
+        /// The algorithm in the token, cut short.
         algorithm: String,
     },
     /// It asks for extensions.
@@ -280,13 +280,13 @@ pub enum TokenError {
     OtherAlgorithm {
         /// The name, cut short.
         key: String,
-        /// What the token names.
+        /// The algorithm in the token.
         algorithm: &'static str,
     },
     /// It names no key, and there is not exactly one that it could mean.
     #[error("the token names no key (`kid`), and there is not exactly one for {algorithm}")]
     NoKey {
-        /// What the token names.
+        /// The algorithm in the token.
         algorithm: &'static str,
     },
     /// The signature is wrong.
@@ -313,8 +313,8 @@ pub enum TokenError {
     /// It is for another service.
     #[error("the token is for another audience (`aud`)")]
     Audience,
-    /// It names nobody.
-    #[error("the claim {claim:?} of the token is no name of 1 to {NAME_BYTES_MAX} bytes")]
+    /// The name in it is not valid.
+    #[error("the claim {claim:?} of the token is not a name of 1 to {NAME_BYTES_MAX} bytes")]
     Name {
         /// The claim, as configured.
         claim: String,
@@ -327,7 +327,7 @@ pub enum TokenError {
         /// The claim, as configured.
         claim: String,
     },
-    /// It is somebody else's than the user name beside it.
+    /// It belongs to another user than the user name of the login.
     #[error("the token is not that of the user name that came with it")]
     OtherUser,
     /// There are no keys to check it with.

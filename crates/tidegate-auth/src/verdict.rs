@@ -1,10 +1,10 @@
-//! What one source of rules says, and what several say together.
+//! The decision of one source of rules, and of several together.
 
 use std::sync::Arc;
 
 use tidegate_message::Decision;
 
-/// What one source of rules says, with the rule that says it.
+/// The decision of one source of rules, with the rule that made it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verdict<'a> {
     /// A rule forbids it.
@@ -16,7 +16,7 @@ pub(crate) enum Verdict<'a> {
 }
 
 impl Verdict<'_> {
-    /// What comes of this source alone: what nothing allows is denied.
+    /// The decision of this source alone: without an allowing rule, deny.
     pub(crate) fn or_deny(self) -> Decision {
         match self {
             Self::Allow(rule) => Decision::allow(Arc::clone(rule)),
@@ -24,7 +24,7 @@ impl Verdict<'_> {
         }
     }
 
-    /// What two sources say together: a rule that forbids wins over one that allows, wherever the two stand.
+    /// The decision of two sources together: a rule that denies wins over one that allows, wherever the two stand.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Deny(_), _) => self,

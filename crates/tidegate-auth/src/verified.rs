@@ -1,11 +1,11 @@
 //! Passwords that were verified in this process, so that a fleet that comes back is not hashed again.
 //!
-//! What is kept of one is a digest under a key that this process drew at its start and that leaves it nowhere: HMAC-SHA-256 of the
-//! user, of the password and of the line that it was verified against. So the password is not there, what is kept is of no use
-//! to whoever has it without the key, and a line that changes ends what was remembered for it by itself.
+//! The cache keeps a digest under a key that this process drew at its start and that never leaves it: HMAC-SHA-256 of the user, of
+//! the password and of the line that it was verified against. So the password is not there, a digest is of no use without the key,
+//! and a line that changes ends by itself the entries that were made for it.
 //!
-//! Always true: at most [`USERS_MAX`] are remembered; what is remembered was verified, in this process, against the line of now; nothing
-//! is remembered of a password that was wrong.
+//! Always true: at most [`USERS_MAX`] are remembered; a remembered password was verified, in this process, against the current line;
+//! nothing is remembered of a password that was wrong.
 
 use std::{collections::HashMap, fmt};
 
@@ -24,13 +24,13 @@ type Digest = [u8; 32];
 pub(crate) struct Verified {
     /// None if the system gave none: then nothing is remembered.
     key: Option<DecoyKey>,
-    /// Two generations: whoever comes is in the younger; when that is full it becomes the older, and what nobody asked for in
-    /// the meantime goes.
+    /// Two generations: each lookup puts its user into the younger; when that is full it becomes the older, and the users in
+    /// it that were not looked up in the meantime are forgotten.
     young: HashMap<Box<str>, Digest>,
     old: HashMap<Box<str>, Digest>,
 }
 
-/// What is remembered of a user and a password.
+/// The digest that is remembered of a user and a password.
 pub(crate) struct Remembered(Option<Digest>);
 
 impl Verified {
@@ -39,7 +39,7 @@ impl Verified {
         Self { key: DecoyKey::random().ok(), young: HashMap::new(), old: HashMap::new() }
     }
 
-    /// What is remembered if `password` is verified as that of `user`, whose line is `secret`.
+    /// The digest to remember if `password` is verified as that of `user`, whose line is `secret`.
     pub(crate) fn digest(&self, user: &str, password: &[u8], secret: &Secret) -> Remembered {
         Remembered(self.key.as_ref().map(|key| {
             let mut mac =

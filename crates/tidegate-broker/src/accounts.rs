@@ -1,19 +1,19 @@
-//! What each identity holds of a node's memory, and how much of it that may be.
+//! Accounts of the memory that each identity holds, and its limit.
 //!
 //! An identity may hold a share of what all others leave. So one of them alone can never take the last of it, and neither can
 //! several: each leaves a part of what it finds. That is the dynamic threshold of shared switch buffers (Choudhury and Hahne, 1998): it
 //! costs one comparison, and nothing has to be known of who else may come.
 //!
-//! What counts: messages that are retained for it, messages that wait for its sessions or for their acknowledgements (each once, however
-//! many of those sessions it waits for), packets of it that have not come whole, wills, and filters and aliases beyond what each
-//! client may have. What gives way as soon as somebody needs its memory counts nowhere: messages that may be dropped or go to disk,
-//! and those of sessions that end with their connection.
+//! Counted are: messages that are retained for it, messages that wait for its sessions or for their acknowledgements (each once, however
+//! many of those sessions it waits for), packets of it that have not come whole, wills, and filters and aliases beyond the allowance of
+//! each client. Memory that is released on demand is not counted: messages that may be dropped or go to disk, and those of sessions that
+//! end with their connection.
 //!
 //! There are two shares: one of what is left behind and retained, and a larger one of what waits for clients that are connected. So
 //! what an identity left behind does not hold up those of its clients that read.
 //!
-//! Always true: what an account counts is given back with what it was counted for; parts of this program have no account. One
-//! that counts a message which others hold as well never counts for more than the memory that is in use.
+//! Always true: a charge to an account is returned with the memory that it was for; parts of this program have no account.
+//! One that counts a message which others hold as well never counts for more than the memory that is in use.
 
 use std::{
     collections::HashMap,
@@ -26,13 +26,14 @@ use std::{
 
 use tidegate_message::{Identity, IdentityKind};
 
-/// Accounts that are kept without a look whether somebody still has them.
+/// Accounts that are kept without a check whether they are still in use.
 const ACCOUNTS_SWEPT: usize = 1024;
 
 /// The accounts of a node.
 #[derive(Debug)]
 pub(crate) struct Accounts {
-    /// In 1/256: what of the bytes, retained messages and sessions that others leave one identity may have; 256 for all.
+    /// In 1/256: the part of the bytes, retained messages and sessions not used by others that one identity may have;
+    /// 256 for all.
     share: u64,
     /// The same of bytes, for clients that are connected: half of the rest is theirs as well.
     share_connected: u64,
@@ -49,15 +50,15 @@ struct All {
     sweep_at: usize,
 }
 
-/// Whose an account is.
+/// The owner of an account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     Named(IdentityKind, Arc<str>),
-    /// Who proved nothing is told apart by address: an IPv4 address, or the network of 64 bits of an IPv6 host.
+    /// Anonymous clients are distinguished by address: an IPv4 address, or the network of 64 bits of an IPv6 host.
     Anonymous(Option<IpAddr>),
 }
 
-/// What one identity holds.
+/// The memory and sessions of one identity.
 #[derive(Debug)]
 pub(crate) struct Account {
     owner: Owner,
@@ -66,7 +67,7 @@ pub(crate) struct Account {
     /// Of those, bytes of packets that have not come whole.
     partial: AtomicU64,
     retained: AtomicU64,
-    /// Sessions that nobody is connected to.
+    /// Sessions without a connection.
     sessions: AtomicU64,
     refused: AtomicU64,
 }
@@ -116,7 +117,7 @@ impl Accounts {
         is_within(self.share, own, more, used.saturating_sub(own), limit)
     }
 
-    /// Whether an identity could have its share of `limit` bytes if it held `more`: what nearly always is false, at the cost of one load.
+    /// Whether an identity could have its share of `limit` bytes if it held `more`: nearly always false, at the cost of one load.
     #[inline]
     pub(crate) fn may_be_over(&self, more: u64, limit: u64) -> bool {
         let total = self.total.load(Ordering::Relaxed).saturating_add(more);
@@ -182,7 +183,7 @@ fn is_within(share: u64, own: u64, more: u64, others: u64, limit: u64) -> bool {
     own.saturating_add(more) <= may
 }
 
-/// What one host has to itself.
+/// The network that is counted as one host.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -217,7 +218,7 @@ impl Account {
         self.retained.load(Ordering::Relaxed)
     }
 
-    /// Its sessions that nobody is connected to.
+    /// Its sessions without a connection.
     pub(crate) fn sessions(&self) -> u64 {
         self.sessions.load(Ordering::Relaxed)
     }
@@ -248,7 +249,7 @@ impl Account {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whose it is, for logs and counters.
+    /// The owner, for logs and counters.
     pub(crate) fn name(&self) -> String {
         match &self.owner {
             Owner::Named(kind, name) => format!("{} {name}", kind.word()),
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_give_way_or_are_held_by_many_keep_nobody_out() {
+    fn bytes_that_give_way_or_are_held_by_many_keep_no_one_out() {
         let accounts = Accounts::new(0.75);
         let [ada, bob] = ["ada", "bob"].map(|name| accounts.of(&user(name)).unwrap());
         // All memory is in use by what may be dropped.
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proves_nothing_is_told_apart_by_address() {
+    fn anonymous_clients_are_distinguished_by_address() {
         let accounts = Accounts::new(0.5);
         let at = |address: &str| {
             let address = Some(address.parse().unwrap());

@@ -36,7 +36,7 @@ pub trait Admission: Send + fmt::Debug {
     }
 }
 
-/// What was read at once from one publisher.
+/// The messages read at once from one publisher.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// In order.
@@ -67,11 +67,11 @@ pub struct Draft {
     pub expires: Option<Instant>,
     /// Messages that it descends from.
     pub hops: u8,
-    /// What is done with it.
+    /// The verdict on it.
     pub verdict: Verdict,
 }
 
-/// What is done with a draft.
+/// The verdict on a draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// Routed as it is now, replaced or not; acknowledged.

@@ -1,4 +1,4 @@
-//! One shard: sessions and connections, told what happens and asked what leaves.
+//! One shard: sessions and connections, driven by events and asked for output.
 
 mod accept;
 mod authenticate;
@@ -6,10 +6,10 @@ mod checkpoint;
 mod connect;
 mod deliver;
 mod due;
+mod durable_acks;
 mod hand_on;
-mod keep;
+mod journal_writer;
 mod lacking;
-mod promise;
 mod publish;
 mod receive;
 mod restore;
@@ -39,15 +39,15 @@ pub use self::{
 use crate::{
     admission::{Admission, Batch},
     connection::{Connection, Ended},
-    givers::Givers,
     journal::RetainedAs,
     message::Message,
+    message_pool::MessagePool,
     outbox::Buffers,
+    reclaim_heap::ReclaimHeap,
     routes::Route,
     session::{Dropped, Session, SessionKey, SessionState},
     shared::Shared,
     slab::{Key, Slab},
-    spares::Spares,
     spill::Spilling,
     timers::{Timer, Timers},
 };
@@ -64,10 +64,10 @@ pub struct Broker {
     /// Of them, what sessions have left that have ended.
     remainders: usize,
     by_client: HashMap<Arc<str>, Key>,
-    givers: Givers,
+    reclaim_heap: ReclaimHeap,
     connections: Slab<Connection>,
     buffers: Buffers,
-    spares: Spares,
+    message_pool: MessagePool,
     dirty: VecDeque<Key>,
     outputs: VecDeque<Output>,
     /// By shard, what goes there.
@@ -79,7 +79,7 @@ pub struct Broker {
     routes: Vec<Option<Remembered>>,
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
-    keeper: Option<Box<keep::Keeper>>,
+    keeper: Option<Box<journal_writer::Keeper>>,
     /// Of each shared subscription, in order, the member that the message that is being handed out goes to, if there is one that
     /// may have it and is reached.
     turns: Vec<Option<usize>>,
@@ -88,9 +88,9 @@ pub struct Broker {
     /// Whether all sessions that the message that is being handed out goes to have accepted it, so that none may lose it.
     promised: bool,
     spilling: Spilling,
-    numbers: keep::Numbers,
+    numbers: journal_writer::Numbers,
     batch: Batch,
-    /// What is owed for the drafts of `batch`, in order.
+    /// The answers owed for the drafts of `batch`, in order.
     pending: Vec<publish::Pending>,
     /// A packet without subscriber-specific parts, encoded once for many subscribers.
     scratch: Vec<u8>,
@@ -105,7 +105,7 @@ pub struct Broker {
     assigned: u64,
 }
 
-/// What the shell is to do, beside flushing.
+/// Requests to the shell, apart from flushing.
 #[derive(Debug)]
 pub enum Output {
     /// Flush, then close the connection; the shell must tell [`Broker::closed`].
@@ -118,7 +118,7 @@ pub enum Output {
     Auth(ConnectionKey, Box<Auth>),
 }
 
-/// What one shard tells another.
+/// A message between shards.
 #[derive(Debug)]
 pub enum Peer {
     /// A message for subscribers there.
@@ -127,7 +127,7 @@ pub enum Peer {
     /// A message for one member of a shared subscription there.
     #[doc(hidden)]
     Member(Arc<Message>, RouteHandle, usize, usize, Promised, Option<PeerOrigin>),
-    /// What is retained of a topic that the shard owns, or nothing any more.
+    /// The retained message of a topic that the shard owns, or none any more.
     #[doc(hidden)]
     Retained(Arc<str>, Option<Arc<Message>>, Box<RetainedAs>, PeerOrigin),
     /// The shard of that number has in its journal what came from here, up to that message.
@@ -140,17 +140,17 @@ pub enum Peer {
     Reclaim(u64),
 }
 
-/// Whether the publisher of a message between shards is told that it was accepted, so that a place is reserved for it.
+/// Whether the publisher of a message between shards gets an acknowledgement, so that a place is reserved for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Promised(bool);
 
-/// A route between shards; nobody else looks into it.
+/// A route between shards, opaque to others.
 #[derive(Clone, Debug)]
 pub struct RouteHandle(Arc<Route>);
 
-/// Names a message between shards that is written down; nobody else looks into it.
+/// Names a message between shards that is written to a journal; opaque to others.
 #[derive(Clone, Copy, Debug)]
-pub struct PeerOrigin(keep::Origin);
+pub struct PeerOrigin(journal_writer::Origin);
 
 /// Counts of a shard, or of a node. Messages are PUBLISH packets; bytes are of their payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,7 +229,7 @@ impl Statistics {
     }
 }
 
-/// What a session holds, for people.
+/// The state of a session, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionReport {
     /// The client's name.
@@ -268,8 +268,8 @@ impl SessionReport {
 /// Topics whose routes a shard remembers; a power of two.
 const ROUTES: usize = 1 << 14;
 
-/// Where the messages of a topic go, and whether the connection that sent the last of them may send there: what carries messages of
-/// many devices is asked about again and again.
+/// A topic's route, and whether the connection that published there last may do so: a carrier of messages of many devices needs the
+/// same ones again and again.
 #[derive(Debug)]
 struct Remembered {
     route: Arc<Route>,
@@ -289,10 +289,10 @@ impl Broker {
             sessions: Slab::default(),
             remainders: 0,
             by_client: HashMap::new(),
-            givers: Givers::default(),
+            reclaim_heap: ReclaimHeap::default(),
             connections: Slab::default(),
             buffers: Buffers::default(),
-            spares: Spares::default(),
+            message_pool: MessagePool::default(),
             dirty: VecDeque::new(),
             outputs: VecDeque::new(),
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
@@ -305,7 +305,7 @@ impl Broker {
             marked: Vec::new(),
             promised: false,
             spilling: Spilling::new(shared.budget().clone()),
-            numbers: keep::Numbers::default(),
+            numbers: journal_writer::Numbers::default(),
             batch: Batch::default(),
             pending: Vec::new(),
             scratch: Vec::new(),
@@ -324,7 +324,7 @@ impl Broker {
         self.admission = admission;
     }
 
-    /// What all shards share.
+    /// The state that all shards share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -346,13 +346,13 @@ impl Broker {
         self.outputs.pop_front()
     }
 
-    /// What goes to another shard, appended to `batch`; false if there is nothing.
+    /// Appends the messages for another shard to `batch`; false if there is none.
     pub fn poll_peers(&mut self, shard: usize, batch: &mut Vec<Peer>) -> bool {
         batch.append(&mut self.peers[shard]);
         !batch.is_empty()
     }
 
-    /// What another shard told.
+    /// Handles the messages of another shard.
     pub fn handle_peers(&mut self, now: Instant, batch: impl IntoIterator<Item = Peer>) {
         for peer in batch {
             match peer {
@@ -385,7 +385,7 @@ impl Broker {
         self.timers.next().into_iter().chain(admission).min()
     }
 
-    /// What there is, for tests.
+    /// All sessions, for tests.
     #[cfg(test)]
     pub(crate) fn session_slots(&self) -> &Slab<Session> {
         &self.sessions
@@ -440,7 +440,7 @@ impl Broker {
         }
     }
 
-    /// Ends the connections of some users because somebody said so; how many.
+    /// Ends the connections of some users on request; how many.
     pub fn kick_users(&mut self, users: &HashSet<String>) -> usize {
         let is_his = |session: &Session| {
             session.identity.kind != IdentityKind::Anonymous
@@ -467,7 +467,7 @@ impl Broker {
         self.statistics.received
     }
 
-    /// What each session holds, those that hold most first, at most `limit`.
+    /// The state of each session, those that hold most first, at most `limit`.
     pub fn sessions(&self, limit: usize) -> Vec<SessionReport> {
         let held = |session: &Session| session.queue.bytes() + session.inflight.kept_bytes();
         let of_clients = self.sessions.iter().filter(|(_, session)| !session.is_remainder());
@@ -561,7 +561,8 @@ impl Broker {
         self.connections.get(key)?.ended.as_deref()
     }
 
-    /// Ends the session of a client that does not come again, and its connection, if it is here; what waits for it is gone.
+    /// Ends the session of a client that does not come again, and its connection, if it is here; its waiting messages are
+    /// dropped.
     pub fn forget(&mut self, now: Instant, client_id: &str) -> bool {
         let Some(&key) = self.by_client.get(client_id) else { return false };
         self.take_over(now, key, true);
@@ -571,13 +572,13 @@ impl Broker {
         true
     }
 
-    /// What a client's session subscribes to; nothing if it has none here.
+    /// The filters of a client's session; none if it has no session here.
     pub fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
         let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
         session.map_or_else(Vec::new, |session| session.subscriptions.keys().cloned().collect())
     }
 
-    /// Ends the connection of the client, if it has one here, because somebody said so.
+    /// Ends the connection of the client, if it has one here, on request.
     pub fn kick(&mut self, client_id: &str) -> bool {
         let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
         let Some(key) = session.and_then(|session| session.connection) else { return false };
@@ -614,7 +615,7 @@ impl Broker {
     /// Lets publishers go that waited for `subscriber`.
     fn release(&mut self, publishers: Vec<SessionKey>, subscriber: SessionKey) {
         for publisher in publishers {
-            self.shared.waits().remove(publisher, subscriber);
+            self.shared.blocked_publishers().remove(publisher, subscriber);
             self.tell_publisher(publisher, false);
         }
     }
@@ -651,7 +652,7 @@ impl Broker {
         let first = slot(topic.as_bytes());
         match place {
             Some(place) => self.routes[place] = remembered,
-            // The one that was there before goes beside it.
+            // The former entry moves to the other place.
             None => {
                 if let Some(former) = std::mem::replace(&mut self.routes[first], remembered) {
                     self.routes[first ^ 1] = Some(former);
@@ -671,7 +672,8 @@ impl Broker {
         })
     }
 
-    /// What was decided when `connection` published to `topic` before, if nobody else did since and nothing changed.
+    /// The decision when `connection` published to `topic` before, if no other publisher replaced it and nothing
+    /// changed.
     fn decided(&self, connection: Key, topic: &[u8]) -> Option<(&Arc<Route>, bool)> {
         let Remembered { route, decided } = self.routes[self.place(topic)?].as_ref()?;
         let (by, allowed) = (*decided)?;
@@ -687,7 +689,7 @@ impl Broker {
             *place = slot(topic);
             count += 1;
         }
-        // Only once all places are known: what it takes to find one would stand between two loads.
+        // Only once all places are known: the search for one would stand between two loads.
         let near = places.map(|place| self.routes[place].as_ref());
         let near = near[..count].iter().flatten();
         let mut sum =
@@ -726,7 +728,7 @@ fn mark_dirty(key: Key, connection: &mut Connection, dirty: &mut VecDeque<Key>) 
     }
 }
 
-/// Where a topic's route is remembered, or beside that: three topics that collide cost a lookup each.
+/// The place of a topic's route, or the one next to it: three topics that collide cost a lookup each.
 fn slot(topic: &[u8]) -> usize {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut words = topic.chunks_exact(8);

@@ -32,7 +32,7 @@ pub struct Charge {
     bytes: u64,
     is_of_message: bool,
     state: Arc<State>,
-    /// Whose share they count in, too.
+    /// The account that they also count in.
     account: Option<Arc<Account>>,
 }
 

@@ -22,7 +22,7 @@ use crate::{broker::Publication, budget::Charge, message::charge_bytes};
 /// Room that is made for messages that may come.
 const ROOM_BYTES_MAX: usize = 1 << 20;
 const ROOM_HEADS_MAX: usize = 8 << 10;
-/// Bundles of one publisher that nobody has any more and that are kept, and their bytes, together.
+/// Empty bundles of one publisher that are kept, and their bytes, together.
 const EMPTIES_MAX: usize = 64;
 const EMPTIES_BYTES_MAX: usize = 1 << 20;
 /// And the bytes of each: about what a piece of an uplink's batch takes.
@@ -149,7 +149,7 @@ impl Bundle {
     }
 }
 
-/// Bundles that nobody has any more, on their way back to be filled again: memory that was written once is there.
+/// Bundles that are no longer in use, on their way back to be filled again: their memory is already mapped.
 #[derive(Debug, Default)]
 pub struct Empties(Mutex<Kept>);
 
@@ -173,7 +173,7 @@ impl Empties {
         let bundle = kept.bundles.pop();
         kept.bytes -= bundle.as_ref().map_or(0, Bundle::capacity);
         drop(kept);
-        // What many messages needed is let go when few come.
+        // Memory grown for many messages is released when few come.
         let room = FEW_BYTES.max(4 * like.bytes());
         bundle.filter(|bundle| bundle.bytes.capacity() <= room).unwrap_or_else(|| like.like())
     }
@@ -195,7 +195,7 @@ impl Empties {
     }
 }
 
-/// A bundle to which nothing is added any more; it goes back when nobody has any of it.
+/// A bundle that is complete; it goes back when no reader has any of it.
 #[derive(Debug)]
 struct Sealed {
     bundle: Bundle,
@@ -244,7 +244,7 @@ impl BundleReader {
         self.taken += count;
     }
 
-    /// Takes the first `count` messages together, as one subscriber is handed them. Of a bundle that nobody has anything of, `charge`
+    /// Takes the first `count` messages together, as one subscriber is handed them. If no part of the bundle is held yet, `charge`
     /// takes its memory from the node's budget; none if that has no room.
     pub(crate) fn take_run(
         &mut self,
@@ -321,7 +321,7 @@ pub struct RunMessage {
     pub forwarded: Range<usize>,
     /// Its payload.
     pub payload: Range<usize>,
-    /// What it is acknowledged by; none for QoS 0.
+    /// The identifier to acknowledge it by; none for QoS 0.
     pub packet_id: Option<PacketId>,
 }
 
@@ -365,7 +365,7 @@ impl Run {
         self.heads().iter().map(|head| u64::from(head.payload_len)).sum()
     }
 
-    /// What they would take from the node's budget one by one.
+    /// The budget that they would take one by one.
     pub(crate) fn charged(&self) -> u64 {
         let one = |head: &Head| {
             charge_bytes(
@@ -437,7 +437,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_published_comes_back_without_its_messages() {
+    fn published_bundles_come_back_empty() {
         let empties = Arc::<Empties>::default();
         let bundle = |payload: &[u8]| {
             let mut bundle = Bundle::default();
@@ -457,7 +457,7 @@ mod tests {
             assert!((100..EMPTY_BYTES_MAX).contains(&bundle.bytes.capacity()));
         }
         assert_eq!(empties.kept().bytes, 0);
-        // What is much too large for what comes is not taken.
+        // A bundle much too large for the present load is not taken.
         drop(BundleReader::new(bundle(&[1; FEW_BYTES + 1]), empties.clone()));
         assert!(empties.take(&bundle(b"few")).bytes.capacity() <= FEW_BYTES);
         drop(BundleReader::new(bundle(&[1; FEW_BYTES + 1]), empties.clone()));
@@ -467,7 +467,7 @@ mod tests {
         drop((0..EMPTIES_MAX).map(|_| large()).collect::<Vec<_>>());
         let kept = empties.kept().bytes;
         assert!(kept <= EMPTIES_BYTES_MAX && kept > EMPTIES_BYTES_MAX / 2, "{kept}");
-        // Whose publisher is away keeps none, until it comes again.
+        // A publisher that is away keeps none, until it comes again.
         let late = large();
         empties.forget();
         drop(late);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_comes_out() {
+    fn messages_put_in_come_out() {
         let mut bundle = Bundle::default();
         assert!(bundle.is_empty());
         let publication = |number: u16| Publication {

@@ -16,13 +16,13 @@ pub struct BrokerConfig {
     /// Bytes that the node holds at most of messages, queued, in flight, retained and being received, and of filters and
     /// aliases beyond a few kilobytes of each client. Default 256 MiB.
     pub payload_bytes_max: u64,
-    /// What of the memory, the retained messages and the sessions that others leave one identity may have: of bytes that its
-    /// messages take which are retained or wait for its sessions, of packets of it that have not come whole, of its wills and
-    /// filters, of retained messages, and of sessions that it left behind. Above 0, at most 1, which bounds nobody. Those who prove
-    /// nothing count by address, parts of this program not at all. Default 0.75.
+    /// The part of the memory, the retained messages and the sessions not used by others that one identity may have: of bytes
+    /// that its messages take which are retained or wait for its sessions, of packets of it that have not come whole, of its
+    /// wills and filters, of retained messages, and of sessions that it left behind. Above 0, at most 1, which is no bound. Those
+    /// who prove nothing count by address, parts of this program not at all. Default 0.75.
     pub identity_share: f64,
-    /// Longest time that a session outlives its connection; what clients ask beyond it is cut, and they are told.
-    /// Default seven days.
+    /// Longest time that a session outlives its connection; longer requests are cut, which MQTT 5 clients learn
+    /// in CONNACK. Default seven days.
     pub session_expiry_max: Duration,
     /// Sessions, with and without a connection. Default 1,000,000.
     pub sessions_max: usize,
@@ -41,8 +41,8 @@ pub struct BrokerConfig {
     pub topic_alias_max: u16,
     /// Topic aliases defined towards a subscriber that takes them. Default 64.
     pub topic_alias_out_max: u16,
-    /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. MQTT 5 clients are told, others are
-    /// refused with "identifier rejected", as Mosquitto does it. Default 0.
+    /// Longest keep alive in seconds, and the one of clients that want none; 0 lets them. MQTT 5 clients learn it in CONNACK,
+    /// others are refused with "identifier rejected", as Mosquitto does it. Default 0.
     pub keep_alive_max: u16,
     /// Payloads up to this are copied into the subscriber's output, larger ones go by reference. Default 4 KiB.
     pub copy_bytes_max: usize,
@@ -59,16 +59,17 @@ pub struct BrokerConfig {
 /// Settings of a session, by listener, by user, or for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionConfig {
-    /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients are told. Default the protocol's own limit,
-    /// 256 MiB and four bytes.
+    /// Largest packet that is accepted from the client, in bytes; MQTT 5 clients learn it in CONNACK. Default the protocol's
+    /// own limit, 256 MiB and four bytes.
     pub packet_bytes_max: u32,
     /// Versions of MQTT that are spoken. Default all.
     pub versions: Versions,
-    /// Most QoS of messages from and for the client: MQTT 5 clients are told (Maximum QoS), who publishes with more is
-    /// disconnected (0x9B), and subscriptions are granted no more. Nothing to a client of this process. Default 2.
+    /// Most QoS of messages from and for the client: MQTT 5 clients learn it (Maximum QoS), a client that publishes
+    /// with more is disconnected (0x9B), and subscriptions are granted no more. Nothing to a client of this process.
+    /// Default 2.
     pub max_qos: QoS,
-    /// Whether messages may be retained: MQTT 5 clients are told if not (Retain Available), and who tries is disconnected (0x9A).
-    /// Nothing to a client of this process. Default true.
+    /// Whether messages may be retained: MQTT 5 clients learn if not (Retain Available), and a client that tries is disconnected
+    /// (0x9A). Nothing to a client of this process. Default true.
     pub retain_available: bool,
     /// Whether a client may come without an identifier and is given one. Default true.
     pub allow_zero_length_client_id: bool,
@@ -86,11 +87,11 @@ pub struct SessionConfig {
     /// Messages that wait for one subscriber, in memory and on disk. Default 100,000.
     pub queue_messages_max: usize,
     /// How long a session may be full and without a connection before its oldest messages are dropped, and counted, whatever
-    /// [`SessionConfig::overflow`] says, so that its publishers are no longer refused or held up for it; zero for ever. Default 1 h.
+    /// [`SessionConfig::overflow`] says, so that its publishers are no longer refused or held up for it; zero forever. Default 1 h.
     pub queue_idle_max: Duration,
-    /// What happens to QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
+    /// The policy for QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
     pub overflow_qos0: Overflow,
-    /// What happens to QoS 1 and 2 messages beyond that. Default [`Overflow::Disconnect`].
+    /// The policy for QoS 1 and 2 messages beyond that. Default [`Overflow::Disconnect`].
     pub overflow: Overflow,
     /// When large messages start. Default `deadline`.
     pub policy: Policy,
@@ -104,8 +105,8 @@ pub struct SessionConfig {
     /// Default false.
     pub is_local: bool,
     /// Whether a connection ends with the first message that is not accepted for want of room, in MQTT 5 as before it: those
-    /// behind it are then not taken either, and whoever sends all of them again keeps their order. In MQTT 5 one of QoS 1 that is
-    /// larger than all memory is refused by its PUBACK, since it would come again for ever. Default false.
+    /// behind it are then not taken either, and a publisher that sends all of them again keeps their order. In MQTT 5 one of QoS
+    /// 1 that is larger than all memory is refused by its PUBACK, since it would come again forever. Default false.
     pub ends_at_refusal: bool,
     /// Whether a PUBACK stands for all messages of QoS 1 before the one that it names as well, and its reason for the worst of
     /// theirs; where one was not allowed, or can never be held, its reason string, in MQTT 5, is the topic of the first. Only for parts of this process
@@ -170,7 +171,7 @@ impl FromStr for Versions {
 
 /// Why a word names no version of MQTT.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between")]
+#[error("{0:?} is not a version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between")]
 pub struct UnknownVersion(String);
 
 /// Exceptions for topics.
@@ -191,7 +192,7 @@ impl TopicConfig {
     }
 }
 
-/// What happens to a message for a subscriber whose queue is full.
+/// The policy for a message to a subscriber whose queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overflow {
     /// The oldest waiting messages go, until it fits.
@@ -200,18 +201,18 @@ pub enum Overflow {
     DropNewest,
     /// Of each topic only the newest message waits.
     Latest,
-    /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half
-    /// of it is gone, QoS 1 and 2 messages for it are refused: their publishers are not told that they were accepted. Of a QoS 1
+    /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half of
+    /// it is gone, QoS 1 and 2 messages for it are refused: their publishers get no acknowledgement of success. Of a QoS 1
     /// message of MQTT 5, whose publisher reads the reason in its acknowledgement, the other subscribers get theirs; of one that
-    /// is sent again, none gets it before all have a place. What cannot be refused (wills, what flows make) is dropped for
-    /// this subscriber alone and counted.
+    /// is sent again, none gets it before all have a place. Messages that cannot be refused (wills, the output of flows) are
+    /// dropped for this subscriber alone and counted.
     Disconnect,
     /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
-    /// publisher. What comes for it until then is refused as under [`Overflow::Disconnect`].
+    /// publisher. Messages for it until then are refused as under [`Overflow::Disconnect`].
     BlockPublisher,
-    /// What finds no place waits on disk and comes back in order. Where the disk takes nothing, QoS 0 messages that find no place
-    /// are dropped, and for the others [`Overflow::Disconnect`] holds.
+    /// Messages that find no place wait on disk and come back in order. Where the disk takes nothing, QoS 0 messages that find no
+    /// place are dropped, and for the others [`Overflow::Disconnect`] holds.
     Spill,
 }
 
@@ -255,7 +256,7 @@ impl BrokerConfig {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PolicyConfigError {
     /// [`BrokerConfig::query_topic`] is none.
-    #[error("the topic of latency queries is no topic name")]
+    #[error("the topic of latency queries is not a topic name")]
     QueryTopic(#[source] TopicError),
     /// Of the policy of all sessions.
     #[error(transparent)]
@@ -292,7 +293,7 @@ impl Default for SessionConfig {
 }
 
 impl SessionConfig {
-    /// What happens to messages of that QoS whose topic says nothing else.
+    /// The policy for messages of that QoS whose topic has no policy of its own.
     pub(crate) fn overflow_of(&self, qos: QoS) -> Overflow {
         if qos == QoS::AtMostOnce { self.overflow_qos0 } else { self.overflow }
     }
@@ -353,7 +354,7 @@ impl Overflow {
         matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
     }
 
-    /// Whether what waits stays where it is, whoever needs its memory.
+    /// Whether waiting messages keep their memory, even if others need it.
     pub(crate) fn is_firm(self) -> bool {
         !self.drops() && self != Self::Spill
     }
@@ -378,7 +379,7 @@ impl FromStr for Overflow {
 pub enum UnknownOverflow {
     /// Not one of them.
     #[error(
-        "{0:?} is no overflow policy; choose drop-oldest, drop-newest, latest, disconnect, block-publisher or spill"
+        "{0:?} is not an overflow policy; choose drop-oldest, drop-newest, latest, disconnect, block-publisher or spill"
     )]
     Word(String),
 }

@@ -1,4 +1,4 @@
-//! What a session has while a client is connected.
+//! The state of a session while a client is connected.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -76,7 +76,7 @@ pub(crate) struct Connection {
     pub(crate) stall: Option<Stall>,
     /// Ends when what waits has left; nothing more is read or delivered.
     pub(crate) is_closing: bool,
-    /// Why it ends; none while it does not, and where nobody said so before it was gone.
+    /// Why it ends; none while it does not, and where it was gone without a reason.
     pub(crate) ended: Option<Box<Ended>>,
     /// When its large message or query is to be looked at again.
     pub(crate) wakes_at: Option<Instant>,
@@ -86,7 +86,8 @@ pub(crate) struct Connection {
     pub(crate) timed: Option<Query>,
     /// Topics that it published to of late, the last first.
     pub(crate) recent: Vec<Recent>,
-    /// A message of its own was not accepted, which it cannot be told: it may take what waits for it, and ends then.
+    /// A message of its own was not accepted, which it cannot learn: it may take the messages that wait for it, and
+    /// ends then.
     pub(crate) drains: bool,
     /// A large PUBLISH that is being received.
     pub(crate) receiving: Option<Box<Receiving>>,
@@ -94,7 +95,8 @@ pub(crate) struct Connection {
     pub(crate) resend: VecDeque<Resend>,
     /// Answers to it that wait for the disk.
     pub(crate) owed: u32,
-    /// QoS 1 and 2 messages sent on this connection and not acknowledged: what Receive Maximum bounds (section 4.9).
+    /// QoS 1 and 2 messages sent on this connection and not acknowledged, as bounded by Receive Maximum (section
+    /// 4.9).
     pub(crate) unacknowledged: u16,
     /// Bytes of QoS 1 and 2 messages in flight, unless its path holds more.
     pub(crate) inflight_bytes_max: u64,
@@ -152,7 +154,7 @@ pub(crate) struct Query {
     pub(crate) id: PacketId,
     /// Bytes that may still be in this host when its last one is written: no more than one write has.
     pub(crate) bytes: u64,
-    /// What the connection has written when it has left.
+    /// The position in its output after which the connection has written all.
     pub(crate) ends_at: u64,
     pub(crate) left: Option<Instant>,
 }
@@ -182,7 +184,7 @@ pub(crate) struct AliasesIn {
     bytes: u64,
 }
 
-/// Bytes of topics that each connection may have under aliases beside the node's budget.
+/// Bytes of topics that each connection may have under aliases outside the node's budget.
 const ALIASES_OWN_BYTES: u64 = 4 << 10;
 
 impl AliasesIn {
@@ -276,8 +278,8 @@ pub(crate) enum PassedOver {
     OverShare,
 }
 
-/// A large PUBLISH of which nothing came for this long has stalled, and so has a client that took nothing. TCP bridges shorter gaps of bad links; who still holds
-/// memory then loses it to those who were refused some.
+/// A large PUBLISH of which nothing came for this long has stalled, and so has a client that took nothing. TCP bridges shorter gaps of bad links; a connection
+/// that still holds memory then loses it to those that were refused some.
 pub(crate) const STALLED: Duration = Duration::from_secs(30);
 
 impl Connection {

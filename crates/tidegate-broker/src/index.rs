@@ -13,9 +13,9 @@
 //! (node, level) to node holds all edges but those to `+` and `#`, which are fields of the node.
 //!
 //! Cost: a topic of L levels looks up itself and L texts and then visits nodes, each once. A node
-//! has at most two children that go on, the level's own and `+`, and one that ends, `#`; so at depth
-//! d a match visits at most `min(2^d, filters with wildcards that reach that deep)` nodes that go
-//! on, whatever the filters. It walks up again by the parents: no recursion, no stack. The tables
+//! has at most two children that lead on, the level's own and `+`, and one that ends, `#`; so at
+//! depth d a match visits at most `min(2^d, filters with wildcards that reach that deep)` inner
+//! nodes, whatever the filters. It walks up again by the parents: no recursion, no stack. The tables
 //! are hashed with a secret, so a client cannot choose texts that collide.
 //!
 //! Always true: every node but the root leads to a subscription; every level kept is on an edge;
@@ -156,8 +156,8 @@ impl<K: Copy + Ord, V: Copy> Index<K, V> {
     /// Calls `each` for every subscription whose filter matches `topic`.
     ///
     /// The topic is valid by [`check_topic_name`](tidegate_message::check_topic_name). A subscriber
-    /// with several filters that match is told once for each. The order follows from the filters
-    /// and keys alone, filter by filter and ascending keys within one; no more is promised.
+    /// with several filters that match is reported once for each. The order follows from the
+    /// filters and keys alone, filter by filter and ascending keys within one; no more is promised.
     /// Allocates nothing for a topic of at most 64 levels.
     pub fn matches(&self, topic: &str, mut each: impl FnMut(K, V)) {
         if let Some(subscribers) = self.exact.get(topic) {
@@ -434,7 +434,7 @@ fn number(count: usize) -> u32 {
     number.expect("fewer nodes than 2^32 - 3: they would fill 200 GB")
 }
 
-/// What an [`Arc`] has before its text.
+/// Bytes of an [`Arc`] before its text.
 const ARC_COUNTS_BYTES: usize = 2 * size_of::<usize>();
 
 /// Bytes of texts in memory: each takes about 12 more than its own, for a header and rounding.

@@ -10,7 +10,7 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 
 use crate::{accounts::Account, broker::Publication, bundle::Run, message::Message, queue::Queued};
 
-/// What a message in flight waits for.
+/// The packet that a message in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaits {
     Puback,
@@ -56,15 +56,15 @@ pub(crate) struct Inflight {
     large: usize,
     /// In whose share what is kept counts.
     account: Option<Arc<Account>>,
-    /// Bytes of it that count there while somebody is connected, about; otherwise each message counts by itself, and nothing changes.
+    /// Bytes of it that count there while a client is connected, about; otherwise each message counts by itself, and nothing changes.
     noted: Option<u64>,
 }
 
-/// What is kept for a client that is connected counts in steps, so that the usual exchange costs nothing.
+/// The memory of a connected client's exchanges counts in steps, so that the usual exchange costs nothing.
 const NOTED_BYTES: u64 = 4 << 10;
 
 impl Inflight {
-    /// What is kept counts in the share of `account` from now on.
+    /// The kept messages count in the share of `account` from now on.
     pub(crate) fn set_account(&mut self, account: Option<Arc<Account>>, is_connected: bool) {
         self.leave_account();
         if let Some(account) = account.as_ref().filter(|_| !is_connected) {
@@ -182,7 +182,7 @@ impl Inflight {
         self.free_ahead = 0;
     }
 
-    /// Goes on with an exchange of QoS 1 whose identifier nobody knows any more: another one, which is not among `used`.
+    /// Continues an exchange of QoS 1 whose identifier is lost: with another one, which is not among `used`.
     pub(crate) fn restore_repeated(&mut self, kept: Box<Queued>, used: &HashSet<PacketId>) {
         let id = loop {
             let id = self.next_id();
@@ -234,7 +234,7 @@ impl Inflight {
         let start = usize::from(passed(&entry));
         let run = *entry.run.expect("looked at above");
         let end = run.len().min(start + usize::from(most));
-        // What is left lies before and behind.
+        // The rest lies before and behind.
         for part in [run.part(end..run.len()), run.part(0..start)] {
             if !part.is_empty() {
                 self.push_run(at, part);
@@ -262,7 +262,7 @@ impl Inflight {
         }
     }
 
-    /// What the exchange of that identifier waits for; nothing if there is none.
+    /// The packet that the exchange of that identifier waits for; none if there is no exchange.
     pub(crate) fn awaits(&self, id: PacketId) -> Option<Awaits> {
         let is_its =
             |entry: &&Entry| usize::from(id.get().wrapping_sub(entry.id.get())) < entry.len();
@@ -304,12 +304,12 @@ impl Inflight {
         self.position(id, Awaits::Pubcomp).is_some()
     }
 
-    /// What is sent again to a new connection, in order (section 4.4).
+    /// The messages to send again to a new connection, in order (section 4.4).
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    /// The exchanges, in order, once nobody is there for whom they would go on.
+    /// The exchanges, in order, once no client is there for whom they would continue.
     pub(crate) fn into_entries(mut self) -> impl Iterator<Item = Entry> {
         self.leave_account();
         std::mem::take(&mut self.entries).into_iter()

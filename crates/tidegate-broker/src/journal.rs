@@ -1,4 +1,4 @@
-//! What a shard writes down so that its promises outlive the process.
+//! The records by which a shard's promises outlive the process.
 //!
 //! ```text
 //!  Broker ── Record ──▶ Journal (the shell's: a log in files) ──▶ at the next start: Replay ──▶ Recovered ──▶ Broker::restore
@@ -7,13 +7,14 @@
 //! ```
 //!
 //! Sessions that outlive their connections are written down, and what waits for them; retained messages are, by the shard that
-//! owns their topic. A message is one record of a shard, however many of its sessions it waits for. What goes to another shard
-//! too stands in the sender's record until that shard has it in its own journal: so an acknowledgement waits for one journal
-//! alone, the identifier of a QoS 2 message and the message become durable together, and what was on its way between two shards
-//! when the process ended is handed over at the next start, once.
+//! owns their topic. A message is one record of a shard, however many of its sessions it waits for. A message for another shard
+//! too stays in the sender's record until that shard has it in its own journal: so an acknowledgement waits for one journal
+//! alone, the identifier of a QoS 2 message and the message become durable together, and messages that were on their way
+//! between two shards when the process ended are handed over at the next start, once.
 //!
 //! Always true: a message that goes only to sessions that end with their connections is not written down; an acknowledgement
-//! that promises something leaves after the record that keeps it is durable; so does what makes a QoS 2 exchange go on.
+//! that promises something leaves after the record that keeps it is durable; so does each packet that advances a QoS 2
+//! exchange.
 
 mod record;
 mod replay;
@@ -97,7 +98,7 @@ impl JournalError {
     }
 }
 
-/// What the journals of a shard have counted.
+/// Counts of a shard's journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalCounts {
     /// Records that were appended.
@@ -106,7 +107,7 @@ pub struct JournalCounts {
     pub failures: u64,
     /// Messages that were refused because they could not be kept.
     pub refused: u64,
-    /// How often the live state was written anew, so that what stood before could go.
+    /// How often the live state was written again, so that older records could go.
     pub checkpoints: u64,
     /// Bytes of the records that are kept now.
     pub bytes: u64,

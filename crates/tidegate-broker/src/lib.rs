@@ -10,25 +10,26 @@
 //! A node has one [`Shared`] and, for each core of the processor, one [`Broker`]: a shard. A session lives on the shard
 //! that its client identifier names ([`Shared::shard_of`]), and so does its connection.
 //!
-//! Always true: a payload is held once, however many subscribers wait for it; the bytes held for payloads never exceed
-//! [`BrokerConfig::payload_bytes_max`], but for what a restart and the disk call for ([`Budget`]); messages of one publisher and topic leave in the order in which they came;
-//! acknowledgements overtake what has not begun to leave; a message in flight is never dropped; whatever a peer sends ends
-//! at most its own connection.
+//! Always true: a payload is held once, however many subscribers wait for it; the bytes held for payloads never exceed [`BrokerConfig::payload_bytes_max`], but for the needs
+//! of a restart and of the disk ([`Budget`]); messages of one publisher and topic leave in the order in which they came; acknowledgements overtake messages that have not
+//! begun to leave; a message in flight is never dropped; bytes of a peer end at most its own connection.
 
 mod accounts;
 pub mod admission;
+mod blocked_publishers;
 mod broker;
 pub mod budget;
 mod bundle;
 pub mod config;
 mod connection;
-mod givers;
 pub mod index;
 mod inflight;
 pub mod journal;
 pub mod message;
+mod message_pool;
 mod outbox;
 mod queue;
+mod reclaim_heap;
 pub mod retained;
 mod routes;
 mod scans;
@@ -37,12 +38,10 @@ mod segments;
 mod session;
 mod shared;
 mod slab;
-mod spares;
 pub mod spill;
 #[cfg(test)]
 mod tests;
 mod timers;
-mod waits;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{

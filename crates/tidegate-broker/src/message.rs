@@ -16,10 +16,10 @@ use crate::{
     spill::Spilled,
 };
 
-/// What a held message costs beside its topic, payload and properties, in bytes: itself, its counts, its place in a queue.
+/// Bytes of a held message besides its topic, payload and properties: itself, its counts, its place in a queue.
 pub const MESSAGE_OVERHEAD_BYTES: u64 = 160;
 
-/// What a retained message costs beside that: its place among the retained, and the text of its topic there.
+/// Bytes of a retained message in addition to that: its place among the retained, and the text of its topic there.
 pub const RETAINED_OVERHEAD_BYTES: u64 = 144;
 
 /// A message that is held by reference in queues, in flight or retained.
@@ -39,16 +39,16 @@ pub struct Message {
     pub expires: Option<Instant>,
     /// When this node received it.
     pub received: Instant,
-    /// Who published it; none for the node itself.
+    /// Its publisher; none for the node itself.
     pub publisher: Option<SessionKey>,
-    /// Where it is on disk, if somebody has it wait there.
+    /// Where it is on disk, if it waits there for a session.
     pub(crate) spilled: OnceLock<Arc<Spilled>>,
-    /// Whose share it counts in.
+    /// The accounts that it counts in.
     holders: Mutex<Holders>,
     charge: Charge,
 }
 
-/// A message on its way in: borrowed from what was read, and held only if somebody has to wait for it.
+/// A message on its way in: borrowed from the input buffer, and held only if a session has to wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
     /// Topic name, shared.
@@ -65,7 +65,7 @@ pub struct Incoming<'a> {
     pub expires: Option<Instant>,
     /// When it was received.
     pub received: Instant,
-    /// Who published it.
+    /// Its publisher.
     pub publisher: Option<SessionKey>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Buffers {
 
 /// Bytes of buffers that are kept for the next use.
 const KEPT_BYTES: usize = 2 << 20;
-/// And of the largest of them: who waits with a few bytes is not to be charged for many.
+/// And of the largest of them: a client that waits with a few bytes is not to be charged for many.
 const LARGEST_BYTES: usize = 128 << 10;
 
 /// A buffer's first size.
@@ -68,7 +68,7 @@ pub(crate) struct Outbox {
     is_held_up: bool,
 }
 
-/// What is handed out to a part of this process.
+/// A delivery to a part of this process.
 #[derive(Clone, Debug)]
 pub enum Handed {
     /// A message.
@@ -94,7 +94,7 @@ pub struct Delivery {
     pub message: Arc<Message>,
     /// The lower one of its quality of service and the subscription's.
     pub qos: QoS,
-    /// What it is acknowledged by; none for QoS 0.
+    /// The identifier to acknowledge it by; none for QoS 0.
     pub packet_id: Option<PacketId>,
     /// Whether it may have been handed out before.
     pub is_repeated: bool,
@@ -237,7 +237,7 @@ impl Outbox {
         self.sending = Some(Sending { head, message, sent: 0, bytes });
     }
 
-    /// What leaves next, at most `limit` bytes; how many slices it takes.
+    /// The next bytes to send, at most `limit`; how many slices they take.
     pub(crate) fn slices<'a>(&'a self, limit: usize, out: &mut [IoSlice<'a>; SLICES_MAX]) -> usize {
         let mut filling = Filling { out, count: 0, left: limit };
         let control = &self.control[self.control_sent..];
@@ -325,7 +325,7 @@ impl Outbox {
         while self.boundary < self.data_sent {
             self.boundary += packet_bytes(&self.data[self.boundary..]);
         }
-        // What left is forgotten once it is most of the buffer.
+        // Sent bytes are dropped once they are most of the buffer.
         if self.data_sent > self.data.len() / 2 {
             self.data.drain(..self.data_sent);
             self.boundary -= self.data_sent;

@@ -1,9 +1,9 @@
 //! Messages that wait for one subscriber: references, in two classes by size.
 //!
-//! What is on disk keeps its place: only its payload is elsewhere, and it leaves once that is back.
+//! A message on disk keeps its place: only its payload is elsewhere, and it leaves once that is back.
 //!
-//! What expires is taken out when that is asked for ([`Queue::lapse`]): its memory and its place are then free, at a cost that does
-//! not grow with the queue, however what expires lies in it.
+//! Expired messages are taken out on request ([`Queue::lapse`]): their memory and places are then free, at a cost that does not
+//! grow with the queue, wherever they lie in it.
 //!
 //! Always true: messages of one topic leave in the order in which they came. A topic that has a large message waiting is
 //! in the large class until that class has none of it left, and a large message does not start before the small ones of
@@ -28,7 +28,7 @@ use crate::{
     spill::{SpillError, Spilled},
 };
 
-/// Expiries beside those of what waits, before those of what has left are cleared away.
+/// Expiries in addition to those of waiting messages, before those of sent ones are cleared away.
 const OLD_ENTRIES: usize = 64;
 
 /// A message and how it goes to this subscriber.
@@ -41,7 +41,7 @@ pub(crate) struct Queued {
     pub(crate) ids: Ids,
     /// When it began to wait.
     pub(crate) since: Instant,
-    /// What its topic or its subscriber says: whether it may be dropped does not depend on what comes after it.
+    /// The policy of its topic or its subscriber: whether it may be dropped does not depend on later messages.
     pub(crate) overflow: Overflow,
     /// The shared subscription that it came by: another member has it if this session ends before it is sent and acknowledged.
     pub(crate) group: Option<Arc<str>>,
@@ -59,7 +59,7 @@ pub(crate) struct Queued {
 pub(crate) enum Held {
     Memory(Arc<Message>),
     Disk(Arc<Spilled>),
-    /// It has expired. What is left keeps the order of those around it, and goes with them.
+    /// It has expired. The mark that is left keeps the order of those around it, and goes with them.
     Gone(Arc<str>),
 }
 
@@ -172,7 +172,7 @@ impl Queued {
     /// # Panics
     /// If it is on disk.
     pub(crate) fn begun(&self) -> &Arc<Message> {
-        self.message.memory().expect("what begins is in memory")
+        self.message.memory().expect("a message that begins is in memory")
     }
 }
 
@@ -192,7 +192,7 @@ pub(crate) struct Queue {
     counts: Counts,
 }
 
-/// What all that waits takes, each message counted whole.
+/// The size of all waiting messages, each counted whole.
 #[derive(Debug, Default)]
 struct Counts {
     /// Bytes in memory.
@@ -204,12 +204,12 @@ struct Counts {
     /// Messages on disk, and their bytes.
     spilled: usize,
     spilled_bytes: u64,
-    /// In whose share those count that stay in memory whoever needs it.
+    /// The account of those that stay in memory.
     account: Option<Arc<Account>>,
 }
 
 impl Queue {
-    /// Whose share its messages count in from now on.
+    /// The account that its messages count in from now on.
     pub(crate) fn set_account(&mut self, account: Option<Arc<Account>>) {
         if self.counts.account.as_ref().map(Arc::as_ptr) == account.as_ref().map(Arc::as_ptr) {
             return;
@@ -227,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// Messages that stay in memory whoever needs it.
+    /// Messages that stay in memory even if others need it.
     fn firm(&self) -> impl Iterator<Item = &Arc<Message>> {
         self.iter().filter(|queued| queued.overflow.is_firm()).filter_map(|q| q.message.memory())
     }
@@ -456,7 +456,7 @@ impl Queue {
         Some(queued)
     }
 
-    /// What a large message waited for is waited for by the next of its topic.
+    /// The next message of its topic now waits for whatever a large message waited for.
     fn pass_on_order(&mut self, queued: &Queued) {
         if queued.after > 0 {
             let topic = queued.message.topic();
@@ -564,8 +564,8 @@ impl Queue {
         Some(Ok(bytes))
     }
 
-    /// Takes up what is back in memory, in order, as long as less than `bytes_max` of the class are there, and goes on to the
-    /// next message on disk. What of those on disk `is_over` says is taken out, and given.
+    /// Takes up the messages that are back in memory, in order, as long as less than `bytes_max` of the class are there, and
+    /// advances to the next message on disk. Those on disk for which `is_over` is true are taken out, and given to it.
     pub(crate) fn take_up(
         &mut self,
         is_large: bool,
@@ -590,8 +590,8 @@ impl Queue {
         }
     }
 
-    /// What of a class is to be read from disk next, so that about `bytes_max` of it are in memory: nothing while it is asked
-    /// for, or while half of that is there.
+    /// The messages of a class to read from disk next, so that about `bytes_max` of it are in memory: none while a read is
+    /// under way, or while half of that is there.
     pub(crate) fn want(
         &mut self,
         is_large: bool,
@@ -602,7 +602,7 @@ impl Queue {
         class.want(bytes_max, count_max)
     }
 
-    /// What was asked for of a class has come, or does not come.
+    /// The read of a class has come, or does not come.
     pub(crate) fn end_fetch(&mut self, is_large: bool) {
         let class = if is_large { &mut self.large } else { &mut self.small };
         class.is_fetching = false;
@@ -716,7 +716,7 @@ mod tests {
         assert!(queue.large().is_some());
     }
 
-    /// What is to be in a queue.
+    /// A message expected in a queue.
     #[derive(Clone)]
     struct Modelled {
         number: u64,
@@ -727,7 +727,7 @@ mod tests {
         is_on_disk: bool,
     }
 
-    /// A queue, what is to be in it in order, and where it may wait beside memory.
+    /// A queue, its expected content in order, and where it may wait besides memory.
     struct Tried {
         queue: Queue,
         model: Vec<Modelled>,
@@ -905,7 +905,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_for_long_leaves_nothing_behind() {
+    fn repeated_replacement_leaves_nothing_behind() {
         let mut queue = Queue::default();
         let day = std::time::Duration::from_secs(86_400);
         for number in 0..10_000 {
@@ -920,7 +920,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_takes_along_passes_the_order_on() {
+    fn messages_taken_by_a_group_pass_the_order_on() {
         let of = |topic: &str, text: &str, group: Option<&str>| {
             let mut queued = queued(topic, Overflow::Disconnect, text);
             queued.group = group.map(Arc::from);
@@ -942,7 +942,7 @@ mod tests {
     }
 
     #[test]
-    fn what_found_no_place_is_not_replaced() {
+    fn messages_without_a_place_are_not_replaced() {
         let mut queue = Queue::default();
         assert!(queue.replace(queued("a", Overflow::Latest, "1")).is_err());
         queue.push(queued("b", Overflow::Latest, "2"), false);

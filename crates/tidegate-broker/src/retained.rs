@@ -6,7 +6,7 @@
 //! follows everything below `a/1`.
 //!
 //! The map holds U+0000 for `/`, as no topic contains it (MQTT-4.7.3-2) and texts then compare as
-//! plain bytes; nobody outside of this module sees that.
+//! plain bytes; this is not visible outside of this module.
 
 mod expiring;
 
@@ -76,12 +76,12 @@ impl<M> Retained<M> {
     }
 
     /// Like [`matches`](Self::matches), in batches: so that one subscription to `#` over a million
-    /// topics does not hold everybody up.
+    /// topics does not hold up the shard.
     ///
     /// Starts where `cursor` says, or at the beginning for `None`, and looks at no more than
-    /// `limit` topics, at least one, whether they match or not. Returns where to go on, or `None`
-    /// when the filter is done. The messages may change between two batches: a topic that stays
-    /// throughout is seen exactly once, one that comes or goes meanwhile at most once.
+    /// `limit` topics, at least one, whether they match or not. Returns where to continue, or
+    /// `None` when the filter is done. The messages may change between two batches: a topic that
+    /// stays throughout is seen exactly once, one that comes or goes meanwhile at most once.
     ///
     /// The cursor is one that this method returned for the same filter; with another's, topics are
     /// left out.
@@ -175,7 +175,7 @@ pub struct Cursor {
     from: String,
 }
 
-/// What `/` is in a key. Less than every character of a topic.
+/// The stand-in for `/` in a key. Less than every character of a topic.
 const SEPARATOR: char = '\0';
 /// Follows a key and everything below it, and precedes all other keys after it.
 const AFTER_BELOW: char = '\u{1}';
@@ -195,11 +195,11 @@ fn write_topic(key: &str, topic: &mut String) {
     }
 }
 
-/// What to do about one key.
+/// The next step after one key.
 enum Step {
     /// The filter matches it: the next key follows.
     Match,
-    /// It does not match: go on at the key that was written down.
+    /// It does not match: continue at the key that was written down.
     Seek,
 }
 
@@ -212,7 +212,7 @@ fn compare(filter: &[&str], key: &str, seek: &mut String) -> ControlFlow<(), Ste
         seek.push(char::from(b'$' + 1));
         return ControlFlow::Continue(Step::Seek);
     }
-    // End in `key` of the last level that `+` stood for: what to advance when the rest is past.
+    // End in `key` of the last level that `+` stood for: the level to advance when the rest is past.
     let mut plus_end = None;
     // Where the current level begins, or `None` after the last one.
     let mut start = Some(0);
@@ -221,7 +221,7 @@ fn compare(filter: &[&str], key: &str, seek: &mut String) -> ControlFlow<(), Ste
             return ControlFlow::Continue(Step::Match);
         }
         let Some(from) = start else {
-            // The key ended before the filter: what matches below it comes next.
+            // The key ended before the filter: keys that match below it come next.
             seek.clear();
             seek.push_str(key);
             seek.push(SEPARATOR);

@@ -1,4 +1,4 @@
-//! Who is sent the messages of a topic, on all shards of a node.
+//! The sessions that receive the messages of a topic, on all shards of a node.
 //!
 //! The table is shared: a subscription that was acknowledged holds for the next message of every publisher, whatever
 //! shard reads it. Publishers do not look into the table for each message: they keep the [`Route`] of their topic, which
@@ -280,7 +280,7 @@ impl Route {
     /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
     /// that is connected and not full, or else the next that is not full, or else the next.
     ///
-    /// Those of which `is_served` is not true are passed over; none if it is true of nobody.
+    /// Members for which `is_served` is false are passed over; none if all are.
     pub(crate) fn turn(&self, group: usize, is_served: impl Fn(&Target) -> bool) -> Option<usize> {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What one subscriber is sent next: a small message, a large one, or nothing yet.
+//! Chooses what one subscriber is sent next: a small message, a large one, or nothing yet.
 //!
 //! ```text
 //!  Backlog   (what waits)  ─┐
@@ -16,8 +16,8 @@
 //!
 //! Always true:
 //! - a small message goes at once, unless a large one is entitled to go before it (see [`DeadlineConfig`]);
-//! - a large message that waits is started at last, as long as the caller asks when told to and sends what
-//!   it is told: no policy answers [`Next::Wait`] without an end while a large message waits;
+//! - a large message that waits is started at last, as long as the caller asks when it is asked to and
+//!   sends the answer: no policy answers [`Next::Wait`] without an end while a large message waits;
 //! - no input makes it panic: times saturate, a rate or RTT of zero means unknown.
 
 mod deadline;
@@ -40,7 +40,7 @@ use self::{
     paper::{Paper, Source},
 };
 
-/// Decides for one subscriber. A new connection gets a new one: what was learnt of the old path is void.
+/// Decides for one subscriber. A new connection gets a new one: measurements of the old path are void.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     policy: Policy,
@@ -51,7 +51,7 @@ pub struct Schedule {
     withheld: Withheld,
 }
 
-/// What is known of the way to the subscriber.
+/// The state of the path to the subscriber.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkState {
     /// Smoothed round-trip time of the connection (`tcpi_rtt`); zero if unknown.
@@ -72,7 +72,7 @@ pub struct LinkState {
     pub buffer_limited: Duration,
 }
 
-/// What waits.
+/// The waiting messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backlog {
     /// Bytes of the first small message, zero if none waits.
@@ -90,7 +90,7 @@ pub struct Waiting {
     pub since: Instant,
 }
 
-/// What starts now.
+/// The message that starts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The first small message.
@@ -141,7 +141,7 @@ impl Schedule {
         &self.policy
     }
 
-    /// What starts now.
+    /// The message that starts now.
     ///
     /// With [`Policy::None`] the caller keeps one queue in order of arrival and does not ask; if it does,
     /// small messages go first and nothing is withheld.
@@ -186,7 +186,7 @@ impl Schedule {
         }
     }
 
-    /// What the kernel knows of the way, looked at although nothing is asked.
+    /// The kernel's state of the path, recorded although no decision is asked for.
     pub fn looked(&mut self, now: Instant, link: LinkState) {
         match &self.policy {
             Policy::None => {}
@@ -313,7 +313,7 @@ impl Schedule {
     }
 }
 
-/// Whose turn it is when both classes wait: deficit round robin by bytes, from the point of view of the
+/// The class whose turn it is when both wait: deficit round robin by bytes, from the point of view of the
 /// large class. In a round the small one sends `quantum * (1 - share)` bytes, and the large one's deficit
 /// grows by `quantum * share`.
 ///

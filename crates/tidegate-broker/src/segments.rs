@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 /// Bytes of a segment.
 pub(crate) const SEGMENT_BYTES: usize = 64 << 10;
-/// Segments that are kept for the next payload: 16 MiB beside the budget.
+/// Segments that are kept for the next payload: 16 MiB outside the budget.
 const KEPT: usize = 256;
 
-/// Segments of one size, used again by whoever needs one next.
+/// Segments of one size, reused for later payloads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segments {
     free: Arc<Mutex<Vec<Box<[u8]>>>>,

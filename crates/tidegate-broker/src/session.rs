@@ -1,4 +1,4 @@
-//! What a client has at the broker, with and without a connection.
+//! The state of a client at the broker, with and without a connection.
 
 use std::{
     collections::HashMap,
@@ -52,7 +52,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// What of a subscription matters to each message.
+/// The options of a subscription that matter to each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubscriptionOptions {
     /// Most that messages come with.
@@ -67,32 +67,32 @@ pub(crate) struct SubscriptionOptions {
     pub id: u32,
 }
 
-/// Bytes of filters that each session may have beside the node's budget.
+/// Bytes of filters that each session may have outside the node's budget.
 pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
 
-/// What a subscription costs: its filter, and its places here and in the index.
+/// Bytes of a subscription: its filter, and its places here and in the index.
 pub(crate) fn filter_bytes(filter: &str) -> u64 {
     2 * filter.len() as u64 + 96
 }
 
-/// What all shards see of a session, and how they reserve places in its queue.
+/// The part of a session that all shards see, and by which they reserve places in its queue.
 ///
-/// A publisher is told that its QoS 1 or 2 message was accepted before the shard of a subscriber has seen it. Its shard
-/// therefore reserves a place first: what is on its way is counted here until the subscriber's shard has taken it, and is never
-/// more than there is room for.
+/// A publisher's QoS 1 or 2 message is acknowledged before the shard of a subscriber has seen it. Its shard therefore reserves
+/// a place first: messages on their way are counted here until the subscriber's shard has taken them, and are never more than
+/// there is room for.
 #[derive(Debug)]
 pub(crate) struct SessionState {
     /// Whether it has a connection.
     pub(crate) connected: AtomicBool,
-    /// Whether its queue is over half full; then a shared subscription looks for somebody else.
+    /// Whether its queue is over half full; then a shared subscription chooses another member.
     pub(crate) behind: AtomicBool,
-    /// Whose it is: other shards, too, ask the rules whether it may have a message before they ask it for a place.
+    /// Its identity: other shards, too, ask the rules whether it may have a message before they ask it for a place.
     identity: RwLock<Arc<Identity>>,
     /// Whether it takes no QoS 1 or 2 message until half of its queue is gone, unless their policy lets it drop some.
     full: AtomicBool,
     /// In whose share counts what waits for it, if that is in any.
     pub(crate) account: RwLock<Option<Arc<Account>>>,
-    /// What happens to QoS 1 and 2 messages whose topic says nothing else ([`Overflow`]).
+    /// The policy for QoS 1 and 2 messages whose topic has none of its own ([`Overflow`]).
     overflow: AtomicU8,
     /// Whether it was full and away for so long that its oldest messages go, whatever their policy says.
     is_idle: AtomicBool,
@@ -106,7 +106,7 @@ pub(crate) struct SessionState {
     coming_bytes: AtomicI64,
 }
 
-/// What became of a place in a session's queue that another shard asked for.
+/// The answer to another shard that asked for a place in a session's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     /// There is one.
@@ -135,7 +135,7 @@ impl SessionState {
         }
     }
 
-    /// Whose it is.
+    /// Its identity.
     pub(crate) fn identity(&self) -> Arc<Identity> {
         self.identity.read().expect("no panic while it is set").clone()
     }
@@ -160,7 +160,7 @@ impl SessionState {
         self.full.load(Ordering::Acquire)
     }
 
-    /// Notes that it is full, or is no longer; what it was before.
+    /// Records that it is full, or is no longer; returns the former value.
     pub(crate) fn set_full(&self, is_full: bool) -> bool {
         self.full.swap(is_full, Ordering::AcqRel)
     }
@@ -169,7 +169,7 @@ impl SessionState {
         self.overflow.store(overflow as u8, Ordering::Relaxed);
     }
 
-    /// What happens to QoS 1 and 2 messages of a topic with that exception.
+    /// The policy for QoS 1 and 2 messages of a topic with that exception.
     pub(crate) fn overflow(&self, exception: Option<Overflow>) -> Overflow {
         if self.is_idle.load(Ordering::Acquire) {
             return Overflow::DropOldest;
@@ -203,7 +203,7 @@ impl SessionState {
         reserved
     }
 
-    /// Whether its own shard has a place for a message of its own, beside what is on its way from others.
+    /// Whether its own shard has a place for a message of its own, in addition to those on their way from others.
     #[inline]
     pub(crate) fn admit(&self, exception: Option<Overflow>, bytes: u64) -> Reserved {
         let (messages, coming_bytes) = self.coming();
@@ -263,11 +263,11 @@ pub(crate) struct Session {
     pub(crate) allowed_by: Option<u64>,
     /// In whose share it counts, with what waits for it.
     pub(crate) account: Option<Arc<Account>>,
-    /// Whether it counts there as one that nobody is connected to.
+    /// Whether it counts there as one without a connection.
     pub(crate) is_left_behind: bool,
     pub(crate) config: Arc<SessionConfig>,
     pub(crate) version: Version,
-    /// How long it outlives its connection; none for ever.
+    /// How long it outlives its connection; none forever.
     pub(crate) expiry: Option<Duration>,
     pub(crate) connection: Option<Key>,
     /// By filter, whose text the index shares.
@@ -284,7 +284,7 @@ pub(crate) struct Session {
     pub(crate) state: Arc<SessionState>,
     /// A will that waits for its delay, and when that ends.
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
-    /// When it ends, if nobody comes.
+    /// When it ends, if no client comes.
     pub(crate) ends_at: Option<Instant>,
     /// Since when it has no connection, if it has none.
     pub(crate) away_since: Option<Instant>,
@@ -292,7 +292,7 @@ pub(crate) struct Session {
     pub(crate) idles_at: Option<Instant>,
     /// It was full and away for so long that its oldest messages go.
     pub(crate) is_idle: bool,
-    /// That is so since its identity had its share, and until somebody connects or nothing waits.
+    /// That is so since its identity had its share, and until a client connects or nothing waits.
     pub(crate) gives_way: bool,
     /// When it is looked at whether something of its queue has expired.
     pub(crate) lapses_at: Option<Instant>,
@@ -304,7 +304,7 @@ pub(crate) struct Session {
     pub(crate) window: (u16, u64),
     /// The disk did not take what it was to give back, and has taken nothing of it since.
     pub(crate) cannot_spill: bool,
-    /// What it could give back when its shard last took note of it.
+    /// The bytes that it could release when its shard last recorded them.
     pub(crate) noted_gives: u64,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
@@ -454,7 +454,8 @@ impl Session {
         self.state.is_full() || !self.blocks.is_empty()
     }
 
-    /// Notes that it was full and away for so long that its oldest messages go, or that this is over; what it was before.
+    /// Records that it was full and away for so long that its oldest messages go, or that this is over; returns the
+    /// former value.
     pub(crate) fn set_idle(&mut self, is_idle: bool) -> bool {
         self.state.is_idle.store(is_idle, Ordering::Release);
         let was_idle = std::mem::replace(&mut self.is_idle, is_idle);
@@ -483,7 +484,7 @@ impl Session {
         }
     }
 
-    /// Notes how much may come from other shards: what the queue has room for, and what goes past an empty one.
+    /// Records how much may come from other shards: the free room of the queue, and the allowance past an empty one.
     pub(crate) fn note_room(&self) {
         let is_empty = self.queue.is_empty();
         let (messages, bytes) = if is_empty { self.window } else { (0, 0) };
@@ -500,8 +501,8 @@ impl Session {
         state.waits.store(!is_empty, Ordering::Release);
     }
 
-    /// Bytes of memory that it could give back for others: what may be dropped or go to disk, or all that waits if it ends with
-    /// its connection.
+    /// Bytes of memory that it could release for others: messages that may be dropped or go to disk, or all that wait if it
+    /// ends with its connection.
     pub(crate) fn gives(&self) -> u64 {
         if self.is_idle || self.connection.is_some() && !self.is_kept() {
             self.queue.bytes()
@@ -521,7 +522,7 @@ impl Session {
     }
 }
 
-/// Whether rules let somebody be sent messages of a topic.
+/// Whether the rules allow an identity to receive messages of a topic.
 pub(crate) fn may_receive(authorize: &dyn Authorize, who: &Identity, topic: &str) -> bool {
     authorize.decide(who, Action::Receive, Target::Topic(topic)).allow
 }

@@ -1,4 +1,4 @@
-//! What all shards of a node see.
+//! The state that all shards of a node see.
 
 use std::{
     collections::HashSet,
@@ -14,6 +14,7 @@ use tidegate_message::{Authorize, Identity, Instant};
 
 use crate::{
     accounts::{Account, Accounts},
+    blocked_publishers::BlockedPublishers,
     broker::{SessionReport, Statistics},
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
@@ -22,7 +23,6 @@ use crate::{
     routes::Routes,
     segments::Segments,
     session::SessionState,
-    waits::Waits,
 };
 
 /// Retained messages that have expired and make room for one at once.
@@ -44,20 +44,20 @@ pub struct Shared {
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     retained_sequence: AtomicU64,
-    /// Topics by which parts of this program have told the state of its own bridges.
+    /// Topics at which parts of this program have published the state of its own bridges.
     own_states: RwLock<HashSet<Arc<str>>>,
     /// Shards whose journal takes nothing more.
     failing_journals: AtomicUsize,
     sessions: AtomicUsize,
     connections: AtomicU64,
     connections_peak: AtomicU64,
-    waits: Mutex<Waits>,
+    blocked_publishers: Mutex<BlockedPublishers>,
     /// Sessions that are full.
     full: AtomicUsize,
     /// By shard, the most that one of its sessions could give back of the budget, about, and whether it was asked to.
     gives: Box<[(AtomicU64, AtomicBool)]>,
     hasher: RandomState,
-    /// Of the budget, what packets may take that have not arrived whole: somebody may announce much and send nothing.
+    /// The part of the budget for packets that have not arrived whole: a client may announce much and send nothing.
     receiving: Budget,
     segments: Segments,
     statistics: Mutex<Vec<Statistics>>,
@@ -67,7 +67,7 @@ pub struct Shared {
     began: Instant,
 }
 
-/// What somebody beside the broker counts.
+/// Counts of another part of the node.
 pub(crate) struct Told {
     /// Stands before its names in `$SYS/broker/`, with a slash.
     pub(crate) prefix: String,
@@ -76,7 +76,7 @@ pub(crate) struct Told {
     pub(crate) names: Vec<&'static str>,
 }
 
-/// Each count with its name; none once nobody counts any more.
+/// Each count with its name; none once the counting part is gone.
 type Counts = dyn Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync;
 
 impl fmt::Debug for Told {
@@ -86,7 +86,7 @@ impl fmt::Debug for Told {
 }
 
 impl Told {
-    /// Asks for the counts; none if nobody counts any more.
+    /// Asks for the counts; none if the counting part is gone.
     pub(crate) fn ask(&mut self) -> Option<Vec<(&'static str, u64)>> {
         let counts = (self.counts)()?;
         self.names = counts.iter().map(|(name, _)| *name).collect();
@@ -94,7 +94,7 @@ impl Told {
     }
 }
 
-/// What came of a message that was to be retained.
+/// The outcome of retaining a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
     /// It is retained now, or what was is forgotten.
@@ -103,7 +103,7 @@ pub(crate) enum Retention {
     Unchanged,
     /// There are as many as may be.
     Refused,
-    /// Whoever publishes it has its share of them, or of memory.
+    /// Its publisher has used up its share of them, or of memory.
     OverShare,
 }
 
@@ -121,8 +121,8 @@ impl Shared {
         Self::placed(config, shards, authorize, now, RandomState::new())
     }
 
-    /// The same, where `placement` says which client lives on which shard. By chance is best: nobody then can choose names
-    /// that are all of one shard.
+    /// The same, where `placement` says which client lives on which shard. Placement by chance is best: clients then
+    /// cannot choose names that are all of one shard.
     ///
     /// # Panics
     /// As [`Shared::new`].
@@ -155,7 +155,7 @@ impl Shared {
             sessions: AtomicUsize::new(0),
             connections: AtomicU64::new(0),
             connections_peak: AtomicU64::new(0),
-            waits: Mutex::default(),
+            blocked_publishers: Mutex::default(),
             full: AtomicUsize::new(0),
             gives: (0..shards).map(|_| Default::default()).collect(),
             hasher: placement,
@@ -183,12 +183,13 @@ impl Shared {
         &self.budget
     }
 
-    /// Whether the state of one of this program's own bridges is told by that topic.
+    /// Whether that topic carries the state of one of this program's own bridges.
     pub(crate) fn is_own_state(&self, topic: &str) -> bool {
         self.own_states.read().expect("no panic while a topic is noted").contains(topic)
     }
 
-    /// The state of one of this program's own bridges is told by that topic from now on, whoever was let publish to it before.
+    /// Records that the topic carries the state of one of this program's own bridges from now on, whatever publishers were
+    /// allowed before.
     pub(crate) fn note_own_state(&self, topic: &Arc<str>) {
         let mut states = self.own_states.write().expect("no panic while a topic is noted");
         if states.insert(topic.clone()) {
@@ -213,7 +214,7 @@ impl Shared {
         self.accounts.allow_bytes(account, is_connected, bytes, used, limit)
     }
 
-    /// Whether `account` may hold `bytes` more, which are charged already, to nobody.
+    /// Whether `account` may hold `bytes` more, which are charged already, but to no account.
     pub(crate) fn share_holds(&self, account: &Account, is_connected: bool, bytes: u64) -> bool {
         let (used, limit) = (self.budget.used(), self.budget.limit());
         let used = used.saturating_sub(bytes);
@@ -288,7 +289,7 @@ impl Shared {
         self.began
     }
 
-    /// What all shards counted, as of their last report.
+    /// The counts of all shards, as of their last report.
     pub fn statistics(&self) -> Statistics {
         let all = self.statistics.lock().expect("no panic while it is held");
         all.iter().fold(Statistics::default(), |sum, one| sum.plus(one))
@@ -329,11 +330,11 @@ impl Shared {
     }
 
     /// Publishers that are not read from, and why.
-    pub(crate) fn waits(&self) -> MutexGuard<'_, Waits> {
-        self.waits.lock().expect("no panic while it is held")
+    pub(crate) fn blocked_publishers(&self) -> MutexGuard<'_, BlockedPublishers> {
+        self.blocked_publishers.lock().expect("no panic while it is held")
     }
 
-    /// Whether some session is full: what most messages ask, at the cost of one load.
+    /// Whether some session is full: asked for most messages, at the cost of one load.
     #[inline]
     pub(crate) fn some_full(&self) -> bool {
         self.full.load(Ordering::Acquire) > 0
@@ -363,7 +364,7 @@ impl Shared {
         self.full.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What one session of that shard could give back at most, about.
+    /// The most that one session of that shard could release, about.
     pub(crate) fn gives(&self, shard: usize) -> u64 {
         self.gives[shard].0.load(Ordering::Relaxed)
     }
@@ -387,7 +388,7 @@ impl Shared {
         &self.receiving
     }
 
-    /// How often there was no memory for somebody.
+    /// How often memory was refused.
     pub(crate) fn refusals(&self) -> u64 {
         self.budget.refused() + self.receiving.refused()
     }
@@ -426,7 +427,7 @@ impl Shared {
         self.told.lock().expect("no panic while it is held")
     }
 
-    /// The retained message of a topic that has not expired, or `None`. Whether somebody may see it is for the caller to ask.
+    /// The retained message of a topic that has not expired, or `None`. The caller checks whether the client may see it.
     pub fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
         let message = self.retained().get(topic).map(|kept| kept.message.clone());
         message.filter(|message| !message.is_expired(now))
@@ -488,7 +489,7 @@ impl Shared {
     pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> Retention {
         let mut retained = self.retained();
         let is_known = retained.get(topic).is_some();
-        // What has expired has no place, whenever its timer comes. Its memory is given back after the lock.
+        // An expired message has no place, whenever its timer comes. Its memory is given back after the lock.
         let mut expired = Vec::new();
         if let Some(kept) = kept.as_ref().filter(|_| !is_known)
             && retained.len() >= self.config.retained_max
@@ -518,13 +519,13 @@ impl Shared {
         retention
     }
 
-    /// Whether whoever publishes `kept` may have it retained in the place of `former`; `count` are retained now.
+    /// Whether the publisher of `kept` may have it retained in the place of `former`; `count` are retained now.
     fn share_retains(&self, kept: &Kept, former: Option<&Kept>, count: usize) -> bool {
         let Some(account) = &kept.account else { return true };
         let is_own =
             |former: &&Kept| former.account.as_ref().is_some_and(|a| Arc::ptr_eq(a, account));
         let bytes = kept.message.charged();
-        // What it takes the place of goes.
+        // The message that it replaces goes.
         let more = match former.filter(is_own) {
             Some(former) => bytes.saturating_sub(former.message.charged()),
             None => {

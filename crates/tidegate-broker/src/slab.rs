@@ -22,7 +22,7 @@ pub struct Key {
     pub use_count: u32,
 }
 
-/// Uses of a slot that can be told apart.
+/// Uses of a slot that can be distinguished.
 pub(crate) const USES: u32 = 1 << 24;
 
 impl<T> Default for Slab<T> {

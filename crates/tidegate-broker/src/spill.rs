@@ -6,10 +6,10 @@
 //!         Broker::handle_fetched ◀────┴── Spill::read, answered later
 //! ```
 //!
-//! A message is written once, however many subscribers wait for it, and stays on disk until none does. Who waits keeps his place:
-//! only the payload is elsewhere. What is here outlives nothing: after the process it is the journal that has what was promised.
+//! A message is written once, however many subscribers wait for it, and stays on disk until none does. A waiting session keeps
+//! its place: only the payload is elsewhere. Nothing here outlives the process: promised messages are in the journal.
 //!
-//! Always true: a message that is said to be on disk was written whole; a place is given back once, when nobody refers to it.
+//! Always true: a message recorded as on disk was written whole; a place is given back once, when nothing refers to it.
 
 pub mod simulated;
 
@@ -75,14 +75,14 @@ pub struct Wanted {
     pub(crate) messages: Vec<Arc<Spilled>>,
 }
 
-/// What was read of messages that were wanted, one result for each in order.
+/// The results of reading messages, one for each in order.
 pub type Answers = Vec<Result<Bytes, SpillError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantedBy {
     /// A class of a session's queue: whether it is the large one.
     Queue(SessionKey, bool),
-    /// The journal, to write them anew.
+    /// The journal, to write them again.
     Checkpoint,
 }
 
@@ -104,7 +104,7 @@ pub enum SpillError {
         "the messages that wait on disk take all of the {limit} bytes that mqtt.spill_bytes gives them"
     )]
     Bound {
-        /// What they may take.
+        /// The limit on their bytes.
         limit: u64,
     },
     /// The disk has no room.
@@ -116,7 +116,7 @@ pub enum SpillError {
 }
 
 impl SpillError {
-    /// What the system said.
+    /// From the system's error.
     pub fn of(error: std::io::Error) -> Self {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let is_full = matches!(error.kind(), StorageFull | QuotaExceeded);
@@ -138,19 +138,19 @@ pub(crate) struct Spilled {
     pub(crate) topic: Arc<str>,
     pub(crate) expires: Option<Instant>,
     pub(crate) payload_bytes: usize,
-    /// What it takes from the budget in memory.
+    /// Its charge to the budget in memory.
     pub(crate) charged: u64,
     place: Place,
     /// It could not be read.
     is_lost: AtomicBool,
-    /// Whoever fetched it first shares it with the others.
+    /// The session that fetched it first shares it with the others.
     in_memory: Mutex<Weak<Message>>,
     disk: Arc<dyn Spill>,
     _charge: Charge,
 }
 
 impl Spilled {
-    /// The message, if somebody has it in memory.
+    /// The message, if it is in memory.
     pub(crate) fn in_memory(&self) -> Option<Arc<Message>> {
         self.shared().upgrade()
     }
@@ -176,7 +176,7 @@ impl Spilled {
         self.expires.is_some_and(|at| at <= now)
     }
 
-    /// What is on disk.
+    /// The payload on disk.
     #[cfg(test)]
     pub(crate) fn payload_on_disk(&self) -> Vec<u8> {
         let bytes = self.disk.read_now(self.place).expect("it is there");
@@ -202,7 +202,7 @@ impl Spilled {
             publisher: None,
         };
         let message = message.hold_charged(charge);
-        // What is on disk already is not written again.
+        // A message on disk already is not written again.
         let known = message.spilled.set(self.clone());
         debug_assert!(known.is_ok(), "it was just made");
         *self.shared() = Arc::downgrade(&message);
@@ -227,7 +227,7 @@ pub(crate) struct Spilling {
     pub(crate) counts: SpillCounts,
 }
 
-/// What a shard has counted of messages on disk.
+/// A shard's counts of messages on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpillCounts {
     /// Written, each once however many wait for it.
@@ -246,8 +246,8 @@ impl Spilling {
         }
     }
 
-    /// Whether the node's memory is so full that what may wait on disk goes there: what is left is for those who may not, and
-    /// for what is on its way.
+    /// Whether the node's memory is so full that messages that may wait on disk go there: the rest is for those that may not,
+    /// and for those on their way.
     pub(crate) fn is_called_for(&self) -> bool {
         self.budget.used() > self.budget.limit() / 4 * 3
     }
@@ -285,7 +285,7 @@ impl Spilling {
         self.scratch.clear();
         Record::Message(StoredMessage::from(&**message)).encode(&mut self.scratch);
         let place = disk.write(&self.scratch, &message.payload)?;
-        // What it frees is more.
+        // It frees more than that.
         let charge = self.budget.charge_beyond(SPILLED_BYTES);
         let spilled = Spilled {
             topic: message.topic.clone(),

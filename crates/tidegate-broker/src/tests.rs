@@ -76,7 +76,7 @@ pub(crate) struct World {
     pub(crate) hold_peers: bool,
     /// Where messages wait that find no room in memory.
     pub(crate) disk: Arc<SimulatedSpill>,
-    /// What may be held beyond the budget: places on disk, and a message for each who has more there.
+    /// Bytes that may be held beyond the budget: places on disk, and a message for each session that has more there.
     pub(crate) beyond: u64,
 }
 
@@ -112,7 +112,7 @@ struct Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct At(usize);
 
-/// What a client received.
+/// A packet that a client received.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Got {
     Published(Delivery),
@@ -430,12 +430,12 @@ impl World {
         self.clients[at.0].disconnected.as_ref().map(|packet| packet.reason)
     }
 
-    /// What the shell was last asked of an authentication.
+    /// The last authentication that the shell was asked for.
     pub(crate) fn asked(&mut self, at: At) -> Auth {
         self.clients[at.0].asked.pop().expect("a step of an authentication")
     }
 
-    /// What the shell answers to it.
+    /// The shell's answer to it.
     pub(crate) fn authenticated(&mut self, at: At, answer: AuthAnswer) {
         let client = &self.clients[at.0];
         self.shards[client.shard].authenticated(client.key.expect("it is open"), answer);
@@ -628,13 +628,13 @@ impl World {
         for topic in topics {
             self.shared.retain(&topic, None);
         }
-        assert_eq!(self.shared.budget().used(), 0, "bytes that nobody gives back");
+        assert_eq!(self.shared.budget().used(), 0, "bytes that were not given back");
         let held = self.shared.heaviest_identities(usize::MAX);
-        assert_eq!(held, [], "what is still counted for identities");
-        assert_eq!(self.disk.bytes(), 0, "messages on disk that nobody waits for");
+        assert_eq!(held, [], "bytes still counted for identities");
+        assert_eq!(self.disk.bytes(), 0, "messages on disk without a session");
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
         assert!(!self.shared.some_full(), "sessions that are full and gone");
-        assert!(self.shared.waits().is_empty(), "publishers that wait for nobody");
+        assert!(self.shared.blocked_publishers().is_empty(), "publishers that wait for no session");
         if self.shared.config().sys_interval.is_zero() {
             // The longest expiry of what was retained.
             self.advance(Duration::from_secs(u32::MAX.into()));
@@ -780,7 +780,7 @@ impl World {
                 }
             }
             Output::Auth(key, auth) => {
-                let at = self.at(shard, key).expect("nobody is asked for a closed connection");
+                let at = self.at(shard, key).expect("a closed connection gets no request");
                 self.clients[at].asked.push(*auth);
             }
         }

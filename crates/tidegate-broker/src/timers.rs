@@ -6,7 +6,7 @@ use tidegate_message::Instant;
 
 use crate::slab::Key;
 
-/// What is looked at. Whoever sets one notes when, and cancels it when what it is about ends: peers can make timers that are
+/// The work of a timer. The setter of one notes when, and cancels it when its subject ends: peers can make timers that are
 /// due in days as fast as they can connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
@@ -18,17 +18,17 @@ pub(crate) enum Timer {
     SessionEnd(Key),
     /// A will's delay ends.
     Will(Key),
-    /// Nobody has fetched for long what waits for a session that is full.
+    /// A session that is full has not fetched its messages for long.
     Idle(Key),
-    /// What waits for a session expires.
+    /// Messages of a session expire.
     Lapse(Key),
-    /// What a session has left that has ended goes to others.
+    /// The messages of an ended session go to others.
     HandOn(Key),
     /// Retained messages expire.
     Retained,
     /// `$SYS`.
     Sys,
-    /// The journal is written anew, or tried again.
+    /// The journal is written again, or tried again.
     Journal,
 }
 

@@ -29,7 +29,8 @@ type ConfigurationStub = ConfigurationClient<InterceptedService<Channel, Shown>>
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// How often in a row a broken connection is tried again before the call fails; 0 tries once. A
-    /// subscription that receives an event starts counting anew. Default 20, about a minute and a half.
+    /// subscription that receives an event starts counting from zero. Default 20, about a minute and a
+    /// half.
     pub max_reconnects: u32,
     /// Wait before the first new try; doubles with each, up to `backoff_max`. Default 100 ms.
     pub backoff: Duration,
@@ -139,7 +140,7 @@ impl Client {
         Ok(Self { stub, sessions, configuration, options, server: answer.into_inner().into() })
     }
 
-    /// What the node said of itself.
+    /// The node's description of itself.
     pub fn server(&self) -> &ServerInfo {
         &self.server
     }

@@ -1,4 +1,4 @@
-//! Who a client is, and whom it trusts.
+//! A client's identity, and the authorities that it trusts.
 
 use std::{fmt, fs, path::Path};
 
@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 
 use crate::ApiError;
 
-/// What a client shows, and the authority that its servers are signed by.
+/// A client's proof of identity, and the authority that signed its servers' certificates.
 ///
-/// A certificate with its key, which `tidegate init` makes, or a token, or a user name with its password; what is shown with
-/// each call counts before the certificate.
+/// A certificate with its key, which `tidegate init` makes, or a token, or a user name with its password; a proof that is
+/// sent with each call counts before the certificate.
 #[derive(Clone)]
 pub struct Credentials {
     authority: Vec<u8>,
@@ -39,7 +39,7 @@ impl Credentials {
         }
     }
 
-    /// Whom to trust, from its PEM text, and nothing to show yet.
+    /// The authority to trust, from its PEM text, and no proof of identity yet.
     pub fn from_authority(authority: impl Into<Vec<u8>>) -> Self {
         Self {
             authority: authority.into(),
@@ -111,7 +111,7 @@ impl Credentials {
         self
     }
 
-    /// What each call carries.
+    /// The credentials that each call carries.
     pub(crate) fn shown(&self) -> Shown {
         Shown(self.authorization.clone())
     }

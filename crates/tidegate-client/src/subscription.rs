@@ -24,11 +24,11 @@ use crate::{
 
 /// The events of one subscription, as a stream that ends after [`Event::Ended`] or an error.
 ///
-/// What the camera does not serve is known only after the first round trip to it, and so is an error of the
-/// stream: [`Code::LIMIT_REACHED`] if it has as many transfers as it serves, [`Code::TABLE_MISSING`] if it
-/// cannot make out which table is meant.
+/// A value that the camera does not serve is known only after the first round trip to it, and is then an
+/// error of the stream: [`Code::LIMIT_REACHED`] if it has as many transfers as it serves,
+/// [`Code::TABLE_MISSING`] if it cannot make out which table is meant.
 ///
-/// When the connection breaks, the subscription is made anew, up to
+/// When the connection breaks, the subscription is made again, up to
 /// [`max_reconnects`](crate::ConnectOptions::max_reconnects) tries in a row; the application sees
 /// [`Event::CameraOffline`] and [`Event::CameraOnline`] around it. A frame or marker that was delivered is
 /// never delivered again. A subscription that asked for the past or for `every` frame resumes behind the
@@ -72,7 +72,7 @@ impl Subscription {
         lock(&self.shared).id
     }
 
-    /// What is asked of every frame now.
+    /// The current demand on every frame.
     pub fn demand(&self) -> Demand {
         lock(&self.shared).demand
     }
@@ -122,13 +122,13 @@ impl std::fmt::Debug for Subscription {
 }
 
 fn lock(shared: &Mutex<Started>) -> std::sync::MutexGuard<'_, Started> {
-    // Plain values are whole at any time, whoever panicked.
+    // Plain values are whole at any time, even if a holder panicked.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 type Wire = Streaming<proto::SubscribeResponse>;
 
-/// What the stream keeps between two events.
+/// The state of the stream between two events.
 struct Run {
     client: Client,
     request: SubscribeRequest,

@@ -28,7 +28,7 @@ const FLAG_COLUMNS: u8 = 1;
 const FLAG_ZSTD: u8 = 2;
 const FLAG_GOES_ON: u8 = 4;
 
-/// What a batch says of itself.
+/// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which life of the encoder it belongs to: state never outlives an epoch.
@@ -271,7 +271,7 @@ impl std::fmt::Debug for Unpacker {
     }
 }
 
-/// Largest window of a zstd frame, as a power of two: what a peer can make the decoder hold.
+/// Largest window of a zstd frame, as a power of two: a bound on the decoder's memory against any peer.
 const WINDOW_LOG_MAX: u32 = 23;
 
 impl Unpacker {

@@ -1,6 +1,6 @@
 //! The scheme of the paper: static and dynamic regions of bytes, for messages of fixed layout.
 //!
-//! Oliveira and Gavrilovska, "In-Network Compression for Accelerating IoT Analytics at Scale", section IV. It is here beside
+//! Oliveira and Gavrilovska, "In-Network Compression for Accelerating IoT Analytics at Scale", section IV. It stands next to
 //! [`crate::Encoder`] for comparison, and for fixed binary layouts, where copying from fixed offsets is all there is to do.
 //!
 //! ```text
@@ -15,15 +15,15 @@
 //! they are sent again as a *correction*. With `max_n` ≤ `max_store` all is right in the end. Above, messages that leave the store
 //! before a comparison stay wrong if they had changed, and are counted as lost.
 //!
-//! What the paper leaves open is decided here so: regions with the smallest gaps between them are joined until there are 16; a topic
-//! whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before the
-//! comparison is found as well.
+//! Points that the paper leaves open are decided so: regions with the smallest gaps between them are joined until there are 16; a
+//! topic whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before
+//! the comparison is found as well.
 //!
-//! One thing departs from the paper, where a change "resets the metadata for the given topic" and the process starts over: here what was
-//! known to be dynamic stays so after a static byte has changed, and the message that goes out in full is all that learning takes. To begin
-//! anew with five sends most messages of decimals in full for ever: each new digit undoes what was learned of the others.
-//! [`ComprexConfig::forgets`] does as the paper says. What stays is forgotten where it costs much: bytes that were the same in many comparisons
-//! become static again if regions then are shorter by a quarter of the message, so that one odd message does not spoil its topic.
+//! One thing departs from the paper, where a change "resets the metadata for the given topic" and the process starts over: here what was known
+//! to be dynamic stays so after a static byte has changed, and the message that goes out in full is all that learning takes. To begin again
+//! with five sends most messages of decimals in full forever: each new digit undoes what was learned of the others. [`ComprexConfig::forgets`]
+//! does as the paper says. Retained knowledge is forgotten where it costs much: bytes that were the same in many comparisons become static
+//! again if regions then are shorter by a quarter of the message, so that one odd message does not spoil its topic.
 //!
 //! Always true: every message comes out with its topic and, where the topic is kept, its number within it; after [`ComprexEncoder::settle`] and its
 //! corrections each is the message that went in, but for those that are counted as lost.
@@ -46,7 +46,7 @@ const REGIONS_MAX: usize = 16;
 /// Stands in the place of a key where a message is in full.
 const FULL: u32 = u32::MAX;
 
-/// Stands in the place of a key where regions are told.
+/// Stands in the place of a key where regions are sent.
 const REGIONS: u32 = u32::MAX - 1;
 
 /// Stands in the place of a key where a message is in full whose topic neither end keeps.

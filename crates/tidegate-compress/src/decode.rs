@@ -1,4 +1,4 @@
-//! From batches to messages. What a batch looks like is said in `encode.rs` and `batch.rs`.
+//! From batches to messages. The format of a batch is described in `encode.rs` and `batch.rs`.
 
 pub use self::decoded::Decoded;
 use self::{
@@ -21,7 +21,7 @@ mod decoded;
 mod row;
 mod schemas;
 
-/// What a decoder holds at most. A peer that sends more gets an error.
+/// Limits of a decoder's memory. A peer that sends more gets an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecoderConfig {
     /// Most topics; 2²⁰.
@@ -300,7 +300,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// What a batch named that broke off is not what the encoder thinks. Of schemas that were there before, it says all again.
+    /// Entries named by a batch that broke off differ from what the encoder assumes. Of schemas that were there before, it
+    /// says all again.
     fn forget_touched(&mut self) {
         while let Some(number) = self.touched.pop() {
             self.undefine(number);
@@ -410,7 +411,7 @@ pub enum DecodeError {
     #[error("the body cannot be decompressed")]
     Zstd,
     /// Its zstd frame began in a batch that this decoder does not have.
-    #[error("the body goes on from a zstd frame that is not known")]
+    #[error("the body continues a zstd frame that is not known")]
     NoFrame,
     /// It names a topic that was not defined.
     #[error("topic number {number} is not known")]
@@ -419,12 +420,12 @@ pub enum DecodeError {
         number: u32,
     },
     /// A record of it makes no sense.
-    #[error("the batch has {what} that makes no sense")]
+    #[error("the batch has {what} that is invalid")]
     Record {
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// What came out is not what went in.
+    /// The output differs from the input.
     #[error("the messages are not those that were sent: their checksum or their number differs")]
     Mismatch,
 }

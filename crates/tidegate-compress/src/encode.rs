@@ -3,15 +3,16 @@
 //! # A body
 //!
 //! A body is a row of records. Each begins with `varint(zigzag(number - (last number + 1)) << 1 | special)`, where `number` is that
-//! of a topic. What is not special is the topic's next message, changed from its last:
+//! of a topic. A record that is not special is the topic's next message, changed from its last:
 //!
 //! ```text
 //!  a payload that is cut:   mask of the schema's slots, a token for each bit that is set, in the order of fields
 //!  an opaque payload:       varint bytes in common at the beginning, varint at the end, varint length of the rest, the rest
 //! ```
 //!
-//! A special record goes on with one byte, [`Special`]. A token is `varint(zigzag(difference))` of two numbers, never zero; or zero,
-//! `varint(length)` and the text, where the prediction is a number and the field is not; or the latter two alone, where it is not.
+//! A special record continues with one byte, [`Special`]. A token is `varint(zigzag(difference))` of two numbers, never zero; or
+//! zero, `varint(length)` and the text, where the prediction is a number and the field is not; or the latter two alone, where it is
+//! not.
 //!
 //! # Columns
 //!
@@ -59,7 +60,7 @@ pub(crate) const OPAQUE: u16 = 0;
 pub struct Message<'a> {
     /// Topic, at most 65,535 bytes.
     pub topic: &'a [u8],
-    /// What else belongs to the message and seldom changes from one to the next of a topic, in a form of the caller's own; at most
+    /// Other properties of the message that seldom change from one to the next of a topic, in a form of the caller's own; at most
     /// 65,535 bytes.
     pub attributes: &'a [u8],
     /// Payload, at most [`PAYLOAD_BYTES_MAX`] bytes.
@@ -135,7 +136,7 @@ pub struct Encoder {
     scratch: Scratch,
 }
 
-/// What an encoder has done since it was made.
+/// Counts of an encoder since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages that were sent as changes.
@@ -176,7 +177,7 @@ impl Encoder {
         }
     }
 
-    /// From now on holds at most that many bytes of state: what is more is forgotten with the next message.
+    /// From now on holds at most that many bytes of state: the excess is forgotten with the next message.
     pub fn limit_state(&mut self, bytes_max: u64) {
         self.config.state_bytes_max = bytes_max;
     }
@@ -218,9 +219,9 @@ impl Encoder {
         Ok(())
     }
 
-    /// Undefines what is vacant. As long as the decoder has room for all that it may hold, this fills half a batch at most, and goes on
-    /// in the next; after that only the message that comes is left room for. So it is once schemas may change under their numbers: what
-    /// is vacant at the decoder may be cut by what they were.
+    /// Undefines what is vacant. As long as the decoder has room for all that it may hold, this fills half a batch at most, and
+    /// continues in the next; after that only the new message is left room for. So it is once schemas may change under their numbers: a
+    /// vacant topic at the decoder may still be cut by their old meaning.
     fn put_vacant(&mut self, message: &Message<'_>) {
         let has_room = self.schemas.len() < SCHEMAS_MAX
             && self.topics.state_bytes() + self.vacant_bytes_max <= self.config.state_bytes_max;
@@ -302,7 +303,7 @@ impl Encoder {
                 }
                 Row::Reshaped => return self.define_again(number, message, false),
                 Row::Slotless(field) => {
-                    // With no room for another slot, what changes there is told by a definition.
+                    // With no room for another slot, a change there is sent as a definition.
                     if !self.add_slot(number, field, message.payload) {
                         return self.define_again(number, message, false);
                     }
@@ -312,8 +313,8 @@ impl Encoder {
     }
 
     fn evict_to(&mut self, state_bytes: u64) {
-        // Beside a message that leaves no room for more, its length is what the decoder lets its state be over the limit: what is left
-        // goes with the next.
+        // For a message that leaves no room for more, its length is how far the decoder lets its state exceed the limit: the rest goes
+        // with the next.
         while self.topics.state_bytes() > state_bytes && self.body_bytes() < BODY_BYTES_MAX - 16 {
             if !self.evict() {
                 return;
@@ -417,7 +418,7 @@ impl Encoder {
             return Err(ResumeError::Sequence { asked: sequence, next: self.sequence });
         }
         self.topics.undefine_since(sequence);
-        // What was vacant and not yet said may be there beside what has come since.
+        // Topics that were vacant and not yet reported may be there in addition to newer ones.
         self.vacant_bytes_max += self.state_bytes_peak;
         self.topics.undefined(&mut self.vacant);
         self.sequence = sequence;
@@ -478,7 +479,7 @@ impl Encoder {
         self.topics.memory_bytes()
     }
 
-    /// What was done since the encoder was made.
+    /// Counts since the encoder was made.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -510,7 +511,7 @@ pub enum EncodeError {
     Full,
 }
 
-/// Why an encoder cannot go on where a decoder is.
+/// Why an encoder cannot continue from the state of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResumeError {
     /// The decoder has another epoch.

@@ -23,8 +23,8 @@ pub(crate) const NUMBER: u8 = u8::MAX - 2 * DIGITS_MAX as u8 - 1;
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = size_of::<i64>();
 
-/// Most that codes and data may take beyond the payload as text: what its lengths might take, so that a packed topic needs no more memory
-/// than is counted for one that is not.
+/// Most bytes that codes and data may take beyond the payload as text: as many as its lengths might take, so that a packed topic needs no
+/// more memory than is counted for one that is not.
 const BEYOND_TEXT_BYTES_MAX: usize = LENS_MAX;
 
 /// Whether a payload is short enough when it is packed.
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_is_unpacked(
+        fn packed_payloads_are_unpacked(
             fields in proptest::collection::vec(("-?[0-9]{1,3}(\\.[0-9]{1,2})?|[a-z]{0,3}", 0u8..4), 1..45),
         ) {
             let payload = fields.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(",");

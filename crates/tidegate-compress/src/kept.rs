@@ -1,4 +1,4 @@
-//! What is kept of a topic: its name, its attributes and its last payload, in one block of memory.
+//! The stored state of a topic: its name, its attributes and its last payload, in one block of memory.
 //!
 //! ```text
 //!  | topic | attributes | lengths of fields or codes | last payload, as text or packed | room |
@@ -6,7 +6,8 @@
 
 use crate::form::{self, Form, LENS_MAX};
 
-/// What a kept topic counts beyond its bytes, on both sides and on every machine, so that both come to the same sum.
+/// Bytes that a kept topic counts beyond its own, on both sides and on every machine, so that both come to the same
+/// sum.
 pub(crate) const OVERHEAD_BYTES: u64 = 64;
 
 /// Most that a topic counts beyond its name, attributes and payload.
@@ -151,7 +152,7 @@ impl Kept {
     /// Takes the topic's next payload.
     pub(crate) fn set(&mut self, form: Form<'_>) {
         let end = self.name_len() + form.lens.len() + form.data.len();
-        // A payload that was long once does not keep its room for ever.
+        // A payload that was long once does not keep its room forever.
         if end > self.block.len() || self.block.len() > 2 * end + 4 * BLOCK_STEP {
             self.resize(end);
         }
@@ -175,7 +176,7 @@ impl Kept {
         self.block = other;
     }
 
-    /// What it counts against a limit of state: its bytes and [`OVERHEAD_BYTES`].
+    /// Its cost against a limit of state: its bytes and [`OVERHEAD_BYTES`].
     #[inline]
     pub(crate) fn cost(&self) -> u64 {
         OVERHEAD_BYTES

@@ -25,14 +25,14 @@ pub enum Layout {
     Line,
     /// Fields of fixed widths, without separators. A payload of another length is opaque.
     Binary(Vec<BinaryField>),
-    /// One piece: what it has in common with the topic's last payload at its beginning and end is left out.
+    /// One piece: bytes shared with the topic's last payload at its beginning and end are left out.
     Opaque,
 }
 
 /// A field of a binary payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BinaryField {
-    /// What its bytes mean.
+    /// The meaning of its bytes.
     pub kind: BinaryKind,
     /// Bytes: 1 to 8 of an integer, 4 or 8 of a float, 1 to 255 of others.
     pub width: u8,
@@ -40,7 +40,7 @@ pub struct BinaryField {
     pub big_endian: bool,
 }
 
-/// What the bytes of a binary field mean.
+/// How the bytes of a binary field are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BinaryKind {
     /// An integer without sign.
@@ -53,7 +53,7 @@ pub enum BinaryKind {
     Bytes,
 }
 
-/// How payloads of one shape are cut: what a [`Layout`] comes to for one payload.
+/// How payloads of one shape are cut: the result of a [`Layout`] for one payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Cut {
     /// One separator between two fields, and none before the first or after the last.
@@ -200,7 +200,7 @@ impl Cut {
         }
     }
 
-    /// What a field's numbers look like before any was seen; `None` for text, where two values are needed to tell.
+    /// The format of a field's numbers before any was seen; `None` for text, where two values are needed to know.
     pub(crate) fn numeral(&self, field: usize) -> Option<Numeral> {
         match self {
             Self::Binary(fields) => Some(Numeral::Binary(fields[field])),
@@ -224,7 +224,7 @@ pub(crate) fn field_len(payload: &[u8], begin: usize, first: u64, separators: u6
         }
         len = at - begin;
     }
-    // What stands above the payload's end may look like a separator.
+    // Bytes beyond the payload's end may look like a separator.
     len.min(payload.len() - begin)
 }
 
@@ -265,7 +265,7 @@ impl Numeral {
         }
     }
 
-    /// Writes `value` at the beginning of `out`; returns how many bytes it takes. What is beyond them is of no meaning.
+    /// Writes `value` at the beginning of `out`; returns how many bytes it takes. Bytes beyond them have no meaning.
     #[inline]
     pub(crate) fn print(self, value: i64, out: &mut [u8; TEXT_MAX]) -> usize {
         match self {

@@ -18,12 +18,12 @@
 //!
 //! # Always true
 //!
-//! - What comes out of [`Decoder::decode`] is what went into [`Encoder::push`], in the same order, or an error: a checksum over the
-//!   messages says so.
+//! - The output of [`Decoder::decode`] equals the input of [`Encoder::push`], in the same order, or is an error: a checksum over
+//!   the messages ensures it.
 //! - No bytes make a decoder panic, or take more memory than its limits, those of one batch and some 40 MB for schemas.
 //! - State follows from the epoch and its batches alone, so two ends that have the same batches have the same state. An end that has
-//!   lost batches says which one it expects; what they changed is defined again, and nothing else. One that has lost topics can
-//!   say of which shard, which is then defined again.
+//!   lost batches says which one it expects; the state that they changed is defined again, and nothing else. One that has lost
+//!   topics can say of which shard, which is then defined again.
 
 pub mod comprex;
 
@@ -65,7 +65,7 @@ pub const MESSAGES_MAX: u32 = 65_536;
 /// Bytes of messages at which a batch takes no more; one message alone may have more.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Most bytes of the body of a batch before compression: of messages, and of what is said beside them.
+/// Most bytes of the body of a batch before compression: of messages and their control records.
 pub const BODY_BYTES_MAX: usize = 17 << 20;
 
 /// Into how many parts the numbers of topics fall, one of which can be reset alone.

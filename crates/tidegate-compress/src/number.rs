@@ -2,7 +2,7 @@
 //!
 //! A text counts as a number only if printing its value gives the text again, byte for byte. `1.10` does so with two fixed
 //! decimals, and not with decimals from which zeros are trimmed; `007`, `0x10`, `1e309`, `NaN`, `-0` and numbers of more
-//! than [`DIGITS_MAX`] digits never do. What is no number is carried as it stands.
+//! than [`DIGITS_MAX`] digits never do. A text that is not such a number is sent as it stands.
 
 /// Most digits of a number, decimals among them: each such number, and the difference of two, fits 64 bits.
 pub(crate) const DIGITS_MAX: usize = 18;
@@ -40,7 +40,7 @@ impl Format {
         }
     }
 
-    /// The value of the lowest `len` bytes of `text`, at most [`WORD`]. What is above them is of no meaning.
+    /// The value of the lowest `len` bytes of `text`, at most [`WORD`]. Bytes above them have no meaning.
     ///
     /// All digits at once and without a branch: of the numbers of one field, how many digits each has is hard to foresee.
     #[inline(always)] // In a row of numbers, what is the same for all is then found once.
@@ -57,7 +57,7 @@ impl Format {
         let has_point = u64::from(found != 0);
         let whole = u64::from(found.trailing_zeros() / 8).min(unsigned);
         let given = unsigned.wrapping_sub(whole).wrapping_sub(has_point);
-        // What stands after the point moves up into its place.
+        // Digits after the point move up into its place.
         let digits = values & before | values >> 8 & !before;
         let decimals = u64::from(self.decimals);
         if whole.wrapping_add(decimals) > WORD as u64 {
@@ -90,7 +90,7 @@ impl Format {
         let (after, before) = (u64::from_le_bytes(*after), u64::from_le_bytes(*before));
         let decimals = usize::from(self.decimals);
         let is_point = (after >> (8 * (7 - decimals))) as u8 == b'.';
-        // What stands before the point moves up into its place; what stands before the number is none of it.
+        // Digits before the point move up into its place; bytes before the number are no part of it.
         let lower = LOWEST[8 - decimals];
         let unused = WORD - whole - decimals;
         let digits = ((after & !lower | before & lower) ^ ZEROS) & !LOWEST[unused];
@@ -137,7 +137,7 @@ impl Format {
         is_canonical.then_some(if negative { value.wrapping_neg() } else { value })
     }
 
-    /// Writes `value` at the beginning of `out`; returns how many bytes it takes. What is beyond them is of no meaning.
+    /// Writes `value` at the beginning of `out`; returns how many bytes it takes. Bytes beyond them have no meaning.
     #[inline]
     pub(crate) fn print(self, value: i64, out: &mut [u8; TEXT_MAX]) -> usize {
         let magnitude = value.unsigned_abs();
@@ -201,7 +201,7 @@ impl Format {
         let text = digits | ZEROS;
         let sign = usize::from(negative);
         let point = sign.wrapping_add(8u32.wrapping_sub(decimals).wrapping_sub(lead) as usize);
-        // The lengths are below 16; that this is said spares their comparison with the end.
+        // The lengths are below 16; stating that avoids their comparison with the end.
         let mut put =
             |at: usize, word: u64| out[at % 16..][..8].copy_from_slice(&word.to_le_bytes());
         put(0, u64::from(b'-'));
@@ -238,7 +238,7 @@ impl Format {
     }
 }
 
-/// What a text that is a decimal number in some format looks like.
+/// The format of a text that is a decimal number.
 struct Shape {
     whole: usize,
     decimals: usize,
@@ -255,7 +255,7 @@ impl Shape {
     }
 }
 
-/// What stands in a text of digits with at most one sign before them and one point among them.
+/// The parts of a text of digits with at most one sign before them and one point among them.
 struct Digits {
     negative: bool,
     /// All digits as one number.
@@ -477,7 +477,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_a_number_prints_as_it_was(text in "-?[0-9]{1,20}(\\.[0-9]{0,19})?", decimals in 0u8..=18, trimmed: bool) {
+        fn numbers_print_as_they_were(text in "-?[0-9]{1,20}(\\.[0-9]{0,19})?", decimals in 0u8..=18, trimmed: bool) {
             let format = format(decimals, trimmed);
             if let Some(value) = format.parse(text.as_bytes()) {
                 prop_assert_eq!(printed(format, value), text);
@@ -485,7 +485,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_is_a_number(value in -999_999_999_999_999_999i64..=999_999_999_999_999_999, decimals in 0u8..=17, trimmed: bool) {
+        fn printed_values_are_numbers(value in -999_999_999_999_999_999i64..=999_999_999_999_999_999, decimals in 0u8..=17, trimmed: bool) {
             let format = format(decimals, trimmed);
             let text = printed(format, value);
             prop_assert_eq!(format.parse(text.as_bytes()), Some(value), "{}", text);
@@ -516,7 +516,7 @@ mod tests {
         }
 
         #[test]
-        fn what_follows_a_text_does_not_matter(text in "-?[0-9]{1,3}\\.?[0-9]{0,3}", after: [u8; 8], decimals in 0u8..=4, trimmed: bool) {
+        fn bytes_after_a_text_do_not_matter(text in "-?[0-9]{1,3}\\.?[0-9]{0,3}", after: [u8; 8], decimals in 0u8..=4, trimmed: bool) {
             let format = format(decimals, trimmed);
             let mut both = text.clone().into_bytes();
             both.extend_from_slice(&after);

@@ -1,7 +1,7 @@
 //! Which predictor would have cost least, found by looking at a few messages of a schema.
 //!
-//! One message of every [`PERIOD`] is compared with the one before it and with its topic's last: what would each predictor have cost? The
-//! decoder is told of a change by a record, so it needs to know nothing of this.
+//! One message of every [`PERIOD`] is compared with the one before it and with its topic's last: what would each predictor have cost? A
+//! change is sent to the decoder as a record, so it needs to know nothing of this.
 
 use crate::{
     schema::{Predictor, Schema},
@@ -20,7 +20,7 @@ const LOOKS: u32 = 8;
 /// Bytes for each four looks that another predictor must save.
 const MARGIN: u32 = 1;
 
-/// What was seen of a schema's slots.
+/// Observations of a schema's slots.
 #[derive(Debug)]
 pub(crate) struct Probe {
     messages: u32,
@@ -37,7 +37,7 @@ impl Default for Probe {
     }
 }
 
-/// What was seen of a slot.
+/// Observations of a slot.
 #[derive(Debug, Default)]
 struct Seen {
     /// In the message before the one that is looked at: the text, its value, and what it changed by.
@@ -160,7 +160,7 @@ impl Probe {
                 better = Some((number as u8, best));
                 (seen.costs, seen.looks, seen.is_settled) = ([0; 3], 0, false);
             } else if seen.looks >= 8 * LOOKS {
-                // What was is worth less than what is.
+                // Older observations count for less than newer ones.
                 seen.costs = seen.costs.map(|cost| cost / 2);
                 seen.looks /= 2;
                 seen.is_settled = true;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_looked_at_less_and_changes_all_the_same() {
+    fn settled_slots_are_looked_at_less_and_change_all_the_same() {
         let mut schema = Schema::new(Cut::Csv(b','), vec![0, 0].into());
         let numeral = Numeral::Decimal(Format { decimals: 0, trimmed: false });
         schema.set_slot(0, numeral, Predictor::Hold);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_in_the_message_before_is_not_compared() {
+    fn fields_missing_in_the_message_before_are_not_compared() {
         let (mut schema, mut probe) = numbers(2, 1);
         show_noise(&mut probe, &schema, 0..100_000);
         while probe.messages % PERIOD_MAX != PERIOD {

@@ -1,4 +1,5 @@
-//! What topics whose payloads are cut alike have in common: which fields change, how they are predicted, how their numbers look.
+//! The common properties of topics whose payloads are cut alike: which fields change, how they are predicted, how their numbers
+//! are written.
 //!
 //! Encoder and decoder each hold one [`Schema`] for each shape, and change it by the same records, in the same order. A field that
 //! never changed has no *slot*: it costs nothing, not even a bit. A slot is a bit in the mask of each row, and a token where the
@@ -31,7 +32,7 @@ const STREAM_BYTES_MAX: usize = 32;
 /// No slot, where a slot's number is asked for.
 pub(crate) const NO_SLOT: u8 = u8::MAX;
 
-/// What the payloads of one shape have in common.
+/// The common properties of payloads of one shape.
 #[derive(Clone, Debug)]
 pub(crate) struct Schema {
     pub(crate) cut: Cut,
@@ -62,12 +63,13 @@ pub(crate) struct Schema {
     pub(crate) topics: u32,
 }
 
-/// How many of the decimal slots that hold are told of, as seen in one row of many. Each end has its own; the other sees nothing of it.
+/// The share of the decimal slots that tokens are sent for, as seen in one row of many. Each end has its own; the other sees nothing of
+/// it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Density {
     rows: u32,
     looks: u32,
-    /// Slots that were told of, and all there were.
+    /// Slots with a token, and all there were.
     told: u32,
     slots: u32,
     /// Payloads that were no better for being packed.
@@ -120,11 +122,11 @@ pub(crate) struct Slot {
     pub(crate) predictor: Predictor,
     /// The field in the last message of any topic, for [`Predictor::Stream`].
     pub(crate) last: Last,
-    /// What the field last changed by in any topic, for [`Predictor::Step`].
+    /// The last change of the field in any topic, for [`Predictor::Step`].
     pub(crate) step: i64,
 }
 
-/// What a field is expected to be.
+/// How the next value of a field is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Predictor {
     Hold,
@@ -231,7 +233,7 @@ impl Schema {
         self.density.is_high
     }
 
-    /// Notes which slots were told of.
+    /// Records which slots had a token.
     #[inline]
     pub(crate) fn note_mask(&mut self, mask: u64) {
         self.density.rows = self.density.rows.wrapping_add(1);
@@ -241,14 +243,14 @@ impl Schema {
         }
     }
 
-    /// Notes that a payload could not be packed, or one that was packed went on as text.
+    /// Records that a payload could not be packed, or one that was packed is text from now on.
     pub(crate) fn note_miss(&mut self) {
         self.density.miss();
     }
 
     /// Sets what the slot of `field` is, which may be new.
     ///
-    /// What was learned of it is forgotten: predictions begin anew on both sides.
+    /// Its statistics are forgotten: predictions start over on both sides.
     pub(crate) fn set_slot(&mut self, field: u8, numeral: Numeral, predictor: Predictor) {
         let last = Last::default();
         let slot = Slot { field, numeral, rank: NO_SLOT, predictor, last, step: 0 };
@@ -349,7 +351,7 @@ impl Slot {
         self.predictor == Predictor::Stream && self.last.text() == Some(new)
     }
 
-    /// What a field is expected to be whose text was `old` in the topic's last message.
+    /// The prediction for a field whose text was `old` in the topic's last message.
     #[inline]
     pub(crate) fn predict<'a>(&'a self, old: &'a [u8]) -> Prediction<'a> {
         match self.predictor {
@@ -367,7 +369,7 @@ impl Slot {
         }
     }
 
-    /// What a field is expected to be whose value was `old` in the topic's last message; `None` if it is a text.
+    /// The prediction for a field whose value was `old` in the topic's last message; `None` if it is a text.
     #[inline]
     pub(crate) fn predict_number(&self, old: i64) -> Option<i64> {
         match self.predictor {
@@ -378,7 +380,7 @@ impl Slot {
         }
     }
 
-    /// Notes that the value went from `old` to `new`, which was told or was as predicted.
+    /// Records that the value went from `old` to `new`, sent as a token or as predicted.
     #[inline]
     pub(crate) fn note_number(&mut self, old: i64, new: i64, is_told: bool) {
         match self.predictor {
@@ -409,7 +411,7 @@ impl Slot {
     }
 }
 
-/// What a field is expected to be.
+/// The predicted value of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prediction<'a> {
     /// As text; `None` if it must be printed from its value.

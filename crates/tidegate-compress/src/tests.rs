@@ -1,4 +1,4 @@
-//! What comes out is what went in, whatever happens in between.
+//! The output equals the input, whatever happens in between.
 
 use proptest::prelude::*;
 use tidegate_load::sensors::{Form, Generator, Workload};

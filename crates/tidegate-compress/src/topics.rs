@@ -35,7 +35,7 @@ const WAITING: u8 = 8;
 const INDEX_MIN: usize = 64;
 
 impl Topics {
-    /// None. `seed` should be hard to guess, so that nobody can choose topics that fall on one place.
+    /// None. `seed` should be hard to guess, so that a sender cannot choose topics that fall on one place.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             index: vec![0; INDEX_MIN].into(),
@@ -52,7 +52,7 @@ impl Topics {
         self.entries.len() - self.free.len()
     }
 
-    /// What they count against the limit of state.
+    /// Their cost against the limit of state.
     pub(crate) fn state_bytes(&self) -> u64 {
         self.state_bytes
     }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_goes_first() {
+    fn unused_topics_go_first() {
         let mut topics = Topics::new(1);
         let numbers = ["a", "b", "c"].map(|topic| insert(&mut topics, topic, 1));
         topics.evict(2).expect("all have had their second chance");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_batch_used_stays() {
+    fn topics_of_this_batch_stay() {
         let mut topics = Topics::new(1);
         insert(&mut topics, "a", 7);
         assert_eq!(topics.evict(7), None);

@@ -8,13 +8,13 @@ use crate::number::NumberError;
 /// its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad {
-    /// What is wrong.
+    /// The problem.
     pub reason: Reason,
     /// With which field, if with one.
     pub field: Option<u16>,
 }
 
-/// What is wrong with a message.
+/// Problems of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// The payload is longer than `message_bytes_max`.
@@ -104,13 +104,13 @@ impl fmt::Display for Reason {
             Self::Rows => "the payload holds more than one row",
             Self::Extension => "the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428",
             Self::Missing => "the field is missing",
-            Self::NotANumber => "the field is no decimal number",
+            Self::NotANumber => "the field is not a decimal number",
             Self::OutOfRange => "the field is too large for a 64-bit float",
-            Self::NotAnInteger => "the field is no whole number of at most 2^53; larger ones can be read as text",
-            Self::NotATime => "the field is no time",
-            Self::NotText => "the field is no UTF-8 text",
+            Self::NotAnInteger => "the field is not a whole number of at most 2^53; larger ones can be read as text",
+            Self::NotATime => "the field is not a time",
+            Self::NotText => "the field is not UTF-8 text",
             Self::Key => "the key is longer than key_bytes_max, a number of 2^53 or more, or the topic has too few levels for it",
-            Self::NoRoom => "what replaces the payload, with what the batch made before, exceeds 16 MiB",
+            Self::NoRoom => "the new payload, with the other output of the batch, exceeds 16 MiB",
             Self::Future => "the time lies further ahead of this node's clock than ahead_max",
         })
     }

@@ -27,7 +27,7 @@ pub(crate) struct Batch {
     pub(crate) alive: Rows,
     /// Where each message's state begins, in words.
     pub(crate) states: [u32; BATCH_MAX],
-    /// What is wrong with each message.
+    /// The problem of each message, if any.
     pub(crate) bad: [Option<Bad>; BATCH_MAX],
     /// Whether something is wrong with any.
     pub(crate) any_bad: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Text {
     pub(crate) place: Place,
 }
 
-/// What a text is a part of.
+/// The place of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     #[default]
@@ -242,8 +242,8 @@ impl Rows {
         self.count
     }
 
-    /// The row behind the last one. What works on each row by itself may as well work on all before it: what is written to a row that
-    /// is not among these is not read, and loops over all are loops for vectors.
+    /// The row behind the last one. An operation on each row by itself may as well work on all before it: values written to a row
+    /// that is not among these are not read, and loops over all are loops for vectors.
     pub(crate) fn end(&self) -> usize {
         self.as_slice().last().map_or(0, |row| usize::from(*row) + 1)
     }

@@ -57,7 +57,7 @@ impl Flow {
 struct Compiler<'a> {
     spec: &'a Spec,
     models: &'a Models,
-    /// What is being looked at.
+    /// The place being checked.
     place: Place,
     /// The fields that are known so far.
     columns: Vec<(String, Column)>,
@@ -65,7 +65,7 @@ struct Compiler<'a> {
     texts: usize,
     /// Text of tables and classes.
     fixed: Vec<u8>,
-    /// What the state so far comes to.
+    /// The bytes of state so far.
     state_bytes: u64,
     /// Columns of times that windows go by, with the place of their field.
     clocks: Vec<(usize, u16)>,
@@ -483,8 +483,8 @@ fn endings(steps: &[Step], key: &Key) -> (Vec<Ending>, usize) {
     if is_settled { (endings, from) } else { (Vec::new(), from) }
 }
 
-/// What a description says, in a number that stays the same from version to version: the hash of its JSON, with names in order and
-/// without what is not said.
+/// A description as a number that stays the same from version to version: the hash of its JSON, with names in order and without
+/// defaults.
 fn fingerprint(spec: &impl Serialize) -> u64 {
     hash::bytes(0, canonical(spec).as_bytes())
 }
@@ -525,7 +525,7 @@ fn write_canonical(value: &Value, out: &mut String) {
 mod tests {
     use super::*;
 
-    /// State that was kept under these goes on under these: a change of any of them loses state at an update.
+    /// State that was kept under these is found under these: a change of any of them loses state at an update.
     #[test]
     fn descriptions_have_the_fingerprints_of_before() {
         for (step, expected) in [

@@ -52,7 +52,7 @@ pub struct Flow {
     pub(crate) ahead_max: f64,
     /// None where no operator keeps state.
     pub(crate) keys: Option<Keys>,
-    /// What last good numbers are kept of: columns, and where in the state.
+    /// The columns whose last good numbers are kept, and their places in the state.
     pub(crate) mended: Vec<(usize, usize)>,
     pub(crate) steps: Vec<Step>,
     /// The first step that needs state; all of them need it where last good numbers are kept.
@@ -67,11 +67,11 @@ pub struct Flow {
     pub(crate) batch: Box<Batch>,
     pub(crate) probes: Box<Probes>,
     pub(crate) stats: Stats,
-    /// Nanoseconds that the wall clock is ahead of what the flow is told as `now`.
+    /// Nanoseconds that the wall clock is ahead of the flow's `now`.
     pub(crate) wall_ahead: i64,
 }
 
-/// What state is kept for.
+/// The key that state is kept by.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
     Topic,
@@ -81,7 +81,7 @@ pub(crate) enum Key {
     None,
 }
 
-/// What state a flow keeps.
+/// The state that a flow keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// None: any instance may run any message.
@@ -98,14 +98,14 @@ pub(crate) struct Step {
     pub(crate) kernel: Kernel,
     /// For people: its number, from 1, and kernel.
     pub(crate) name: String,
-    /// What its state depends on.
+    /// A number of all that its state depends on.
     pub(crate) fingerprint: u64,
     /// Where in a key's state its words are.
     pub(crate) at: usize,
     pub(crate) words: usize,
 }
 
-/// What a flow has counted since it was compiled.
+/// Counts of a flow since it was compiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Messages that came.
@@ -133,7 +133,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// What two instances of one flow have counted.
+    /// The sums of the counts of two instances of one flow.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         for (sum, count) in self.bad.iter_mut().zip(other.bad) {
@@ -174,7 +174,7 @@ impl Flow {
         self.parser.fields.get(usize::from(field)).map(|field| field.name.as_str())
     }
 
-    /// What it has counted.
+    /// The counts so far.
     pub fn stats(&self) -> Stats {
         let keys = self.keys.as_ref();
         Stats {
@@ -185,7 +185,7 @@ impl Flow {
         }
     }
 
-    /// Handles messages of its topics, in order; what came of them is in `output`, whose old contents are gone.
+    /// Handles messages of its topics, in order; the results are in `output`, whose old contents are gone.
     ///
     /// Topics are taken to be its own: [`Flow::matches`] is for the caller to ask, once for a topic.
     pub fn run(&mut self, now: Instant, messages: &[Message<'_>], output: &mut Output) {
@@ -195,8 +195,8 @@ impl Flow {
         }
     }
 
-    /// Says by how many nanoseconds the wall clock is ahead of what the flow is told as `now`, which never jumps: `{now}` and what a
-    /// device may call the future go by the wall clock, windows and keys by `now`. 0 until it is said.
+    /// Sets by how many nanoseconds the wall clock is ahead of the flow's `now`, which never jumps: `{now}` and a device's limit for
+    /// the future go by the wall clock, windows and keys by `now`. 0 until it is said.
     pub fn set_wall_ahead(&mut self, nanos: i64) {
         self.wall_ahead = nanos;
     }
@@ -218,7 +218,7 @@ impl Flow {
     }
 
     /// Does what time does without messages, for `count` places of the table: keys that expired are forgotten, and windows of time
-    /// that are over say their result. What comes of that is in `output`, whose old contents are gone; it descends from no message:
+    /// that are over say their result. The results are in `output`, whose old contents are gone; they descend from no message:
     /// [`Emission::from`](crate::Emission::from) counts the rows that time made.
     ///
     /// Such a result is a row of its own: its key is there, what operators know of it, and no field of a message.
@@ -355,7 +355,7 @@ impl Flow {
         }
     }
 
-    /// What state it keeps.
+    /// The state that it keeps.
     pub fn state(&self) -> State {
         let is_shared = self.steps.iter().any(|step| !step.kernel.shared_words().is_empty());
         match (&self.keys, &self.key) {
@@ -424,7 +424,7 @@ impl Flow {
 
     /// Reads messages, and asks for the state of those that can be read or mended.
     ///
-    /// Tile after tile, each step of one long enough before the next: what memory is asked for comes while another tile is read.
+    /// Tile after tile, each step of one long enough before the next: prefetched memory arrives while another tile is read.
     fn read(&mut self, now: Instant, messages: &[Message<'_>]) {
         let now = float_seconds(self.wall(now));
         let mends = self.bad == BadPolicy::LastGood;
@@ -700,7 +700,7 @@ fn join_levels(topic: &str, levels: &[u32], scratch: &mut Vec<u8>) -> Option<Tex
     Some(Text::new(Place::Scratch, start, scratch.len() - start))
 }
 
-/// What stands behind the first `count` levels.
+/// The part after the first `count` levels.
 fn after_levels(topic: &str, count: u32) -> Option<&str> {
     let mut rest = topic;
     for _ in 0..count {

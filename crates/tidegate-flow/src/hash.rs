@@ -2,8 +2,8 @@
 //!
 //! Words of 8 bytes, little-endian, the last one filled up with zeros, are mixed in one after the other, and the length goes into the
 //! beginning. Of sketches it is fixed, since snapshots hold them. Of the texts of keys the words are also multiplied with a secret,
-//! which nobody may know who chooses keys: texts that fall together whatever is mixed in before them would make one place of the
-//! table hold them all.
+//! unknown to those who choose keys: texts that fall together whatever is mixed in before them would make one place of the table hold
+//! them all.
 
 const MULTIPLIER: u64 = 0xff51_afd7_ed55_8ccd;
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -24,8 +24,8 @@ pub(crate) fn text(seed: u64, bytes: &[u8]) -> u64 {
     })
 }
 
-/// The hash of a value that a sketch or filter counts. Without a seed it is the fixed one of [`bytes`]; with one, nobody who does not
-/// know it can choose values that fall together.
+/// The hash of a value that a sketch or filter counts. Without a seed it is the fixed one of [`bytes`]; with one, values that fall
+/// together cannot be chosen without knowing it.
 #[inline]
 pub(crate) fn value(seed: u64, value: &[u8]) -> u64 {
     if seed == 0 { bytes(0, value) } else { text(seed, value) }

@@ -3,7 +3,7 @@
 //! Which operator it is, is asked once for a batch. State is words of the row's key: floats by their bits, counts as they are.
 //!
 //! Always true: an operator writes to no column but its own (interpolation fills in its input); any words that a snapshot may bring
-//! are state that it can go on from.
+//! are state that it can continue from.
 
 mod aggregate;
 mod annotate;
@@ -83,7 +83,7 @@ impl Ending {
     }
 }
 
-/// What an operator works on.
+/// The data that an operator works on.
 pub(crate) struct Context<'a, 'm> {
     pub(crate) now: Instant,
     /// The same by the wall clock.
@@ -166,8 +166,8 @@ impl Kernel {
         }
     }
 
-    /// Runs over rows that stand for time alone: what would take a message for one, or makes up values, is left out. `is_behind`:
-    /// whether it stands behind the first window.
+    /// Runs over rows that stand for time alone: operators that would take one for a message, or make up values, are left out.
+    /// `is_behind`: whether it stands behind the first window.
     pub(crate) fn run_silence(&mut self, is_behind: bool, context: &mut Context<'_, '_>) {
         match self {
             Self::Interpolate(_) | Self::Replace(_) => {}
@@ -200,7 +200,7 @@ impl Kernel {
         }
     }
 
-    /// Adds to it what [`Kernel::shared_words`] were of an operator that was told the same, as many words as there are.
+    /// Adds the [`Kernel::shared_words`] of an operator with the same description, as many words as there are.
     pub(crate) fn take_up_shared(&mut self, words: &[u64]) {
         if let Self::Bloom(kernel) = self {
             kernel.take_up(words);

@@ -11,11 +11,11 @@
 //! they are looked at, blocks as soon as their number is. A line of slots is one miss, and is looked at in one go: where in it a key
 //! stands, no processor can guess. Half empty, one in a thousand keys stands in another line than its own. Both vectors are allocated
 //! whole at the start, as zeros that the kernel backs with (large) pages when they are first written, so that nothing is ever moved or
-//! hashed anew.
+//! hashed again.
 //!
 //! Always true: an occupied block has exactly one slot, no slot names a free block; a group of slots is full if a key went by it; a
-//! block that a row of the batch at hand resolved to is not given to another key; keys are told apart by all their bytes, not by their
-//! hash.
+//! block that a row of the batch at hand resolved to is not given to another key; keys are distinguished by all their bytes, not by
+//! their hash.
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -39,7 +39,7 @@ pub(crate) const KEY_BYTES_MAX: usize = 4096;
 /// Words of a block before the state: identity and meta, and the key where it is text.
 const NUMBER_HEADER: usize = 2;
 const TEXT_HEADER: usize = 8;
-/// Bytes of a text key that lie in its block. What is longer is kept apart.
+/// Bytes of a text key that lie in its block. Longer keys are kept apart.
 const INLINE_BYTES: usize = (TEXT_HEADER - NUMBER_HEADER) * 8;
 const LINE_BYTES: usize = 64;
 /// Words of a cache line.
@@ -163,7 +163,8 @@ impl Keys {
         Self::slot_count(capacity) as u64 * size_of::<u32>() as u64
     }
 
-    /// Bytes beside its block that a key of text may take: those that do not fit the block, where they are kept, what the allocator adds.
+    /// Bytes outside its block that a key of text may take: those that do not fit the block, where they are kept, and the allocator's
+    /// overhead.
     pub(crate) fn long_bytes(key_bytes_max: usize) -> u64 {
         let beside = size_of::<Box<[u8]>>() + size_of::<u32>() + 16;
         if key_bytes_max > INLINE_BYTES { (key_bytes_max + beside) as u64 } else { 0 }
@@ -374,7 +375,7 @@ impl Keys {
         }
     }
 
-    /// Marks a block as used now, and returns where its state begins; what has expired begins anew.
+    /// Marks a block as used now, and returns where its state begins; expired state starts over.
     #[inline]
     fn touch(&mut self, block: u32, now: u32) -> u32 {
         let base = self.base(block);
@@ -456,7 +457,7 @@ impl Keys {
         block
     }
 
-    /// Goes round as the hand of a clock: what was touched since it last came by is passed over once. At most a batch of blocks is
+    /// Goes round as the hand of a clock: blocks touched since it last came by are passed over once. At most a batch of blocks is
     /// held by this batch, and there are more, so it ends in its second round.
     fn least_used(&mut self) -> u32 {
         loop {
@@ -483,7 +484,7 @@ impl Keys {
             let block = if self.sweep < self.used { self.sweep } else { 0 };
             self.sweep = block + 1;
             let at = self.base(block) + 1;
-            // What the next call looks at.
+            // Prefetches the blocks that the next call looks at.
             memory::prefetch_many(&self.words, at + count as usize * self.stride);
             let meta = self.words[at];
             if meta & META_OCCUPIED == 0 {
@@ -535,7 +536,7 @@ impl Keys {
     fn gone_by(&self, hole: usize) -> Option<usize> {
         let mask = self.slots.len() / GROUP - 1;
         let group = hole / GROUP;
-        // Nobody goes by a group that has room beside the hole.
+        // No key goes past a group that has another free slot.
         if self.group(group).iter().filter(|slot| **slot == 0).count() > 1 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What goes into a flow and what comes out.
+//! The input and the output of a flow.
 
 use std::ops::Range;
 
@@ -13,7 +13,8 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
 }
 
-/// What became of a batch of messages. Reused from batch to batch: nothing is allocated once its buffers are large enough.
+/// The results for a batch of messages. Reused from batch to batch: nothing is allocated once its buffers are large
+/// enough.
 #[derive(Debug, Default)]
 pub struct Output {
     verdicts: Vec<Made>,
@@ -24,12 +25,12 @@ pub struct Output {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What is done with a message.
+/// The verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// It goes on as it came.
+    /// It continues unchanged.
     Pass,
-    /// It goes on with this payload.
+    /// It continues with this payload.
     Replace(&'a [u8]),
     /// It goes no further.
     Drop,
@@ -94,7 +95,7 @@ impl Output {
         Self::default()
     }
 
-    /// What is done with each message of the batch, in order.
+    /// The verdict on each message of the batch, in order.
     pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
         self.verdicts.iter().map(|made| match *made {
             Made::PASS => Verdict::Pass,
@@ -103,7 +104,8 @@ impl Output {
         })
     }
 
-    /// What is published, in the order of the messages that it descends from, and for one message in the order of the steps.
+    /// The messages to publish, in the order of the messages that they descend from, and for one message in the order of the
+    /// steps.
     pub fn emissions(&self) -> impl ExactSizeIterator<Item = Emission<'_>> {
         self.emissions.iter().map(|emitted| Emission {
             from: emitted.from as usize,
@@ -180,7 +182,7 @@ impl Output {
     }
 }
 
-/// Most bytes of topics and payloads that one run makes: what is over is not published, and counted. What one part of a template adds
-/// may exceed it by the escapes of one text, which is far from what 32 bits name.
+/// Most bytes of topics and payloads that one run makes: the excess is not published, and counted. One part of a template may exceed
+/// it by the escapes of one text, which is far from the range of 32 bits.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 16 << 20;
 const _: () = assert!(OUTPUT_BYTES_MAX * 8 < u32::MAX as usize / 2);

@@ -28,7 +28,7 @@ pub const MODEL_BYTES_MAX: usize = 16 << 20;
 /// Most features of a model.
 pub const FEATURES_MAX: usize = 1024;
 
-/// What flows refer to by name.
+/// The models and tables that flows refer to by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Models {
     pub(crate) models: HashMap<String, Model>,
@@ -71,7 +71,7 @@ pub enum Model {
 /// A linear model: `intercept + Σ coefficient · feature`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearModel {
-    /// What it predicts.
+    /// The predicted quantity.
     pub target: String,
     /// The prediction where all features are 0.
     pub intercept: f64,
@@ -82,7 +82,7 @@ pub struct LinearModel {
 /// A decision tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeModel {
-    /// What it predicts.
+    /// The predicted quantity.
     pub target: String,
     /// Names of the features that nodes ask for.
     pub features: Vec<String>,
@@ -153,7 +153,7 @@ impl Model {
         text
     }
 
-    /// What it predicts.
+    /// The predicted quantity.
     pub fn target(&self) -> &str {
         match self {
             Self::Linear(model) => &model.target,
@@ -409,7 +409,7 @@ pub enum ModelError {
         node: usize,
         /// Which of its members.
         member: &'static str,
-        /// What it names.
+        /// The number found.
         found: u32,
         /// How many there are.
         bound: usize,
@@ -442,7 +442,7 @@ pub enum TableError {
         /// Columns it should have.
         expected: usize,
     },
-    /// The quotes of a value do not end, or it goes on behind them.
+    /// The quotes of a value do not end, or text follows them.
     #[error(
         "row {row} of the table: the quotes that value {value} begins with do not end with it; write a quote within as two, and one at its end"
     )]
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_may_not_hold_is_named() {
+    fn invalid_parts_of_a_model_are_named() {
         for (nodes, expected) in [
             ("[]", "the tree has no node"),
             (r#"[{"class":2}]"#, "node 0 (from 0) has class 2, and there are 2"),

@@ -1,7 +1,7 @@
 //! Decimal numbers in text, read exactly: the float nearest to what is written, or an error.
 //!
 //! Up to 15 digits fit a float's 53 bits, and so does the power of ten that they are divided by, so that one division rounds
-//! once and right. What is longer or has an exponent goes to the standard library, which is exact as well and slower.
+//! once and right. A longer number or one with an exponent goes to the standard library, which is exact as well and slower.
 
 use tidegate_sys::vector::{Work, wide};
 
@@ -124,7 +124,7 @@ pub(crate) fn word(bytes: [u8; 8], length: usize) -> Option<Decimal> {
         fraction = 7 - point;
         count -= 1;
         let before = digits & !(u64::MAX << (8 * point));
-        // What stands before the point moves up, over it.
+        // Digits before the point move up, over it.
         digits = (before << 8) | (digits & (u64::MAX << (8 * point) << 8));
     }
     if count == 0 {
@@ -144,7 +144,7 @@ pub(crate) fn word(bytes: [u8; 8], length: usize) -> Option<Decimal> {
 /// Reads the first `length` of 8 bytes of each of `words`, little-endian, as [`word`] does, into `out`: all of them, if they are plain
 /// decimals without a sign whose point stands where that of the first does. False if one is not; `out` holds nothing then.
 ///
-/// A column's numbers are mostly written alike. What is done to one is then done to each, without a question, in a loop for vectors.
+/// A column's numbers are mostly written alike. All are then handled alike, without a branch, in a loop for vectors.
 pub(crate) fn words(words: &[u64], length: usize, out: &mut [f64]) -> bool {
     wide(Words { words, length, out })
 }
@@ -188,7 +188,7 @@ impl Work for Words<'_> {
             let blanks = (others.wrapping_sub(1) & !others) & (u64::MAX >> 8);
             let text = (text & !blanks) ^ point;
             wrong |= text & point_mask;
-            // What stands before the point moves up, over it.
+            // Digits before the point move up, over it.
             let digits = ((text & before) << 8) | (text & behind);
             wrong |= (digits.wrapping_add(0x76 * ONES) | digits) & (0x80 * ONES);
             let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
@@ -337,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_the_standard_library_reads(text in "-?[0-9]{0,18}\\.?[0-9]{0,18}") {
+        fn numbers_are_read_as_by_the_standard_library(text in "-?[0-9]{0,18}\\.?[0-9]{0,18}") {
             let expected = text.parse::<f64>().ok().map(f64::to_bits);
             prop_assert_eq!(parse(text.as_bytes()).ok().map(f64::to_bits), expected);
         }

@@ -4,8 +4,8 @@
 //!  payloads ──▶ csv │ json │ senml │ cbor │ fixed ──▶ Cells of a row ──▶ columns of the batch
 //! ```
 //!
-//! Always true: whatever a payload holds, nothing here panics, recurses or allocates by what it claims; a row that is read has all
-//! its required fields, a row that is not has its reason.
+//! Always true: no payload makes this panic, recurse or allocate by its claims; a row that is read has all its required fields, a
+//! row that is not has its reason.
 
 mod cbor;
 mod csv;
@@ -25,7 +25,7 @@ use crate::{
     time,
 };
 
-/// What SenML calls the time of a record, as the source of a field.
+/// The time of a SenML record, as the source of a field.
 pub(crate) const RECORD_TIME: &str = "@time";
 
 /// A format and its fields, checked.
@@ -51,7 +51,7 @@ enum Form {
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) name: String,
-    /// What payloads call it, the usual name first.
+    /// Its names in payloads, the usual name first.
     names: Vec<Box<[u8]>>,
     pub(crate) kind: FieldKind,
     unit: TimeUnit,
@@ -193,7 +193,7 @@ struct Cells<'a, 'b> {
     set: [u64; SET_WORDS],
 }
 
-/// Fields by what payloads call them, so that a payload of ten thousand names nobody asked for costs a look each.
+/// Fields by their names in payloads, so that a payload of ten thousand unused names costs a look each.
 #[derive(Debug)]
 struct Names {
     /// A field's place from 1, or 0; open addressing, at most half full.
@@ -230,7 +230,7 @@ impl Names {
         None
     }
 
-    /// FNV-1a: byte after byte, so that two parts hash as the whole. What it collides with is fixed by the configuration.
+    /// FNV-1a: byte after byte, so that two parts hash as the whole. Its collisions are fixed by the configuration.
     fn hash(prefix: &[u8], name: &[u8]) -> usize {
         let bytes = prefix.iter().chain(name);
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -265,7 +265,7 @@ impl Cells<'_, '_> {
         found
     }
 
-    /// Gives field `index` a value; the last of several counts. What is wrong with it is kept, the first time.
+    /// Gives field `index` a value; the last of several counts. A problem with it is kept, the first time.
     fn put(&mut self, index: usize, value: Value<'_>) {
         let fields = self.fields;
         let field = &fields[index];
@@ -364,7 +364,7 @@ impl Cells<'_, '_> {
     }
 }
 
-/// Keeps what is wrong with a row. What cannot be mended outweighs what can; else the first counts.
+/// Keeps what is wrong with a row. A problem without remedy outweighs one that can be mended; else the first counts.
 fn fail(batch: &mut Batch, row: usize, reason: Reason, field: usize) {
     let is_worse =
         batch.bad[row].is_none_or(|bad| bad.reason.can_be_mended() && !reason.can_be_mended());

@@ -5,8 +5,8 @@
 //!  keys: count 4, { length 2, bytes, second of last use 4, words } │ CRC-32C of all before 4          (all little-endian)
 //! ```
 //!
-//! A key's words stand in the order of the steps. A step is known by a fingerprint of what it is told to do: state goes to the steps
-//! of a changed flow that are as they were, and the others begin anew. Where the key has changed, all do.
+//! A key's words stand in the order of the steps. A step is known by a fingerprint of its description: state goes to the steps of a
+//! changed flow that are as they were, and the others start over. Where the key has changed, all do.
 
 use tidegate_message::{Reader, Unreadable};
 
@@ -18,14 +18,14 @@ const MINOR: u16 = 0;
 /// Feature bits that must be known to be passed over; the others are optional.
 const FEATURES_REQUIRED: u32 = 0xffff_0000;
 
-/// What a snapshot brought back.
+/// The result of restoring a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Keys that have state again.
     pub keys: u64,
     /// Keys of the snapshot that have none: there are more than the flow keeps, or their key is another now.
     pub keys_left_out: u64,
-    /// Steps of this flow whose state begins anew, such as `step 3 (kalman)`, since the snapshot holds none that fits.
+    /// Steps of this flow whose state starts over, such as `step 3 (kalman)`, since the snapshot holds none that fits.
     pub began_anew: Vec<String>,
     /// Steps of the snapshot that are not in this flow: their state is dropped.
     pub dropped: usize,
@@ -127,8 +127,8 @@ impl Flow {
         end < keys.used()
     }
 
-    /// Takes up state that a flow of this name had: that of keys in place of what there is, and what Bloom filters learned beside it,
-    /// so that what their sets have gained since then stays in.
+    /// Restores state that a flow of this name had: that of keys replaces the present one, and the contents of Bloom filters are
+    /// added, so that additions since then stay.
     ///
     /// # Errors
     /// [`SnapshotError`]: the snapshot is damaged or of a later version; the state is as it was then.
@@ -334,7 +334,7 @@ impl From<Unreadable> for SnapshotError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// It is no snapshot.
-    #[error("these bytes are no snapshot of a flow")]
+    #[error("these bytes are not a snapshot of a flow")]
     Magic,
     /// It is of a later version.
     #[error(
@@ -348,10 +348,10 @@ pub enum SnapshotError {
     },
     /// It is damaged.
     #[error(
-        "the snapshot's checksum is wrong: it is damaged, and the state begins anew without it"
+        "the snapshot's checksum is wrong: it is damaged, and the state starts over without it"
     )]
     Checksum,
     /// It ends too early, or too late.
-    #[error("the snapshot's length is wrong: it is damaged, and the state begins anew without it")]
+    #[error("the snapshot's length is wrong: it is damaged, and the state starts over without it")]
     Cut,
 }

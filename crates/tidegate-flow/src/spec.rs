@@ -1,4 +1,4 @@
-//! What a flow is to do, as plain data: what a section `[flow.NAME]` of a configuration describes.
+//! The description of a flow, as plain data: the content of a section `[flow.NAME]` of a configuration.
 //!
 //! Nothing here is checked but its form; [`crate::Flow::compile`] checks the rest, and says what is wrong with its way out.
 
@@ -36,28 +36,28 @@ pub struct Spec {
     /// Its name: that of its section.
     #[serde(skip)]
     pub name: String,
-    /// Topic filters; a message is this flow's if one of them matches its topic. What the flow published, and what came of that, is
-    /// for others alone.
+    /// Topic filters; a message is this flow's if one of them matches its topic. Messages that the flow published, and messages
+    /// derived from them, are for other flows alone.
     pub topics: Vec<String>,
     /// How a payload becomes fields.
     pub parse: ParseSpec,
-    /// What state is kept for: the topic unless it is said otherwise.
+    /// The key that state is kept by: the topic unless another is given.
     #[serde(default)]
     pub key: KeySpec,
-    /// What is done with a message whose fields cannot be read: `skip` unless it is said otherwise.
+    /// The policy for a message whose fields cannot be read: `skip` unless another is given.
     #[serde(default)]
     pub bad: BadPolicy,
     /// Template of the topic of dead letters: `dead/{flow}/{topic}` unless it is said otherwise.
     #[serde(default = "dead_letter_topic")]
     pub dead_letter_topic: String,
-    /// Which messages go on to subscribers: `all` unless it is said otherwise.
+    /// Which messages reach subscribers: `all` unless another is given.
     #[serde(default)]
     pub forward: Forward,
     /// Most keys whose state is kept at a time, 1,024 to 2^28; 65,536 unless it is said otherwise. The key that was not seen
     /// for longest, roughly, makes room for a new one.
     #[serde(default = "keys_max")]
     pub keys_max: u32,
-    /// How long a key's state is kept after its last message; for ever if nothing is said. Whole seconds.
+    /// How long a key's state is kept after its last message; forever if nothing is said. Whole seconds.
     #[serde(default, deserialize_with = "units::duration_from")]
     pub expire_after: Option<Duration>,
     /// Longest key that is text, 1 to 4,096 bytes; a message with a longer one is bad. 128 unless it is said otherwise.
@@ -67,7 +67,7 @@ pub struct Spec {
     /// otherwise.
     #[serde(default = "ahead_max", deserialize_with = "units::time_from")]
     pub ahead_max: Duration,
-    /// Longest payload that is read, in bytes; what is longer is bad. 64 KiB unless it is said otherwise.
+    /// Longest payload that is read, in bytes; a longer one is bad. 64 KiB unless it is said otherwise.
     #[serde(default = "message_bytes_max", deserialize_with = "units::bytes_from")]
     pub message_bytes_max: u64,
     /// Most memory that state may take, in bytes: `keys_max` keys must fit. 1 GiB unless it is said otherwise.
@@ -76,17 +76,17 @@ pub struct Spec {
     /// The operators, in order.
     #[serde(default, rename = "step")]
     pub steps: Vec<StepSpec>,
-    /// What hashes of keys depend on beside the key. A random number that all shards of a node share keeps a sender from choosing
-    /// keys that collide.
+    /// A seed for the hashes of keys. A random number that all shards of a node share keeps a sender from choosing keys that
+    /// collide.
     #[serde(skip)]
     pub hash_seed: u64,
-    /// What hashes in sketches and Bloom filters depend on beside the value: a random number keeps a sender from choosing values that
-    /// they mistake for one another. It is part of their state, so that it must be the same after a restart. 0 is the documented hash.
+    /// A seed for the hashes in sketches and Bloom filters: a random number keeps a sender from choosing values that they mistake for
+    /// one another. It is part of their state, so that it must be the same after a restart. 0 is the documented hash.
     #[serde(skip)]
     pub sketch_seed: u64,
 }
 
-/// What a flow keeps state for.
+/// The key that a flow keeps state by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeySpec {
@@ -101,7 +101,7 @@ pub enum KeySpec {
     None,
 }
 
-/// What is done with a message whose payload or required fields cannot be read.
+/// The policy for a message whose payload or required fields cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BadPolicy {
@@ -114,7 +114,7 @@ pub enum BadPolicy {
     LastGood,
 }
 
-/// Which messages go on to subscribers.
+/// Which messages reach subscribers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forward {

@@ -1,6 +1,6 @@
 //! Topics and payloads that flows make: templates, JSON, CSV and SenML from fields.
 //!
-//! Always true: what is rendered as a topic is a valid topic name, or is not published; JSON is valid JSON, whatever the fields hold.
+//! Always true: a rendered topic is a valid topic name, or is not published; JSON is valid JSON, whatever the fields hold.
 
 use std::io::Write as _;
 
@@ -34,14 +34,14 @@ enum Part {
     Now,
 }
 
-/// What a payload is made of.
+/// The form of a payload.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Template(Template),
     Fields { format: PayloadFormat, fields: Vec<(Box<str>, Column)> },
 }
 
-/// What a template is filled from.
+/// The values to fill a template from.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) batch: &'a Batch,
@@ -367,7 +367,7 @@ pub enum TemplateError {
         "{{{place}}} stands for nothing; there are {{topic}}, {{level:N}}, {{field:NAME}}, {{field:NAME:DECIMALS}}, {{flow}} and {{now}}"
     )]
     Place {
-        /// What stands between the braces.
+        /// The text between the braces.
         place: String,
     },
     /// It is a topic, and empty.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused() {
+    fn invalid_templates_are_refused() {
         let place = |place: &str| TemplateError::Place { place: place.to_owned() };
         for (template, expected) in [
             ("{", TemplateError::Brace),

@@ -92,7 +92,7 @@ pub(crate) struct OpenQuote {
     pub(crate) value: usize,
 }
 
-/// The rows of a CSV text (RFC 4180), empty lines aside. What follows an error means nothing.
+/// The rows of a CSV text (RFC 4180), empty lines aside. Rows after an error have no meaning.
 pub(crate) fn rows(csv: &str) -> impl Iterator<Item = Result<Vec<String>, OpenQuote>> {
     let mut rest = csv;
     let mut number = 0;
@@ -165,7 +165,7 @@ pub enum TrainError {
     /// A column that is asked for is not there.
     #[error("no column is called {column:?}; there are {known}")]
     Column {
-        /// What was asked for.
+        /// The column as written.
         column: String,
         /// Those that there are.
         known: String,
@@ -182,7 +182,7 @@ pub enum TrainError {
         /// Names there are.
         expected: usize,
     },
-    /// The quotes of a value do not end, or it goes on behind them.
+    /// The quotes of a value do not end, or text follows them.
     #[error(
         "row {row}: the quotes that value {value} begins with do not end with it; write a quote within as two, and one at its end"
     )]
@@ -193,7 +193,7 @@ pub enum TrainError {
         value: usize,
     },
     /// A value is no number.
-    #[error("row {row}, column {column:?}: {found:?} is no number")]
+    #[error("row {row}, column {column:?}: {found:?} is not a number")]
     Value {
         /// The row, from 1, that of the names included.
         row: usize,
@@ -225,9 +225,9 @@ pub enum TrainError {
     Setting {
         /// Which.
         key: &'static str,
-        /// What it is.
+        /// The value found.
         found: f64,
-        /// What it may be.
+        /// The allowed range.
         bounds: &'static str,
     },
     /// The numbers are too large to compute with.

@@ -50,7 +50,7 @@ impl Default for CapacityConfig {
     }
 }
 
-/// What the path is believed to carry.
+/// The estimated capacity of the path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
     /// Bytes per second of frame data.
@@ -215,7 +215,7 @@ impl Estimator {
         self.bursts.retain(|burst| burst.frame != frame);
     }
 
-    /// The link broke: what was on the way says nothing any more, and the next path may be another.
+    /// The link broke: bytes on the way are no samples any more, and the next path may be another.
     pub fn interrupted(&mut self) {
         self.bursts.clear();
         self.delay_lowest = WindowedMin::new(self.config.delay_window);

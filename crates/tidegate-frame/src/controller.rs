@@ -1,7 +1,7 @@
 //! Controllers: which knob setting the next frame gets.
 //!
-//! A controller is asked once a frame, with everything that is known at that moment, and told how frames
-//! fared. It holds no clock and does no I/O. The choice among them is [`ControllerKind`]:
+//! A controller is asked once a frame, with everything that is known at that moment, and notified how
+//! frames fared. It holds no clock and does no I/O. The choice among them is [`ControllerKind`]:
 //!
 //! | kind | decides by |
 //! |---|---|
@@ -48,7 +48,7 @@ pub trait Controller: Send {
     /// A frame arrived or was lost.
     fn observe(&mut self, now: Instant, observation: &Observation);
 
-    /// What the frame of this situation gets.
+    /// The choice for the frame of this situation.
     fn choose(&mut self, now: Instant, situation: &Situation<'_>) -> Choice;
 }
 
@@ -67,7 +67,7 @@ pub fn new(kind: ControllerKind, config: &ControllerConfig) -> Box<dyn Controlle
 pub struct Rung {
     /// The row of the table.
     pub row: u32,
-    /// What the encoder is told.
+    /// The setting for the encoder.
     pub setting: KnobSetting,
     /// Bytes the frame is predicted to have.
     pub bytes: f64,
@@ -105,11 +105,11 @@ pub struct Situation<'a> {
     pub rungs: &'a [Rung],
     /// The rung of the frame before.
     pub current: Option<usize>,
-    /// What must be kept.
+    /// The bounds to keep.
     pub bounds: Bounds,
     /// How long ago the frame was captured.
     pub elapsed: Duration,
-    /// What the path carries, once something was measured.
+    /// The capacity of the path, once something was measured.
     pub capacity: Option<Capacity>,
     /// Bytes of earlier frames that are on the way.
     pub outstanding_bytes: u64,
@@ -125,7 +125,8 @@ pub struct Situation<'a> {
     pub share: Option<f64>,
 }
 
-/// What could be had where both bounds cannot be kept: whoever asks for it has it, as long as the path carries what it carries now.
+/// Bounds that can be kept where both wanted ones cannot: a subscription to them is served, as long as the path carries what it
+/// carries now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Promise {
     /// Latency that can be kept at the accuracy and the frame rate that there are; nothing if no setting is that accurate, if frames
@@ -150,13 +151,13 @@ const LARGER: f64 = 0.02;
 /// Most that is put aside for a path that fluctuates.
 const FLUCTUATION_MAX: f64 = 0.4;
 
-/// An accuracy as it is told and asked for, in thousandths, and not above what it is.
+/// An accuracy as it is reported and asked for, in thousandths, and not above its value.
 pub(crate) fn told(accuracy: f64) -> f64 {
     (accuracy * 1e3).floor() / 1e3
 }
 
 impl Situation<'_> {
-    /// What could be had now.
+    /// The bounds that can be kept now.
     pub fn promise(&self) -> Promise {
         let Some(capacity) = self.capacity else { return Promise::default() };
         let rate = capacity.bytes_per_second;
@@ -186,7 +187,7 @@ impl Situation<'_> {
     }
 }
 
-/// What a frame gets.
+/// The choice for a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
     /// That rung; an encoding above `bytes_max` is to be done again one rung down.
@@ -202,7 +203,7 @@ pub enum Choice {
     Infeasible(Infeasible),
 }
 
-/// What could be had instead.
+/// The bounds that can be kept instead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Infeasible {
     /// The most accurate rung that keeps the latency bound, if one does.

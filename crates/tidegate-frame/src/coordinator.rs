@@ -1,4 +1,4 @@
-//! The edge node's part: what each camera of a shared medium may use, and when it should capture.
+//! The edge node's part: the share of each camera of a shared medium, and when it should capture.
 //!
 //! A camera sees the whole medium during its own burst, so five cameras that each trust what they measured
 //! over-commit it fivefold. The coordinator hears what each one measured and answers with a share. Shares
@@ -26,7 +26,8 @@ use tidegate_message::{CameraName, Instant};
 pub struct CoordinatorConfig {
     /// Part of the medium that is given out, 0 to 1. Default 0.8, the same as the senders' duty.
     pub duty: f64,
-    /// Part of the medium that batches of sensor messages may use beside the frames, 0 to 1 less `duty`. Default 0.1.
+    /// Part of the medium that batches of sensor messages may use in addition to the frames, 0 to 1 less `duty`.
+    /// Default 0.1.
     pub sensors: f64,
     /// How often shares are sent again. Default 1 s.
     pub renew: Duration,
@@ -57,7 +58,7 @@ pub struct Quality {
     pub accuracy: f64,
 }
 
-/// What happened.
+/// Events that the coordinator is given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A transfer of a camera on this medium began, with the front of its table if it is known.
@@ -67,7 +68,7 @@ pub enum Input {
         /// Its qualities, fewest bytes first; empty if unknown.
         qualities: Vec<Quality>,
     },
-    /// What a camera measured; wanted about once a second.
+    /// A camera's measurements; wanted about once a second.
     Report {
         /// The camera.
         camera: CameraName,
@@ -90,7 +91,7 @@ pub enum Input {
     },
 }
 
-/// What a camera is told.
+/// The share of a camera.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allotment {
     /// The camera.
@@ -134,8 +135,9 @@ impl Coordinator {
         Self { config, members: BTreeMap::new(), renew_at, allotments: VecDeque::new() }
     }
 
-    /// Bytes per second that all batches of sensor messages together may use beside the frames: a part of what the camera that
-    /// sees least measured, since where their senders are is not known. Without limit while no camera measures anything.
+    /// Bytes per second that all batches of sensor messages together may use in addition to the frames: a part of the smallest
+    /// capacity that a camera measured, since where their senders are is not known. Without limit while no camera measures
+    /// anything.
     pub fn sensors(&self, now: Instant) -> Option<f64> {
         let valid_for = self.config.valid_for;
         let heard = self.members.values().filter(|member| now.since(member.heard) < valid_for);
@@ -189,7 +191,7 @@ impl Coordinator {
         }
     }
 
-    /// What a camera is to be told next, if anything.
+    /// The next share to send to a camera, if any.
     pub fn poll(&mut self, now: Instant) -> Option<Allotment> {
         if now >= self.renew_at {
             self.renew_at = now + self.config.renew;
@@ -287,7 +289,7 @@ impl Coordinator {
                 };
                 let first = *first.get_or_insert(measured.arrived);
                 let period = measured.period;
-                // What arrived before the last shift took effect says nothing about it.
+                // Frames that arrived before the last shift took effect do not count.
                 let unsettled = |at: Instant| measured.arrived <= at + period * 2;
                 if member.shifted.is_some_and(unsettled) {
                     return Duration::ZERO;

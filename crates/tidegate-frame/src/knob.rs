@@ -1,4 +1,4 @@
-//! Knobs: what can be done to a JPEG frame to make it smaller.
+//! Knobs: operations that make a JPEG frame smaller.
 //!
 //! ```text
 //!  JPEG ──▶ inspect ──▶ entropy decode ─┬─▶ coefficients: requantise, drop, coarsen ─────┬─▶ JPEG
@@ -9,9 +9,9 @@
 //! A [`KnobSetting`] says what to do, a [`Transcoder`] does it. One transcoder serves one camera and keeps its
 //! buffers; a [`TransferState`] keeps what one transfer has seen and sent.
 //!
-//! Always true: what comes out of [`Transcoder::apply`] is a complete JPEG image or an error, whatever went in; it is seen as what
-//! went in is: turned as its EXIF says, its colours by its profile. A frame of which a part is damaged or missing is read as far
-//! as it goes and [counted](Transcoder::damaged).
+//! Always true: the result of [`Transcoder::apply`] is a complete JPEG image or an error, for any input; it is seen as the input
+//! is: turned as its EXIF says, its colours by its profile. A frame of which a part is damaged or missing is read as far as it
+//! goes and [counted](Transcoder::damaged).
 
 mod mez;
 mod mez_frame;
@@ -52,7 +52,7 @@ impl FrameLimits {
     }
 }
 
-/// What a frame is, from its header alone.
+/// A frame as its header alone describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameInfo {
     /// Width and height in pixels, each 1 to 65500.
@@ -86,7 +86,7 @@ pub enum Subsampling {
     S444,
     /// Half across.
     S422,
-    /// Half across and down; what most cameras send.
+    /// Half across and down; sent by most cameras.
     S420,
     /// Half down.
     S440,
@@ -133,7 +133,7 @@ fn info(header: &Header) -> FrameInfo {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FrameError {
     /// The bytes are no JPEG image.
-    #[error("the frame is no JPEG image; it does not start with ff d8")]
+    #[error("the frame is not a JPEG image; it does not start with ff d8")]
     NotJpeg,
     /// The bytes end before the picture begins.
     #[error("the frame is cut short before its picture begins")]
@@ -162,7 +162,7 @@ pub enum FrameError {
     /// A kind of JPEG that is not carried.
     #[error("the frame is JPEG with {what}; cameras must send 8-bit gray or YCbCr, Huffman coded")]
     Unsupported {
-        /// What it has.
+        /// The feature found.
         what: &'static str,
     },
     /// Markers that contradict the standard.

@@ -1,4 +1,4 @@
-//! Parts of a picture that nobody is to see: covered in the coefficients, before anything leaves the camera's node.
+//! Private parts of a picture: covered in the coefficients, before anything leaves the camera's node.
 //!
 //! ```text
 //!  frame ──▶ 1/8 image ──▶ grays of the covered units ──▶ coefficients written anew: covered units hold one gray each
@@ -24,7 +24,7 @@ const FILL_GRAY: u8 = 128;
 pub enum Cover {
     /// One gray: nothing is left, not even whether something moves there.
     Fill,
-    /// At most 6 x 6 grays: that somebody is there can be seen, not who.
+    /// At most 6 x 6 grays: a person's presence can be seen, but not recognized.
     Blur,
 }
 
@@ -86,7 +86,7 @@ impl Masker {
         plan(&header, &self.eighth, masks, &mut self.grays);
         let recipe = Recipe { cover: Some(&self.grays), ..Recipe::default() };
         let read = match coefficients.write(&recipe, out) {
-            // Behind a gap, what belongs under a mask may stand beside it.
+            // Behind a gap, content that belongs under a mask may stand outside it.
             Ok(Read { damages: places @ 1.., .. }) => Err(FrameError::Damaged { places }),
             written => written.map_err(FrameError::from),
         };

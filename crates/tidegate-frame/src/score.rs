@@ -87,8 +87,8 @@ impl Rect {
 
     /// The same place in a frame of another size.
     ///
-    /// Width and height scale independently, as they do when a knob rounds one of them. A rectangle too thin to be told apart
-    /// at the new size keeps its place and shrinks no further than a millionth of a pixel.
+    /// Width and height scale independently, as they do when a knob rounds one of them. A rectangle too thin to be
+    /// distinguished at the new size keeps its place and shrinks no further than a millionth of a pixel.
     pub fn scaled(self, from: FrameSize, to: FrameSize) -> Self {
         let x = f64::from(to.width) / f64::from(from.width.max(1));
         let y = f64::from(to.height) / f64::from(from.height.max(1));
@@ -106,7 +106,7 @@ pub struct Detection {
     pub rect: Rect,
     /// How sure, on the detector's own scale. Known boxes have 1.
     pub score: f64,
-    /// What, in the detector's own words: `person`.
+    /// Its class, in the detector's own words: `person`.
     pub label: Arc<str>,
 }
 
@@ -139,7 +139,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What `found` is worth in one frame whose true boxes are `truth`. Both are in pixels of the same frame size.
+    /// The score of `found` in one frame whose true boxes are `truth`. Both are in pixels of the same frame size.
     pub fn of(truth: &[Detection], found: &[Detection], labels: Labels) -> Self {
         let matched = matches(truth, found, labels).len();
         Self {

@@ -1,4 +1,4 @@
-//! What each knob setting costs in bytes and is worth in accuracy: characterization tables.
+//! The cost in bytes and the accuracy of each knob setting: characterization tables.
 //!
 //! ```text
 //!  characterize ──▶ Table ──▶ text file ──▶ TableSet ──▶ ladder ──▶ controller
@@ -6,8 +6,8 @@
 //!            published tables ───┘
 //! ```
 //!
-//! A table belongs to one source size, detector and detector input: what counts is the sent size relative
-//! to the detector's input, so a table looked up for another pair promises the wrong accuracy.
+//! A table belongs to one source size, detector and detector input: accuracy depends on the sent size
+//! relative to the detector's input, so a table looked up for another pair promises the wrong accuracy.
 //!
 //! Always true of a table that was parsed or [`Table::check`]ed: at least one row, ids unique, bytes
 //! finite and positive, accuracy and kept within their ranges.
@@ -40,7 +40,7 @@ pub struct Table {
     pub original_bytes: f64,
     /// The rows, in the order of the file.
     pub rows: Vec<Row>,
-    /// What a visually lossless change scores.
+    /// The score of a visually lossless change.
     pub control: Option<Control>,
     /// Accuracy differences below this are not significant, 0 to 1.
     pub noise_floor: Option<f64>,
@@ -90,7 +90,7 @@ impl Origin {
 pub struct Row {
     /// Number of the row, unique in its table; sent with each frame.
     pub id: u32,
-    /// What the encoder is told.
+    /// The setting for the encoder.
     pub setting: KnobSetting,
     /// Words for a setting that is not ours (a video codec's, say); empty otherwise.
     pub label: String,
@@ -111,7 +111,7 @@ pub struct Row {
 /// The control: a visually lossless change, whose distance from 1 is the detector's own flicker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {
-    /// What was done, such as a re-encoding at quality 90.
+    /// The change, such as a re-encoding at quality 90.
     pub setting: KnobSetting,
     /// Its normalized F1.
     pub accuracy: f64,
@@ -150,7 +150,7 @@ impl Table {
         let io = |source| TableError::Io { path: path.to_owned(), source };
         // Opening a named pipe would wait for its other end.
         if !fs::metadata(path).map_err(io)?.is_file() {
-            let text = "it is no regular file";
+            let text = "it is not a regular file";
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         Self::parse(&path.display().to_string(), &fs::read_to_string(path).map_err(io)?)
@@ -242,7 +242,7 @@ impl Table {
         front(kept)
     }
 
-    /// Every row, smallest first, uncut and unpruned: what the paper's Algorithm 1 searches.
+    /// Every row, smallest first, uncut and unpruned: the search space of the paper's Algorithm 1.
     pub fn by_bytes(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.id.cmp(&b.id)));
@@ -267,7 +267,7 @@ pub struct TableSet {
     tables: Vec<Table>,
 }
 
-/// What a transfer looks for in a [`TableSet`]; `None` matches anything.
+/// Criteria of a transfer for a [`TableSet`]; `None` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The detector that will see the frames.
@@ -303,7 +303,7 @@ impl TableSet {
     }
 
     /// Adds every file of a folder that ends in `.table`, in the order of their names. One that cannot be used is left out and
-    /// told of.
+    /// reported.
     ///
     /// # Errors
     /// [`TableError::Io`] if the folder itself cannot be read.
@@ -376,7 +376,7 @@ fn distance(a: FrameSize, b: FrameSize) -> f64 {
     (pixels(a).max(1.0) / pixels(b).max(1.0)).ln().abs()
 }
 
-/// What came of a folder of tables.
+/// The result of loading a folder of tables.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// How many were added.
@@ -393,7 +393,7 @@ pub enum TableError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -404,7 +404,7 @@ pub enum TableError {
         name: String,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         fault: LineFault,
     },
     /// The table as a whole is wrong.
@@ -412,18 +412,18 @@ pub enum TableError {
     Content {
         /// The file's name.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         fault: ContentFault,
     },
 }
 
-/// What is wrong with a line of a table file.
+/// Faults in a line of a table file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LineFault {
     /// The first line is no table's.
     #[error("the first line of a table is \"tidegate-table 1\", not {found:?}")]
     Magic {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
     /// A version this program does not know.
@@ -457,7 +457,7 @@ pub enum LineFault {
     Number {
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
     },
     /// A number outside its range.
@@ -465,7 +465,7 @@ pub enum LineFault {
     Range {
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The value found.
         value: f64,
         /// Its lowest value.
         min: f64,
@@ -475,17 +475,17 @@ pub enum LineFault {
     /// A setting that is none of the profile's.
     #[error("setting {text:?}: {cause}")]
     Setting {
-        /// What stands there.
+        /// The text found.
         text: String,
         /// Why it is none.
         cause: KnobError,
     },
     /// A size that is none.
-    #[error("{field} is no size such as 1920x1080: {text:?}")]
+    #[error("{field} is not a size such as 1920x1080: {text:?}")]
     Size {
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
     },
     /// A word that is none of the choices.
@@ -499,7 +499,7 @@ pub enum LineFault {
     },
 }
 
-/// What is wrong with a table as a whole.
+/// Faults of a table as a whole.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ContentFault {
     /// No row at all.
@@ -514,7 +514,7 @@ pub enum ContentFault {
     /// The mean size of the originals is no size.
     #[error("original-bytes {bytes} is not positive")]
     OriginalBytes {
-        /// What it is.
+        /// The value found.
         bytes: f64,
     },
     /// A detector or scene that is empty or has a space.
@@ -533,7 +533,7 @@ pub enum ContentFault {
         id: u32,
         /// The field.
         field: &'static str,
-        /// What it is.
+        /// The value found.
         value: f64,
         /// Its lowest value.
         min: f64,

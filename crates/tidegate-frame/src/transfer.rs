@@ -177,12 +177,12 @@ impl Transfer {
         self.id
     }
 
-    /// What it serves now.
+    /// The demand that it serves now.
     pub fn demand(&self) -> &Demand {
         &self.demand
     }
 
-    /// What the path is believed to carry.
+    /// The estimated capacity of the path.
     pub fn capacity(&self) -> Option<Capacity> {
         self.capacity.capacity()
     }
@@ -265,7 +265,7 @@ impl Transfer {
         self.advance(now);
     }
 
-    /// What is to be done next, if anything.
+    /// The next command, if any.
     pub fn poll_command(&mut self, now: Instant) -> Option<Command> {
         self.expire(now);
         self.advance(now);
@@ -356,7 +356,7 @@ impl Transfer {
         if let Some(source) = self.ladder.source().filter(|_| other) {
             self.rebuild_ladder(source);
         }
-        // What is left out from now on does not come any more.
+        // Frames left out from now on do not come any more.
         let least = demand.frame_rate.map_or(Duration::ZERO, FrameRate::interval);
         self.period = self.period.max(least);
         self.reasons.demand_changed();
@@ -415,9 +415,9 @@ impl Transfer {
         }
     }
 
-    /// A bound that the path and the delivery alone use up is told as infeasible: no frame would ever get as
-    /// far as the controller, which tells of all others. Now and then such a frame is sent all the same, late as it is: only what
-    /// was sent says what could be had.
+    /// A bound that the path and the delivery alone use up is reported as infeasible: no frame would ever get as far as the
+    /// controller, which reports all others. Now and then such a frame is sent all the same, late as it is: only what was sent
+    /// says what could be had.
     fn tell_if_hopeless(&mut self, now: Instant, of: Waiting) -> Option<Encoding> {
         let fixed = self.config.delivery + self.one_way + self.encode.usual_max();
         if self.demand.bounds.latency() > fixed || self.ladder.rungs().is_empty() {
@@ -441,7 +441,7 @@ impl Transfer {
     /// Tells that both bounds cannot be kept, and what could be had; `in_time` is the rung that the frame in hand gets for the latency.
     fn report_infeasible(&mut self, now: Instant, in_time: Option<usize>) {
         let mut promise = self.situation(now, Duration::ZERO).promise();
-        // What is had is to be had, with whatever margin.
+        // A bound that is kept now can be kept, with any margin.
         let had = in_time
             .and_then(|rung| self.ladder.rungs().get(rung))
             .map(|rung| controller::told(rung.accuracy));
@@ -597,7 +597,7 @@ impl Transfer {
     fn choose(&mut self, now: Instant, of: Waiting) -> Choice {
         let behind = of.replayed || (!self.droppable() && self.waiting.len() > 1);
         let elapsed = if behind { Duration::ZERO } else { now.since(of.frame) };
-        // Apart from the rest for as long as it looks at it; what stands in its place has no size.
+        // Taken out for as long as it looks at the transfer; its stand-in has no size.
         let mut controller = std::mem::replace(&mut self.controller, Box::new(Fixed));
         let situation = self.situation(now, elapsed);
         let chosen = catch_unwind(AssertUnwindSafe(|| controller.choose(now, &situation)));
@@ -771,7 +771,7 @@ impl Transfer {
     }
 }
 
-/// What to do with the next waiting frame.
+/// The decision for the next waiting frame.
 enum Plan {
     Encode(Encoding),
     Wait,

@@ -11,8 +11,8 @@ use crate::{
 
 /// A decoder and an encoder that keep their buffers from frame to frame.
 ///
-/// Whatever bytes it is given, it answers with a picture or an error and can be used again. Its memory is what
-/// the largest frame so far needed: its bytes and about 0.4 MB at 1080p, 6 MB more once coefficients were [loaded](Self::load).
+/// Any bytes lead to a picture or an error, and the codec can be used again. Its memory is what the largest frame so far
+/// needed: its bytes and about 0.4 MB at 1080p, 6 MB more once coefficients were [loaded](Self::load).
 pub struct Codec {
     raw: NonNull<ffi::Codec>,
     metadata: Metadata,
@@ -40,7 +40,7 @@ impl Quality {
     }
 }
 
-/// What happens to coefficients on their way from one JPEG image to another.
+/// Operations on coefficients on their way from one JPEG image to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipe<'a> {
     /// The new tables. No entry becomes finer than the source's.
@@ -53,8 +53,8 @@ pub struct Recipe<'a> {
     pub keep: Option<u8>,
     /// Keep only so many where the mask is 0, row-major, one byte for each of [`Header::units`].
     pub background: Option<(u8, &'a [u8])>,
-    /// What becomes one gray, without colour and without detail: nothing of the picture is left there. 0 keeps the unit, any
-    /// other value is the gray; row-major, one byte for each of [`Header::units`].
+    /// Units to replace by one gray, without colour and without detail: nothing of the picture is left there. 0 keeps the
+    /// unit, any other value is the gray; row-major, one byte for each of [`Header::units`].
     pub cover: Option<&'a [u8]>,
 }
 
@@ -84,7 +84,7 @@ pub struct Coefficients<'a> {
 pub struct Read {
     /// Oddities that do not touch the picture, such as stray bytes between segments, or no end marker.
     pub warnings: u32,
-    /// Places where picture data is wrong or missing: what belongs there is gray, or noise.
+    /// Places where picture data is wrong or missing, filled with gray or noise.
     pub damages: u32,
 }
 
@@ -186,8 +186,8 @@ impl Codec {
         self.read(code)
     }
 
-    /// Rewrites `jpeg` by `recipe`, coefficients to coefficients, into `out`, whose content is replaced. What a reader heeds
-    /// beside the picture goes along, as with [`Codec::carry`].
+    /// Rewrites `jpeg` by `recipe`, coefficients to coefficients, into `out`, whose content is replaced. Metadata that a
+    /// reader heeds goes along, as with [`Codec::carry`].
     ///
     /// A frame of one scan is read and written a row of blocks at a time.
     ///
@@ -285,8 +285,8 @@ impl Codec {
         Ok(())
     }
 
-    /// Puts into `out`, an image that this codec encoded from pixels of `jpeg`, what a reader of `jpeg` heeds beside its
-    /// picture: how it is turned, its colour profile if its colours are kept, the shape of its pixels. Nothing else goes along.
+    /// Copies into `out`, an image that this codec encoded from pixels of `jpeg`, the metadata that a reader of `jpeg` heeds:
+    /// how it is turned, its colour profile if its colours are kept, the shape of its pixels. Nothing else goes along.
     pub fn carry(&mut self, jpeg: &[u8], colours: Colours, out: &mut Vec<u8>) {
         self.metadata.read(jpeg, colours);
         self.metadata.put_into(out);
@@ -479,7 +479,7 @@ pub enum CodecError {
     /// libjpeg cannot read the frame.
     #[error("libjpeg refuses the frame: {reason}")]
     Refused {
-        /// What it says.
+        /// The message of libjpeg.
         reason: Message,
     },
     /// libjpeg understands the header differently than [`Header::read`] did.

@@ -1,4 +1,4 @@
-//! What a JPEG frame is, read from its markers before anything is decoded.
+//! The header of a JPEG frame, read from its markers before anything is decoded.
 //!
 //! The walk ends at the first start of scan, so its cost does not grow with the picture. It decides what the
 //! rest of the crate accepts: the C library is only shown frames that passed here, and checks that it read the
@@ -129,7 +129,7 @@ pub(crate) fn segments(jpeg: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || walk.next().ok().filter(|(marker, _)| *marker != 0xda))
 }
 
-/// What the segments have said so far.
+/// The values read from the segments so far.
 #[derive(Default)]
 struct Found {
     frame: Option<(Header, [u8; 3])>,
@@ -310,7 +310,7 @@ fn unsupported<T>(what: &'static str) -> Result<T, HeaderError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The bytes do not start as a JPEG image does.
-    #[error("no JPEG image: it does not start with ff d8")]
+    #[error("not a JPEG image: it does not start with ff d8")]
     NotJpeg,
     /// The bytes end before the picture begins.
     #[error("the JPEG image is cut short before its picture begins")]
@@ -344,7 +344,7 @@ pub enum HeaderError {
     /// A kind of JPEG that is not carried.
     #[error("JPEG with {what} is not supported; send 8-bit gray or YCbCr, Huffman coded")]
     Unsupported {
-        /// What it has.
+        /// The unsupported feature.
         what: &'static str,
     },
     /// The markers contradict the standard.

@@ -44,7 +44,7 @@ impl Default for Planes {
 
 impl Planes {
     /// Lays the planes out for a picture of `width` x `height` with `components` planes sampled as `sampling` says.
-    /// What they hold is unspecified. The buffer grows and never shrinks.
+    /// Their content is unspecified. The buffer grows and never shrinks.
     pub fn reset(&mut self, width: u16, height: u16, components: usize, sampling: [Sampling; 3]) {
         assert!(width > 0 && height > 0, "a picture has pixels");
         assert!(components == 1 || components == 3, "a picture has one or three planes");
@@ -125,7 +125,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Makes room for a picture of that size. What it holds is unspecified. The buffer grows and never shrinks.
+    /// Makes room for a picture of that size. Its content is unspecified. The buffer grows and never shrinks.
     pub fn reset(&mut self, width: u16, height: u16) {
         assert!(width > 0 && height > 0, "a picture has pixels");
         (self.width, self.height) = (width, height);

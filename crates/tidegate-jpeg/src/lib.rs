@@ -15,8 +15,8 @@
 //!
 //! Always true: bytes from outside lead to a picture or an error, never to a panic, an exit or a printed line; no byte of one
 //! frame, nor a table of its, is seen in another; a picture of which a part is damaged or missing is read as far as it goes, as
-//! every program with libjpeg reads it, and is [said](Read::damages) to be; what is written from a frame is sound, and is
-//! seen [as the frame is](Header::orientation).
+//! every program with libjpeg reads it, and is [reported](Read::damages) as damaged; an image written from a frame is sound,
+//! and is seen [as the frame is](Header::orientation).
 
 mod codec;
 mod ffi;

@@ -1,4 +1,4 @@
-//! What a reader of a JPEG image heeds beside its picture: how it is turned, what its colours mean, the shape of its pixels.
+//! The metadata of a JPEG image that a reader heeds: how it is turned, how its colours are read, the shape of its pixels.
 //!
 //! A picture that is encoded again carries these along, so that it is seen as the one it was made from:
 //!
@@ -8,9 +8,9 @@
 //! | an ICC profile, all its segments | the same bytes, unless the colours are gone |
 //! | the density of JFIF | the same |
 //!
-//! The picture is not turned instead: coefficients can be turned only where the sides are whole units, and who reads the pixels
-//! as they are stored would then see another picture than in the original. Adobe's segment is not needed: what is written is JFIF,
-//! which says Y, Cb, Cr. All else, such as places, serial numbers, comments and thumbnails, stays behind.
+//! The picture is not turned instead: coefficients can be turned only where the sides are whole units, and who reads the pixels as
+//! they are stored would then see another picture than in the original. Adobe's segment is not needed: the output is JFIF, which
+//! says Y, Cb, Cr. All else, such as places, serial numbers, comments and thumbnails, stays behind.
 //!
 //! Always true: whatever the segments hold, at most their own bytes and 36 more are carried.
 
@@ -65,7 +65,7 @@ impl Default for Orientation {
     }
 }
 
-/// What became of the colours of a picture on its way.
+/// The colours of a picture after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colours {
     /// They are those of the source: its profile says what they are.
@@ -81,7 +81,7 @@ const PROFILE_NAME: &[u8] = b"ICC_PROFILE\0";
 const ORIENTATION_TAG: u16 = 274;
 const ENTRY_BYTES: usize = 12;
 
-/// What is carried from one picture to another; its buffer is reused.
+/// The metadata to carry from one picture to another; its buffer is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Metadata {
     segments: Vec<u8>,

@@ -267,7 +267,7 @@ fn a_frame_that_is_cut_is_read_as_far_as_it_goes() {
             assert_eq!(same_samples(&planes, &whole), is_whole, "at {length}");
             let read = codec.transcode(cut, &head, &Recipe::default(), &mut out).unwrap();
             assert_eq!(read.damages == 0, is_whole, "at {length}");
-            // What is written is sound, and the same.
+            // The output is sound, and the same.
             let head = header(&out);
             let mut again = Planes::default();
             let read = codec.decode_planes(&out, &head, 8, false, &mut again, None);
@@ -571,7 +571,7 @@ fn frames_without_huffman_tables_are_read_with_the_standard_ones() {
     assert!(same_samples(&decode(&jpeg, 8, false), &decode(&out, 8, false)));
 }
 
-/// What libjpeg-turbo by itself makes of the luma of a frame, whatever it says of it.
+/// The luma of a frame as libjpeg-turbo alone decodes it, errors ignored.
 fn luma_of_libjpeg(jpeg: &[u8], width: usize, height: usize) -> Vec<u8> {
     let mut image = Image {
         pixels: vec![0; width * height],
@@ -623,7 +623,7 @@ fn damaged_picture_data_is_read_as_libjpeg_reads_it() {
             codec.read_eighth(&jpeg, &head, &mut eighth).unwrap(),
         ];
         assert!(reads.iter().all(|read| read.damages > 0), "{what}: {reads:?}");
-        // What was written is sound, and so is the next picture.
+        // The output is sound, and so is the next picture.
         assert_eq!(
             codec.decode_planes(&out, &header(&out), 8, true, &mut planes, None),
             Ok(Read::default()),
@@ -957,7 +957,7 @@ fn with_segments(jpeg: &[u8], added: &[(u8, Vec<u8>)]) -> Vec<u8> {
     put_together(&[added, &segments].concat(), &rest)
 }
 
-/// What is read, the segments that stand before the picture, and the orientation that a reader sees.
+/// The reader, the segments before the picture, and the orientation that a reader sees.
 type OrientationCase = (String, Vec<(u8, Vec<u8>)>, u8);
 
 #[test]
@@ -985,7 +985,7 @@ fn the_orientation_is_read_where_readers_look_for_it() {
     }
     let whole = exif(false, &[&[make, tag(8)]]).1;
     for cut in 0..whole.len() {
-        // The value is complete with byte 42; what follows is the link to the next directory.
+        // The value is complete with byte 42; the link to the next directory follows.
         let expected = if cut >= 40 { 8 } else { 1 };
         cases.push((format!("cut at {cut}"), vec![(0xe1, whole[..cut].to_vec())], expected));
     }
@@ -1098,10 +1098,10 @@ fn profile_and_density_go_along_and_nothing_else_does() {
     }
 }
 
-/// What a way of reading made of a frame: whether it was damaged, and bytes or samples with the 1/8 image.
+/// The result of one decoder for a frame: whether it was damaged, and bytes or samples with the 1/8 image.
 type Made = Result<(u32, Vec<u8>), CodecError>;
 
-/// What every way of reading makes of a frame.
+/// The results of every decoder for a frame.
 fn everything(codec: &mut Codec, jpeg: &[u8], head: &Header) -> Vec<Made> {
     let mut all = Vec::new();
     let (mut planes, mut eighth, mut out) = (Planes::default(), Vec::new(), Vec::new());
@@ -1286,7 +1286,7 @@ fn hostile_bytes_lead_to_a_picture_or_an_error() {
             written += 1;
             let head = header(&out);
             let sound = codec.decode_planes(&out, &head, 8, false, &mut planes, None);
-            assert_eq!(sound, Ok(Read::default()), "what was written is sound");
+            assert_eq!(sound, Ok(Read::default()), "the output was sound");
         }
     }
     assert!(read > 1000 && written > 500, "{read} read and {written} written of 6000");

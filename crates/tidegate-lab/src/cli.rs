@@ -27,7 +27,7 @@ pub use self::{
 #[derive(Debug, Parser)]
 #[command(name = "tidegate-lab", version, max_term_width = 100, after_help = EXIT_STATUSES)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }

@@ -48,7 +48,7 @@ const CHARACTERIZE_FRAMES: usize = 120;
 /// Delivered frames of each camera whose accuracy is measured.
 const SAMPLES_PER_CAMERA: usize = 60;
 
-/// What to demonstrate.
+/// The demonstration to run.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// The program that nodes run.
@@ -57,9 +57,9 @@ pub struct DemoOptions {
     pub clip: Option<PathBuf>,
     /// How many cameras, 1 to 16.
     pub cameras: u16,
-    /// Who decides the knobs.
+    /// The controller that decides the knobs.
     pub controller: ControllerKind,
-    /// What every frame must keep.
+    /// The bounds that every frame must keep.
     pub bounds: Bounds,
     /// How long frames are watched.
     pub duration: Duration,
@@ -72,7 +72,7 @@ pub struct DemoOptions {
 /// Must be called outside a runtime: the application has one of its own, inside its namespace.
 ///
 /// # Errors
-/// Whatever keeps it from running; without the rights for namespaces it runs in virtual time. A verdict that is
+/// Why it cannot run; without the rights for namespaces it runs in virtual time. A verdict that is
 /// not met is no error.
 pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiError> {
     let folder = tempfile::tempdir().map_err(|error| storage("no folder for the demo", error))?;
@@ -275,7 +275,7 @@ fn assemble(
                 audit.lateness.p99.as_secs_f64() * 1e3,
                 100.0 * audit.cpu_share()
             ),
-            "captured: what the clip's cadence amounts to over the time watched; a late frame counts as lost"
+            "captured: the number of frames by the clip's cadence over the time watched; a late frame counts as lost"
                 .to_owned(),
         ],
     }

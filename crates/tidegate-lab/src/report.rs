@@ -1,4 +1,4 @@
-//! What a run of frames under bounds amounted to: the verdict, and a page that shows it.
+//! The result of a run of frames under bounds: the verdict, and a page that shows it.
 //!
 //! Fixed meanings. *Latency*: capture to the application's callback. *Delivered*: frames within the bound
 //! plus explicit `unchanged` markers, over all captured; a late frame counts as lost. *Accuracy*: the F1 of
@@ -19,7 +19,7 @@ pub struct Sample {
     pub bytes: u64,
     /// Knob setting in words.
     pub setting: String,
-    /// What the table promises for that setting, 0 to 1.
+    /// The accuracy that the table promises for that setting, 0 to 1.
     pub accuracy: f64,
     /// Whether this was an `unchanged` marker.
     pub unchanged: bool,
@@ -45,7 +45,7 @@ pub struct CameraRun {
     pub name: String,
     /// Frames captured during the run.
     pub captured: usize,
-    /// What reached the application, in order of capture.
+    /// The frames that reached the application, in order of capture.
     pub samples: Vec<Sample>,
     /// Whether its node was running when the run ended.
     pub alive: bool,
@@ -54,7 +54,7 @@ pub struct CameraRun {
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What was run, in one line.
+    /// The run, in one line.
     pub title: String,
     /// Asked for: latency in milliseconds.
     pub latency_bound_ms: f64,
@@ -79,11 +79,11 @@ pub struct Run {
 /// One line of the verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What was checked.
+    /// The checked quantity.
     pub what: String,
-    /// What came out.
+    /// The result.
     pub value: String,
-    /// What was asked.
+    /// The target.
     pub target: String,
     /// Whether it holds.
     pub met: bool,

@@ -1,11 +1,11 @@
 //! Capture times that no clock setting can freeze.
 //!
 //! A camera stamps its frames with wall time, so that frames of several cameras can be compared, but it
-//! reads the wall clock only once. From then on it adds what the monotonic clock has counted: whoever sets
-//! the wall clock, backwards or forwards, moves no capture time of a running camera.
+//! reads the wall clock only once. From then on it adds the count of the monotonic clock: setting the wall
+//! clock, backwards or forwards, moves no capture time of a running camera.
 //!
-//! A restart reads the wall clock anew, and that may have been set backwards in between. Each start
-//! therefore has its own epoch, and whoever holds earlier stamps sees from the two [`CaptureStamp`]s that
+//! A restart reads the wall clock again, and that may have been set backwards in between. Each start
+//! therefore has its own epoch, and a holder of earlier stamps sees from the two [`CaptureStamp`]s that
 //! this is a restart and not a late frame.
 //!
 //! Always true: the times of one clock strictly increase; nothing here reads a clock.
@@ -21,7 +21,7 @@ pub struct CaptureAnchor {
     pub wall: Instant,
     /// The monotonic clock, in nanoseconds.
     pub monotonic_nanos: i64,
-    /// What the kernel calls its current boot.
+    /// The kernel's id of its current boot.
     pub boot_id: [u8; 16],
 }
 
@@ -57,7 +57,7 @@ pub struct CaptureClock {
 /// How far a timestamp from outside may lie from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimestampLimits {
-    /// How far ahead: what the clocks of source and node may differ. Default 1 s.
+    /// How far ahead a stamp may be: the tolerated difference between the clocks of source and node. Default 1 s.
     pub future_max: Duration,
     /// How far behind: the longest that a source may take to hand a frame over. Default 60 s.
     pub past_max: Duration,
@@ -80,8 +80,8 @@ impl CaptureClock {
         Self { anchor, limits, epoch: anchor.epoch(), last: None }
     }
 
-    /// A clock that goes on where that of an earlier process was, whose newest stamp was `before`: it keeps its epoch, and its times
-    /// are later. To be used only where no stamp of that clock can be later than the anchor.
+    /// A clock that continues that of an earlier process, whose newest stamp was `before`: it keeps its epoch, and its times are
+    /// later. To be used only where no stamp of that clock can be later than the anchor.
     pub fn continuing(
         anchor: CaptureAnchor,
         limits: TimestampLimits,
@@ -167,10 +167,10 @@ pub enum Continuity {
     Continues,
     /// The same clock, but not later: a repeated or late frame.
     Repeats,
-    /// The camera has restarted, and time went on: its log can be continued.
+    /// The camera has restarted, and its time is later: its log can be continued.
     Restarted,
-    /// The camera has restarted with its wall clock set backwards. This is no late frame: what comes
-    /// belongs in a new log.
+    /// The camera has restarted with its wall clock set backwards. This is no late frame: later
+    /// frames belong in a new log.
     SteppedBack {
         /// How far before the stamp received last.
         by: Duration,
@@ -336,7 +336,7 @@ mod tests {
             Err(TimestampError::NotLater { claimed: after(900), last: after(900) })
         );
         assert_eq!(admit(1_010), Ok(after(1_010)));
-        assert_eq!(clock.at(now), after(1_011), "own stamps go on after admitted ones");
+        assert_eq!(clock.at(now), after(1_011), "own stamps continue after admitted ones");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //!
 //! **After a failure.** A kernel that failed to write a page forgets that it was dirty, so a later sync that succeeds says nothing
 //! of it (LWN, "PostgreSQL's fsync surprise"). The first failure therefore stays: nothing after the last durable position is ever
-//! reported as durable, and new durable entries are refused, until the log is opened anew and has found what the disk has.
+//! reported as durable, and new durable entries are refused, until the log is opened again and has read the disk.
 //!
 //! Always true: the durable position only moves up; a flush is never tried again after one that failed.
 
@@ -25,7 +25,7 @@ use tidegate_message::{Instant, Position};
 
 use crate::storage::StorageError;
 
-/// What an entry survives once its append, or the wait for it, has returned.
+/// The failures that an entry survives once its append, or the wait for it, has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
     /// Nothing: it goes with the process.
@@ -44,8 +44,8 @@ pub struct CommitConfig {
     pub delay_max: Duration,
     /// A flush begins as soon as this many bytes wait for it. Default 1 MiB.
     pub bytes_max: u64,
-    /// How long a full segment waits to be synced if nobody asks for it. What was appended since is scanned at the next start, and
-    /// may be lost with the power. Default 10 s.
+    /// How long a full segment waits to be synced unless a sync is requested. Entries since then are scanned at the next start,
+    /// and may be lost with the power. Default 10 s.
     pub settle_after: Duration,
 }
 
@@ -127,9 +127,9 @@ impl GroupCommit {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let took = self.took.iter().max().copied().unwrap_or_default();
         let left = self.config.delay_max.saturating_sub(took);
-        // What comes while a flush runs waits for the rest of that and for the whole of the next, either of which may take longer than
-        // those before: so more than half of what is left is kept for what comes on top. With three quarters instead of three eighths
-        // one entry in a hundred took 23 ms of 10 where a flush mostly takes a fraction of one.
+        // An entry that comes while a flush runs waits for the rest of that and for the whole of the next, either of which may take
+        // longer than those before: so more than half of the time left is kept in reserve. With three quarters instead of three
+        // eighths one entry in a hundred took 23 ms of 10 where a flush mostly takes a fraction of one.
         self.since.map(|since| since + left / 8 * 3)
     }
 
@@ -140,7 +140,7 @@ impl GroupCommit {
                 self.took.pop_front();
             }
             self.took.push_back(now.since(began));
-            // Whoever waits now came while it ran; nobody knows when.
+            // Entries that wait now came while it ran; the exact time is unknown.
             self.since = (self.wanted > end).then_some(began);
         }
         self.advance(end);
@@ -181,7 +181,7 @@ struct State {
     failures: u64,
 }
 
-/// What the commits of a log have counted.
+/// Counts of the commits of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitCounts {
     /// Flushes that succeeded.
@@ -234,12 +234,12 @@ impl Commits {
     }
 
     /// Has `callback` called, by the flusher's thread, whenever the durable position has moved or will move no more. It is to be
-    /// quick: to wake whoever then asks [`Commits::poll`].
+    /// quick: to wake the task that then asks [`Commits::poll`].
     pub fn on_change(&self, callback: impl Fn() + Send + 'static) {
         self.callbacks().push(Box::new(callback));
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> CommitCounts {
         let state = self.state();
         CommitCounts { flushes: state.flushes, failures: state.failures }
@@ -383,7 +383,7 @@ impl State {
 pub struct NotDurable {
     /// Its position.
     pub position: Position,
-    /// What happened to the disk.
+    /// The error of the disk.
     #[source]
     pub source: Arc<StorageError>,
 }

@@ -1,4 +1,4 @@
-//! What [`Files`](crate::Files) stands on: one flat folder of files that are mapped.
+//! The base of [`Files`](crate::Files): one flat folder of files that are mapped.
 //!
 //! The real one is [`Folder`]; [`simulated`](crate::simulated) has one that loses power. Every call can fail.
 
@@ -55,12 +55,12 @@ pub trait Disk: Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// What a [`Disk`] has under one name.
+/// An entry of a [`Disk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskEntry {
-    /// The name; what is no UTF-8 in it is replaced.
+    /// The name; bytes that are not UTF-8 are replaced.
     pub name: String,
-    /// Whether it is a plain file that nobody else may write to.
+    /// Whether it is a plain file that no other user may write to.
     pub is_trusted: bool,
 }
 
@@ -129,10 +129,10 @@ pub trait DiskMap: Send + 'static {
     /// `end` lies below what is published, or beyond the file.
     fn publish(&mut self, end: usize) -> Result<(), RegionError>;
 
-    /// Starts over with nothing published, if nobody else holds the map. Returns whether it did.
+    /// Starts over with nothing published, if the map has no other holder. Returns whether it did.
     fn reset(&mut self) -> bool;
 
-    /// Whether anyone beside `handles` known regions holds the map.
+    /// Whether anyone apart from `handles` known regions holds the map.
     fn is_pinned_beyond(&self, handles: usize) -> bool;
 
     /// Whether part of the file cannot be reached, so that what is written there is lost.

@@ -7,14 +7,14 @@
 //!                                └─────────────── renamed, header written anew ◀───────────────────────────┘
 //! ```
 //!
-//! **What one append costs.** Meta and body are copied to the map once and read once for the checksum, a head of 32 bytes goes
-//! before them; no system call. Against a write per message that saves the call; a page that is new to the page cache costs a
-//! fault all the same, so once the log has wrapped, segments are used again, pages, blocks and all.
+//! **The cost of one append.** Meta and body are copied to the map once and read once for the checksum, a head of 32 bytes
+//! goes before them; no system call. Against a write per message that saves the call; a page that is new to the page cache
+//! costs a fault all the same, so once the log has wrapped, segments are used again, pages, blocks and all.
 //!
-//! **What survives what.** A store to a shared map is in the kernel's page cache: it survives the end of the process, however that
-//! ends (`page`). The kernel writes pages back in any order, so nothing is said of a loss of power before the flusher has synced
-//! the file and, for a new name, the folder (`disk`). A segment is synced before its trailer is written: a trailer proves that all
-//! of its records were.
+//! **Durability.** A store to a shared map is in the kernel's page cache: it survives the end of the process, however that ends
+//! (`page`). The kernel writes pages back in any order, so nothing is said of a loss of power before the flusher has synced the
+//! file and, for a new name, the folder (`disk`). A segment is synced before its trailer is written: a trailer proves that all of
+//! its records were.
 //!
 //! **No position that was said to be durable is given twice.** The newest segment on the disk knows the next one, by its records or
 //! its header's base. So its file is neither used again nor removed before a later one is on the disk; the newest that a process
@@ -66,7 +66,7 @@ pub struct Files<D: Disk = Folder> {
     staged: Vec<u8>,
 }
 
-/// What a storage in files needs to know.
+/// The configuration of a storage in files.
 #[derive(Clone, Debug)]
 pub struct FilesConfig {
     /// Which log this is: a hash of its name, say. Segments of another log in the folder are left alone.
@@ -84,31 +84,32 @@ pub struct FilesConfig {
 pub struct Opened<D: Disk = Folder> {
     /// The storage, for [`Log::open`](crate::Log::open).
     pub files: Files<D>,
-    /// What makes it durable: to be [run](Flusher::run) on a thread of its own.
+    /// The flusher that makes it durable: to be [run](Flusher::run) on a thread of its own.
     pub flusher: Flusher<D>,
     /// Tells what is durable.
     pub commits: Commits,
-    /// What was found.
+    /// The report on the files found.
     pub report: Report,
 }
 
 /// The map of a file of a disk.
 pub(crate) type Map<D> = <<D as Disk>::File as DiskFile>::Map;
 
-/// What storage and flusher share.
+/// State that storage and flusher share.
 pub(crate) struct Shared<D: Disk> {
     pub(crate) disk: D,
     pub(crate) commits: Commits,
     pub(crate) state: Mutex<State<D>>,
-    /// Held by whoever syncs and seals, so that one does at a time.
+    /// Held while a thread syncs and seals, so that one does at a time.
     pub(crate) working: Mutex<()>,
-    /// A new file for the next segment. Held by whoever makes one, so that the other waits for it instead of making it, too.
+    /// A new file for the next segment. Held while a thread makes one, so that another waits for it instead of making it,
+    /// too.
     pub(crate) ready: Mutex<Option<Kept<D>>>,
     pub(crate) settle_after: Duration,
 }
 
 pub(crate) struct State<D: Disk> {
-    /// The segment that was begun last, whatever became of it since: what tells the next position.
+    /// The segment that was begun last, even if it is gone since: the next position follows from it.
     pub(crate) newest: Option<(SegmentId, Arc<D::File>)>,
     /// To be synced and sealed, oldest first.
     pub(crate) full: VecDeque<Full<D>>,
@@ -157,7 +158,7 @@ pub(crate) struct Full<D: Disk> {
 pub(crate) enum Slots {
     /// To be had by going from record to record.
     InRecords,
-    /// What a scan has found.
+    /// The slots that a scan has found.
     Found(Vec<Slot>),
     /// In the file.
     Stored,
@@ -302,12 +303,12 @@ impl<D: Disk> Files<D> {
         match work(self) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 self.tidy(0);
-                // What was removed is free at the latest once its removal is on the disk.
+                // Removed files are free at the latest once their removal is on the disk.
                 if !std::mem::take(&mut self.shared.state().is_renamed) {
                     return Err(error);
                 }
                 if self.shared.disk.sync().is_err() {
-                    // Whoever is to make something durable meets it, too.
+                    // The next call that makes entries durable meets it, too.
                     self.shared.state().is_renamed = true;
                     return Err(error);
                 }
@@ -394,7 +395,7 @@ impl<D: Disk> Files<D> {
         Ok((id, segment))
     }
 
-    /// Removes files that nobody needs, the `spare` newest aside.
+    /// Removes files that are not needed, the `spare` newest aside.
     fn tidy(&mut self, spare: usize) {
         while self.shared.state().removed.len() > spare {
             let next = SegmentId(self.next_id);
@@ -684,20 +685,21 @@ impl<D: Disk> Shared<D> {
         match file.map() {
             Ok(map) => Ok(Kept { id, map, file: Some(Arc::new(file)), len }),
             Err(error) => {
-                // The first error is the one to be told; what is left has nothing in it, which the next start sees.
+                // The first error is the one to report; the file that is left has nothing in it, which the next start
+                // sees.
                 let _ = self.disk.remove(&name);
                 Err(error)
             }
         }
     }
 
-    /// A removed file that nobody reads, and that is not needed to tell the next position, which segment `next` begins with.
+    /// A removed file without a reader, and that is not needed to know the next position, which segment `next` begins with.
     fn take_unused(&self, next: SegmentId, wanted: impl Fn(&Kept<D>) -> bool) -> Option<Kept<D>> {
         let mut state = self.state();
         let synced = state.newest_synced;
         // The one proves what was said to be durable, the other all that this process has appended.
         let is_needed = |id: SegmentId| Some(id) == synced || id.0 + 1 == next.0;
-        // The oldest first: what an end of the process leaves is then without a gap, where nothing forbids it.
+        // The oldest first: files left at the end of the process are then without a gap, where nothing forbids it.
         state.removed.sort_unstable_by_key(|kept| kept.id);
         let mut removed = state.removed.iter_mut();
         let found =

@@ -14,10 +14,11 @@ use crate::{
 };
 
 /// Syncs what was asked to be durable, and takes care of full segments: their slots go to the file at once, so that memory need not
-/// hold them; the file is synced and sealed when that is asked for, or after a while. What wraps before was never synced at all, and
-/// its pages have stayed dirty, mapped and without a fault.
+/// hold them; the file is synced and sealed when that is asked for, or after a while. A segment that wraps before was never synced
+/// at all, and its pages have stayed dirty, mapped and without a fault.
 ///
-/// It runs on a thread that its owner gives it, beside the writer and the readers, and ends when the storage is dropped.
+/// It runs on a thread that its owner gives it, next to the writer and the readers, and ends when the storage is
+/// dropped.
 pub struct Flusher<D: Disk = Folder> {
     shared: Arc<Shared<D>>,
 }
@@ -36,7 +37,7 @@ impl<D: Disk> Flusher<D> {
             let wake_at = self.turn(&clock);
             commits.rest(wake_at.map(|at| at.since(clock())));
         }
-        // Waits for nobody: what was asked for becomes durable now. A failure is kept by the commits.
+        // Flushes without waiting: requested entries become durable now. A failure is kept by the commits.
         let _ = self.shared.flush(commits.wanted());
     }
 
@@ -112,7 +113,7 @@ impl<D: Disk> Shared<D> {
         *ready = Some(kept);
     }
 
-    /// When the oldest full segment is to be synced, if nobody asks for it before.
+    /// When the oldest full segment is to be synced, unless that is requested earlier.
     fn settle_at(&self) -> Option<Instant> {
         let state = self.state();
         let since = state.full.front()?.since?;
@@ -139,7 +140,7 @@ impl<D: Disk> Shared<D> {
         if synced.is_ok() {
             state.newest_synced = state.newest_synced.max(Some(id));
         }
-        // Whoever removed it meanwhile has taken the mark.
+        // If it was removed meanwhile, the mark is gone.
         match state.busy.take() {
             Some(_) => drop(state.kept.insert(id, (full.kept, is_stored))),
             None => state.removed.push(full.kept),

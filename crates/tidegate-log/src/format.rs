@@ -1,6 +1,6 @@
 //! The bytes of a segment file, to and from numbers.
 //!
-//! Always true: decoding takes any bytes without a panic; what is decoded has proven itself, [`RecordHead::decode`] aside.
+//! Always true: decoding takes any bytes without a panic; every decoded value is verified, [`RecordHead::decode`] aside.
 #![doc = include_str!("../../../docs/src/log-format.md")]
 
 use bytes::{Buf, BufMut, Bytes};
@@ -38,7 +38,7 @@ const FLAG_SEALED: u32 = 0x0001_0000;
 const MAGIC: &[u8; 8] = b"TGLOGSEG";
 const TRAILER_MAGIC: &[u8; 8] = b"TGLOGEND";
 
-/// What the header of a segment says.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) len: u32,
@@ -119,7 +119,7 @@ impl Header {
     }
 }
 
-/// What the CRC of every record of a segment begins with.
+/// The initial value of the CRC of every record of a segment.
 pub(crate) fn seed(log_id: u64, segment: SegmentId) -> u32 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&log_id.to_le_bytes());
@@ -127,7 +127,7 @@ pub(crate) fn seed(log_id: u64, segment: SegmentId) -> u32 {
     crc32c::crc32c(&bytes)
 }
 
-/// What precedes the meta of a record.
+/// The head of a record, before its meta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHead {
     pub(crate) meta_bytes: u32,
@@ -166,7 +166,7 @@ impl RecordHead {
         bytes
     }
 
-    /// What the head says, unproven. `None` if it is sealed and should not be or the other way round, a flag is set that has to be
+    /// Decodes a head, unverified. `None` if it is sealed and should not be or the other way round, a flag is set that has to be
     /// known, or no position is as great.
     pub(crate) fn decode(bytes: &[u8], is_sealed: bool) -> Option<Self> {
         let mut take = &bytes.first_chunk::<RECORD_HEAD_BYTES>()?[..];
@@ -229,7 +229,7 @@ impl Proof {
         tail_bytes(self.is_sealed)
     }
 
-    /// What the head of a record says, unproven.
+    /// The head of a record, unverified.
     pub(crate) fn head(&self, bytes: &[u8]) -> Option<RecordHead> {
         RecordHead::decode(bytes, self.is_sealed)
     }
@@ -264,7 +264,7 @@ impl Proof {
         if crc == (&record[..]).get_u32_le() { Ok((head, end)) } else { Err(Unproven::Damaged) }
     }
 
-    /// What a sealed record has sealed.
+    /// The clear text of a sealed record.
     fn unsealed(&self, record: &[u8]) -> Result<Option<Vec<u8>>, Unproven> {
         let Some(key) = &self.key else { return Ok(None) };
         let (head, rest) = record.split_at(RECORD_HEAD_BYTES);
@@ -344,7 +344,7 @@ pub(crate) fn decode_slot(bytes: &[u8; SLOT_BYTES]) -> Slot {
     }
 }
 
-/// What the end of a sealed segment says.
+/// The trailer of a sealed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) segment: SegmentId,

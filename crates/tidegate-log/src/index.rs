@@ -110,7 +110,7 @@ impl<G: Segment> Search<G> {
     }
 }
 
-/// What is at the position that a reader comes to.
+/// The entry, or its absence, at a reader's position.
 pub(crate) enum Next<G> {
     Kept(Located<G>),
     /// It is not kept: the next that is has this position and this time.
@@ -199,7 +199,7 @@ impl<G: Segment> Index<G> {
         }
     }
 
-    /// What a reader finds that wants `position`.
+    /// The next entry for a reader at `position`.
     pub(crate) fn next_from(&self, position: Position) -> Next<G> {
         if let Some(located) = self.locate(position) {
             return Next::Kept(located);
@@ -400,7 +400,7 @@ impl<G> IndexSegment<G> {
     }
 }
 
-/// Whether an entry can never be read, so that a reader is to go on after it.
+/// Whether an entry can never be read, so that a reader is to skip it.
 pub(crate) fn is_lost(error: &StorageError) -> bool {
     matches!(error, StorageError::Damaged { .. } | StorageError::Tampered { .. })
 }

@@ -4,11 +4,11 @@
 //!  record ──▶ one entry, or several that follow each other ──▶ Log in Files ──release──▶ gone, by whole segments
 //! ```
 //!
-//! Where [`Log`] is a ring that keeps what is new, this keeps what its owner still needs: it refuses when it is full. Its owner
-//! writes anew what is still true and releases what stood before. So that it can do so on a disk that others have filled, some room is
-//! held in reserve.
+//! Where [`Log`] is a ring that keeps what is new, this keeps what its owner still needs: it refuses when it is full. Its owner writes
+//! the live state again and releases older records. So that it can do so on a disk that others have filled, some room is held in
+//! reserve.
 //!
-//! Always true: a record is read whole or not at all; what was not released is kept.
+//! Always true: a record is read whole or not at all; a record that was not released is kept.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use crate::{
     writer::{AppendError, LogWriter},
 };
 
-/// Of an entry: it goes on with the record of the entry before.
+/// Flag of an entry: it continues the record of the entry before.
 const CONTINUES: u8 = 1;
-/// Of an entry: its record goes on with the next.
+/// Flag of an entry: its record continues in the next.
 const IS_CONTINUED: u8 = 2;
 /// Of an entry: the record that the entry before begins was given up by its writer, who said so to whom it was from.
 const GIVES_UP: u8 = 4;
@@ -43,7 +43,7 @@ const RESERVE_PART: u64 = 8;
 const RESERVE_FILE_BYTES_MIN: u64 = 64 << 10;
 /// Bytes that are held in reserve at most.
 const RESERVE_BYTES_MAX: u64 = 64 << 20;
-/// What a record takes beside its bytes, at most, if it is one entry.
+/// Bytes of a record in addition to its content, at most, if it is one entry.
 const ENTRY_BYTES: u64 = 128;
 
 /// The one writer of a journal.
@@ -64,7 +64,7 @@ pub struct Journal<D: Disk = Folder> {
     has_given_up: bool,
 }
 
-/// What a journal needs to know.
+/// The configuration of a journal.
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
     /// Of its files.
@@ -79,11 +79,11 @@ pub struct JournalConfig {
 pub struct OpenedJournal<D: Disk = Folder> {
     /// The journal.
     pub journal: Journal<D>,
-    /// What makes it durable: to be [run](Flusher::run) on a thread of its own.
+    /// The flusher that makes it durable: to be [run](Flusher::run) on a thread of its own.
     pub flusher: Flusher<D>,
     /// Tells what is durable.
     pub commits: Commits,
-    /// What was found.
+    /// The report on the files found.
     pub report: Report,
 }
 
@@ -96,7 +96,7 @@ impl<D: Disk> Journal<D> {
         let JournalConfig { files, log: config, durability } = config;
         let Opened { files, flusher, commits, mut report } = Files::open(disk, files)?;
         let released = report.behind_missing.unwrap_or_default();
-        // What was let go of is not lost.
+        // Released records are not lost.
         report
             .findings
             .retain(|finding| !matches!(finding, Finding::Lost { to, .. } if *to <= released));
@@ -172,10 +172,11 @@ impl<D: Disk> Journal<D> {
         if self.credit < needed {
             let held = self.writer.bytes_held();
             let LogConfig { bytes_max, segment_bytes } = self.config;
-            // What is left of a segment that the record does not fit in counts for nothing.
+            // The rest of a segment that the record does not fit in does not count.
             let reserve = (RESERVE_SEGMENTS + 1) * segment_bytes;
             let free = bytes_max.saturating_sub(held + reserve);
-            // No more than half a segment at a time: what heads take, and what no record fits in, shows only as segments are used.
+            // No more than half a segment at a time: the bytes of heads, and rests that no record fits in, show only as segments
+            // are used.
             self.credit = free.min(needed.max(segment_bytes / 2));
             if self.credit < needed {
                 return Err(AppendError::Full { held, bytes_max });
@@ -185,7 +186,7 @@ impl<D: Disk> Journal<D> {
         self.writer.ensure(entry)
     }
 
-    /// Asks for so much room in reserve as what is written anew takes, whatever else fills the disk: it is there once
+    /// Asks for a reserve that the live state fits in, however full the disk becomes: it is there once
     /// [`Journal::ensure`] succeeds. Bounded.
     pub fn want_reserve(&mut self, bytes: u64) {
         let bytes = bytes.min(RESERVE_BYTES_MAX).min(self.config.bytes_max / 8);
@@ -198,8 +199,8 @@ impl<D: Disk> Journal<D> {
         self.writer.use_reserve(may);
     }
 
-    /// Bytes of records that can be appended by whoever [may use the reserve](Journal::use_reserve): surely where the disk is full,
-    /// else as far as the journal's own limit goes.
+    /// Bytes of records that can be appended by a caller that [may use the reserve](Journal::use_reserve): certain where the disk
+    /// is full, else as far as the journal's own limit allows.
     pub fn room(&mut self) -> u64 {
         let left = self.writer.room() as u64;
         let reserve = self.writer.storage_mut().reserve_bytes();
@@ -230,7 +231,7 @@ impl<D: Disk> Journal<D> {
     /// Lets go of the records before `position`, by whole segments.
     ///
     /// # Errors
-    /// The storage failed; what was let go of before stays so.
+    /// The storage failed; segments released before stay released.
     pub fn release(&mut self, position: Position) -> Result<usize, StorageError> {
         self.credit = 0;
         self.writer.release(position)
@@ -297,7 +298,7 @@ impl<D: Disk> Journal<D> {
             let flags = entry.meta.first().copied().unwrap_or(0);
             let is_last = flags & IS_CONTINUED == 0;
             if flags & CONTINUES == 0 {
-                // What was begun before it has no end.
+                // A record begun before it has no end.
                 lost += u64::from(open.take().is_some() && flags & GIVES_UP == 0);
                 if is_last {
                     each(entry.body);
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_released_is_kept_and_full_is_said() {
+    fn unreleased_records_are_kept_and_a_full_journal_says_so() {
         let disk = SimulatedDisk::new(3);
         let mut opened = open(&disk, Durability::Page);
         let journal = &mut opened.journal;
@@ -432,7 +433,7 @@ mod tests {
         };
         assert_eq!(error.code().as_str(), "storage.full");
         assert!(written > 100, "{written}");
-        // What must be written still can be.
+        // Records that must be written still can be.
         for _ in 0..20 {
             journal.append(NOW, [&[7; 1_000][..]]).unwrap();
         }
@@ -453,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_released_does_not_come_back_whatever_files_the_end_of_the_process_left() {
+    fn released_records_do_not_come_back_with_any_leftover_files() {
         let disk = SimulatedDisk::new(4);
         let mut opened = open(&disk, Durability::Page);
         let mut positions = Vec::new();
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_durable_survives_the_power() {
+    fn entries_reported_durable_survive_the_power() {
         for seed in 0..50 {
             let disk = SimulatedDisk::new(seed);
             let mut opened = open(&disk, Durability::Disk);
@@ -491,7 +492,7 @@ mod tests {
             assert!(opened.journal.durable() <= opened.journal.end());
             let durable = opened.journal.flush().unwrap();
             assert_eq!((durable, opened.journal.durable()), (opened.journal.end(), durable));
-            opened.journal.append(NOW, [&b"who knows"[..]]).unwrap();
+            opened.journal.append(NOW, [&b"maybe lost"[..]]).unwrap();
             assert!(opened.journal.durable() < opened.journal.end());
             disk.cut_power_after(0);
             drop(opened);
@@ -533,7 +534,7 @@ mod tests {
             assert_eq!(refused.code().as_str(), "storage.full", "{kilobytes}");
             // Segments got smaller, so that most of the disk was used, the reserve aside.
             assert!(appended * 950 > (kilobytes << 10) * 2 / 5, "{kilobytes}: {appended}");
-            // What tells of deliveries fills the rest, and finds no room then.
+            // Records of deliveries fill the rest, and find no room then.
             while journal.append(NOW, [&[2; 30][..]]).is_ok() {}
             assert!(journal.append(NOW, [&[2; 30][..]]).is_err());
             let start = journal.end();

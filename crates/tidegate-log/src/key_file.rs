@@ -24,16 +24,16 @@ const MEMORY_KIB_MAX: u32 = 1 << 20;
 const PASSES_MAX: u32 = 100;
 const LANES_MAX: u32 = 16;
 
-/// What a key file has.
+/// The content of a key file.
 #[derive(Debug)]
 pub enum KeyFile {
     /// The key itself.
     Key(NodeKey),
-    /// What makes it from a passphrase.
+    /// The parameters to derive it from a passphrase.
     Passphrase(PassphraseKey),
 }
 
-/// What makes a key from a passphrase.
+/// The parameters to derive a key from a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassphraseKey {
     cost: PassphraseCost,
@@ -41,7 +41,7 @@ pub struct PassphraseKey {
     id: KeyId,
 }
 
-/// What trying one passphrase costs, by argon2id (RFC 9106).
+/// The cost of trying one passphrase, by argon2id (RFC 9106).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassphraseCost {
     /// Memory, in KiB. Default 65536, as the RFC has it where memory is short.
@@ -105,7 +105,7 @@ impl KeyFile {
         Ok(key)
     }
 
-    /// What the content of a key file says; none if it is that of none.
+    /// Parses a key file; none if the content is not one.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut words = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.split_ascii_whitespace();
@@ -176,15 +176,17 @@ pub enum KeyError {
     #[error("the key file cannot be used")]
     File(#[from] SecretError),
     /// The file is no key file.
-    #[error("this is no key file of version 1, or a damaged one; put the one back that was made")]
+    #[error(
+        "this is not a key file of version 1, or a damaged one; put the one back that was made"
+    )]
     Format,
     /// The passphrase makes another key than the one that the file was made for.
     #[error("the passphrase is not the one that the key file was made with")]
     Passphrase,
     /// The cost is out of range.
-    #[error("a passphrase cannot be tried at the cost of {cost:?}; make the key file anew")]
+    #[error("a passphrase cannot be tried at the cost of {cost:?}; make a new key file")]
     Cost {
-        /// What was asked for.
+        /// The requested cost.
         cost: PassphraseCost,
     },
     /// The system has no random numbers.

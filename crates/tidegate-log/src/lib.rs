@@ -13,14 +13,13 @@
 //!
 //! One [`LogWriter`] appends to the newest segment; when that is full it starts another and, at the
 //! limit, drops the oldest whole. A [`Log`] is the shared end: it finds entries by position or time in
-//! O(log n) and hands out [`Reader`]s that go from any point of the past on into the future. What is read
-//! is a slice of the segment, never a copy, and keeps that segment's memory until it is dropped.
+//! O(log n) and hands out [`Reader`]s that go from any point of the past on into the future. Entries are
+//! read as slices of the segment, never copies, and keep that segment's memory until they are dropped.
 //!
-//! **Who waits for whom.** The index is one mutex, because its critical sections are a few hundred
-//! nanoseconds of searching and counting: no copy, no drop of a segment and no system call happens under
-//! it, and no allocation but for the list of segments while that still grows. The writer copies before it takes the lock and drops after it has let go, so it is
-//! delayed at worst by one such search, however slow a reader is with what it found. A lock-free index
-//! would only save the case that the scheduler stops a reader inside those nanoseconds.
+//! **Locking.** The index is one mutex, because its critical sections are a few hundred nanoseconds of searching and counting: no copy, no drop of a segment and
+//! no system call happens under it, and no allocation but for the list of segments while that still grows. The writer copies before it takes the lock and drops
+//! after it has let go, so it is delayed at worst by one such search, however slow a reader is with what it found. A lock-free index would only save the case
+//! that the scheduler stops a reader inside those nanoseconds.
 //!
 //! **Where the bytes are.** In a [`Storage`]: [`Memory`] outlives nothing; [`Files`] are mapped segment files that outlive the process
 //! and, once a [`Flusher`] on a thread of its own has synced them, a loss of power. How long an entry is to last is named where it is
@@ -29,24 +28,25 @@
 //!
 //! A [`Store`] is either, and files of it have memory to fall back on where live data must not wait for a disk.
 //!
-//! **What must not be lost.** A [`Journal`] is a log whose entries go when they are released and not before, so that it can be full;
-//! its records may be longer than a segment.
+//! **Journals.** A [`Journal`] is a log whose entries go when they are released and not before, so that it can be full; its records
+//! may be longer than a segment.
 //!
-//! **Who may read them.** [`NodeKeys`] seal the segments of files: content is sealed before it gets to the map, so that nothing of it is
-//! ever on the disk in clear text, and opened for each reader who reads it, into memory of its own.
+//! **Encryption.** [`NodeKeys`] seal the segments of files: content is sealed before it gets to the map, so that nothing of it is ever
+//! on the disk in clear text, and opened for each reader who reads it, into memory of its own.
 //!
-//! **What one append costs.** One copy of meta and body into the segment, one index slot of 24 bytes; no
-//! allocation once the log has wrapped. Reading an entry takes one small allocation (the count of its
+//! **The cost of one append.** One copy of meta and body into the segment, one index slot of 24 bytes;
+//! no allocation once the log has wrapped. Reading an entry takes one small allocation (the count of its
 //! slices).
 //!
 //! Always true:
 //! - times and positions strictly increase from each entry to the next; no position is given twice that was said to be durable, or
 //!   whose process has merely ended;
-//! - what is kept is one contiguous run of positions, as long as no file of it is lost or damaged, which readers are told;
+//! - the kept entries are one contiguous run of positions, as long as no file of it is lost or damaged, which readers
+//!   learn;
 //! - storage and index together hold at most [`LogConfig::bytes_max`], entries pinned by readers
 //!   included; an idle log in memory holds nothing; files that are ready for the next segment or tell the next position,
 //!   three at most, come on top;
-//! - an entry that was seen once never changes while anyone holds it, unless somebody else changes its file;
+//! - an entry that was seen once never changes while anyone holds it, unless another program changes its file;
 //! - after a failure of the storage, all that was appended before can still be read.
 
 mod capture;

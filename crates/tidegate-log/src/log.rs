@@ -35,7 +35,7 @@ pub struct Log<S: Storage = Memory> {
     shared: Arc<Shared<S::Segment>>,
 }
 
-/// What the writer and all readers of one log share.
+/// State that the writer and all readers of one log share.
 pub(crate) struct Shared<G> {
     index: Mutex<Index<G>>,
 }
@@ -76,7 +76,7 @@ pub struct Entry {
     pub position: Position,
     /// Its time.
     pub at: Instant,
-    /// What the writer gave beside the body.
+    /// The writer's metadata, kept apart from the body.
     pub meta: Bytes,
     /// The message itself, in one piece.
     pub body: Bytes,
@@ -188,7 +188,8 @@ impl<S: Storage> Log<S> {
     /// The entries whose times lie in `times`, oldest first, of those appended before this call.
     ///
     /// Each is sliced when its turn comes, so that a long range pins no more than the entries that are
-    /// held; what the wrap overtakes meanwhile is told. An empty or reversed range has no entries.
+    /// held; entries that the wrap overtakes meanwhile are reported. An empty or reversed range has no
+    /// entries.
     pub fn range(&self, times: impl RangeBounds<Instant>) -> Entries<S> {
         let start = match times.start_bound() {
             Bound::Included(&at) => at,
@@ -209,7 +210,7 @@ impl<S: Storage> Log<S> {
         Entries::new(self.reader_from(start), until, end)
     }
 
-    /// A reader that starts with the first entry at or after `at` and goes on into the future.
+    /// A reader that starts with the first entry at or after `at` and continues into the future.
     ///
     /// If entries of that time were dropped already, [`Reader::missing_at_start`] says so.
     pub fn reader_from(&self, at: Instant) -> Reader<S> {
@@ -320,8 +321,8 @@ impl<S: Storage> Clone for Log<S> {
 
 impl<G> Shared<G> {
     pub(crate) fn index(&self) -> MutexGuard<'_, Index<G>> {
-        // Every change of the index is complete before anything in it can panic, so what a panicking
-        // thread leaves behind is sound to go on with.
+        // Every change of the index is complete before anything in it can panic, so the index is
+        // sound after a thread panicked.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -29,7 +29,7 @@ impl Memory {
         Self::default()
     }
 
-    /// Moves what is no longer pinned from `removed` to `spare`.
+    /// Moves segments that are no longer pinned from `removed` to `spare`.
     fn reclaim(&mut self) {
         for i in (0..self.removed.len()).rev() {
             if self.removed[i].1.reset() {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no madvise")]
-    fn what_is_prepared_is_taken_before_it_is_written() {
+    fn prepared_memory_is_taken_before_it_is_written() {
         let mut memory = Memory::new();
         let (id, _segment) = memory.create(1 << 20, BEGIN).unwrap();
         memory.prepare(id, 0..10_000);
@@ -217,7 +217,7 @@ mod tests {
         assert!(taken >= 10_000, "{taken}");
         memory.write_at(id, 0, &[7; 10_000]).unwrap();
         memory.prepare(id, 0..2 << 20);
-        assert_eq!(memory.bytes_held(), taken, "what lies beyond the segment is no part of it");
+        assert_eq!(memory.bytes_held(), taken, "bytes beyond the segment are no part of it");
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_named() {
+    fn missing_segments_are_named() {
         let mut memory = Memory::new();
         let missing = SegmentId(7);
         assert_eq!(

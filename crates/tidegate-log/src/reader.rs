@@ -12,8 +12,8 @@ use crate::{
 /// Goes through a log entry by entry, from where it was placed on into the future.
 ///
 /// A reader holds a position and no bytes: however far it is behind, it costs the log nothing, and the
-/// wrap may overtake it. Then the next read says which range was missed, and the one after it goes on with
-/// the oldest kept entry. Past and future are one sequence, so there is no seam to lose an entry at.
+/// wrap may overtake it. Then the next read says which range was missed, and the one after it continues
+/// with the oldest kept entry. Past and future are one sequence, so there is no seam to lose an entry at.
 pub struct Reader<S: Storage = Memory> {
     log: Log<S>,
     /// The entry to be read next.
@@ -36,9 +36,9 @@ impl<S: Storage> Reader<S> {
     /// The next entry; `None` if this reader has caught up with the writer.
     ///
     /// # Errors
-    /// [`ReadError::Overtaken`]: the wrap dropped entries that were not read; the next call goes on after
-    /// them. [`ReadError::Storage`]: the entry is kept but could not be read; the next call tries again, or goes on after it if it
-    /// is [damaged](StorageError::Damaged).
+    /// [`ReadError::Overtaken`]: the wrap dropped entries that were not read; the next call continues after them.
+    /// [`ReadError::Storage`]: the entry is kept but could not be read; the next call tries again, or continues after it if it is
+    /// [damaged](StorageError::Damaged).
     #[expect(clippy::should_implement_trait, reason = "`None` is not the end, only the present")]
     pub fn next(&mut self) -> Result<Option<Entry>, ReadError> {
         let index = self.log.index();
@@ -122,7 +122,7 @@ impl<S: Storage> Entries<S> {
 impl<S: Storage> Iterator for Entries<S> {
     type Item = Result<Entry, ReadError>;
 
-    /// Ends after a failure of the storage, and goes on after an entry that is damaged.
+    /// Ends after a failure of the storage, and continues after an entry that is damaged.
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed || self.reader.cursor >= self.until {
             return None;
@@ -145,8 +145,8 @@ impl<S: Storage> Iterator for Entries<S> {
     }
 }
 
-/// What a reader missed because the wrap overtook it, or because a segment was lost. Both ranges are half open, and end where the
-/// reader goes on.
+/// The entries that a reader missed because the wrap overtook it, or because a segment was lost. Both ranges are half open, and
+/// end where the reader continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "entries {missed_from} up to {missed_to}, of times {} up to {}, were dropped before they \

@@ -36,7 +36,7 @@ use crate::{
     storage::{Recovered, RecoveredSegment, SegmentId},
 };
 
-/// What was found when a log was opened, for the operator.
+/// A report on the opening of a log, for the operator.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Segments that are served.
@@ -55,7 +55,7 @@ pub struct Report {
     /// Whether the newest entries are in a segment that was finished: the one that was begun after it is missing, unless the process
     /// ended between the two.
     pub ends_finished: bool,
-    /// What an operator may want to know, in order of the segments.
+    /// Findings for an operator, in order of the segments.
     pub findings: Vec<Finding>,
 }
 
@@ -76,7 +76,7 @@ pub enum Finding {
     Unreadable {
         /// Its name.
         name: String,
-        /// What happened.
+        /// The error.
         error: io::Error,
     },
     /// A file without anything to be read, or whose entries do not fit those before. It was renamed, and is not looked at again.
@@ -85,7 +85,7 @@ pub enum Finding {
         name: String,
         /// The name that it has now, or why it could not be renamed.
         to: io::Result<String>,
-        /// What is wrong with it.
+        /// The damage.
         why: Damage,
     },
     /// A segment whose header or end was damaged; its entries were found nevertheless.
@@ -93,8 +93,8 @@ pub enum Finding {
         /// Its name.
         name: String,
     },
-    /// A segment in which something was changed on purpose: its checksums hold, its seals do not. What is served of it is what was
-    /// sealed.
+    /// A segment in which something was changed on purpose: its checksums hold, its seals do not. Only its sealed content is
+    /// served.
     Tampered {
         /// Its name.
         name: String,
@@ -108,7 +108,8 @@ pub enum Finding {
         /// The key.
         key: KeyId,
     },
-    /// A segment in clear text in a sealed log. It was left alone, and its entries are missing: nobody vouches for them.
+    /// A segment in clear text in a sealed log. It was left alone, and its entries are missing: they are not
+    /// authenticated.
     Clear {
         /// Its name.
         name: String,
@@ -117,7 +118,7 @@ pub enum Finding {
     NotRewrapped {
         /// Its name.
         name: String,
-        /// What happened.
+        /// The error.
         error: io::Error,
     },
     /// Entries are missing between others.
@@ -132,7 +133,9 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Foreign { name } => write!(f, "{name} is no file of this log and was left alone"),
+            Self::Foreign { name } => {
+                write!(f, "{name} is not a file of this log and was left alone")
+            }
             Self::Untrusted { name } => write!(
                 f,
                 "{name} is a link, a folder, or open to others' writing, and was left alone; its entries are missing"
@@ -171,7 +174,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What is wrong with a file that was set aside.
+/// The damage to a file that was set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// No header and no entry of it proves itself.
@@ -312,11 +315,11 @@ pub(crate) fn recover<D: Disk>(
     Ok(found)
 }
 
-/// What nobody vouches for burns no more than half of all positions.
+/// Unauthenticated headers use up no more than half of all positions.
 const REFUSED_MAX: Position = Position(u64::MAX / 4);
 
 impl<D: Disk> Found<D> {
-    /// Keys that open none of the sealed segments that there are, are the wrong ones. Whose header is not vouched for has none here.
+    /// Keys that open none of the sealed segments that there are, are the wrong ones. An unauthenticated header counts as none here.
     fn refuse_other_keys(
         &self,
         segments: &[(Segment<D>, Option<Header>, String)],
@@ -441,7 +444,7 @@ struct Examine<'a> {
     name: &'a str,
 }
 
-/// What opens the records of a segment.
+/// The key that opens the records of a segment.
 enum Opens {
     With(Proof, Page),
     /// None of them is to be served.
@@ -500,7 +503,7 @@ impl Examine<'_> {
         let is_unwritten = |map: &Map<D>| whole(map)[..DATA_START].iter().all(|&byte| byte == 0);
         let (proof, page) = match opens {
             Opens::With(proof, page) => (proof, page),
-            // Nobody vouches for such a header: what it says of other segments is not heard.
+            // Such a header is not authenticated: its claims about other segments are ignored.
             Opens::Tampered => return Ok(Ok((Segment::Tampered, None))),
             Opens::Refused => {
                 let segment = match header {
@@ -565,7 +568,8 @@ impl Examine<'_> {
         Ok(reopen(file, len, (anew, page), &records, found, proof).map(|segment| (segment, header)))
     }
 
-    /// What opens the records of the segment with that header. Has the current key take it over from an older one.
+    /// The key that opens the records of the segment with that header. Has the current key take it over from an older
+    /// one.
     fn opens<F: DiskFile>(
         &self,
         header: Option<Header>,
@@ -686,8 +690,8 @@ fn reopen<D: Disk>(
         let header = Header { len: len_told, base: found.base, ..header };
         map.write(0, &header.encode()).expect(room);
     }
-    // A sync that failed may have left pages in the cache that count as written and are not: only writing them anew has the next
-    // sync write them.
+    // A sync that failed may have left pages in the cache that count as written and are not: only writing them again has the
+    // next sync write them.
     map.write(DATA_START, records).expect(room);
     map.publish(found.end).expect(room);
     let id = header.segment;

@@ -4,8 +4,8 @@
 //! eighth byte for one that does: a bad byte in the middle costs the record that it hit, not those after it. At the end of what was
 //! written it finds nothing more, because what lies there was written in another life of the file, or not whole.
 //!
-//! Always true: what is found was appended to this very segment, whole and in this order; positions that lie between found ones
-//! have a slot that says they are lost, with the time of the one before; the work is bounded by the size of the segment, whatever bytes it has.
+//! Always true: each record found was appended to this very segment, whole and in this order; positions that lie between found ones have a slot
+//! that says they are lost, with the time of the one before; the work is bounded by the size of the segment, whatever bytes it has.
 
 use tidegate_message::{Instant, Position};
 
@@ -17,7 +17,7 @@ use crate::{
 /// How much is checked, in lengths of the segment, before bytes that only look like records end the scan.
 const CHECKED_MAX: usize = 8;
 
-/// What a scan has found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Position of the first slot.
@@ -47,7 +47,7 @@ pub(crate) fn scan(bytes: &[u8], proof: &Proof, base: Option<Position>) -> Scan 
             offset += RECORD_ALIGN;
             continue;
         };
-        // What is lost before the first record has no time that it could be found by.
+        // Entries lost before the first record have no time that they could be found by.
         match found.slots.last().copied() {
             None => found.base = head.position,
             Some(Slot { at, .. }) => {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_up_to_its_end() {
+    fn written_records_are_found_up_to_their_end() {
         let (bytes, _) = segment(&[5, 0, 100, 8], 8192);
         let found = scan(&bytes, &Proof::clear(SEED), Some(Position(10)));
         assert_eq!(kept(&found), [10, 11, 12, 13]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_life_left_is_not_found() {
+    fn remains_of_an_earlier_use_are_not_found() {
         let (mut bytes, _) = segment(&[8; 40], 8192);
         let mut offset = DATA_START;
         for position in 50..53 {

@@ -8,10 +8,10 @@
 //! ChaCha20-Poly1305 (RFC 8439) and not AES-GCM: boards of cameras have no instructions for AES, and its keys need no schedule
 //! that would have to be cleared.
 //!
-//! **No nonce is used twice with one key.** A [`Sealer`] is made together with a random key of its own, counts what it seals, and
-//! cannot be cloned or made for a key that exists: what another process has begun is never gone on with, and what failed half-way
-//! has used its number up. A wrapping key is made from a salt of 256 random bits and seals once. What may be written anew with the
-//! same key, the end of a segment, has a MAC that needs no nonce.
+//! **No nonce is used twice with one key.** A [`Sealer`] is made together with a random key of its own, counts its seals, and
+//! cannot be cloned or made for a key that exists: a segment begun by another process is never continued, and a seal that failed
+//! half-way has used up its number. A wrapping key is made from a salt of 256 random bits and seals once. The one part that may be
+//! rewritten with the same key, the end of a segment, has a MAC that needs no nonce.
 //!
 //! Always true: keys that are held are cleared when they are dropped; nothing here prints one.
 
@@ -184,7 +184,7 @@ impl NodeKeys {
         }
     }
 
-    /// Seals a segment's key anew, with the current node key.
+    /// Seals a segment's key again, with the current node key.
     pub(crate) fn rewrap(
         &self,
         key: &RawKey,
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_what_was_sealed() {
+    fn opened_content_equals_sealed_content() {
         let (mut sealer, raw) = Sealer::generate().unwrap();
         let mut content = *b"a frame";
         let seal = sealer.seal(b"head", &mut content);

@@ -18,9 +18,9 @@ use crate::{
     storage::{Segment, SegmentId, StorageError, StoredSlots},
 };
 
-/// The readers' end of a segment file. What is sealed is opened for each reader, into memory of its own.
+/// The readers' end of a segment file. Sealed content is opened for each reader, into memory of its own.
 ///
-/// An entry proves itself each time that it is read: the disk may have changed what it was given, and a file that somebody cuts
+/// An entry is verified each time that it is read: the disk may have changed it, and a file that another program truncates
 /// reads as zeros from then on.
 #[derive(Clone)]
 pub struct FileSegment {
@@ -76,7 +76,7 @@ impl FileSegment {
             let bytes = region.slice(0..trailer.end as usize).unwrap_or_default();
             let found = scan(&bytes, proof, Some(trailer.base));
             let mut slots: Vec<u8> = found.slots.iter().flat_map(encode_slot).collect();
-            // What is lost at the end still has its positions.
+            // Entries lost at the end still have their positions.
             let lost = Slot { at: trailer.last_at, start: 0, meta_bytes: 0, body_bytes: 0 };
             for _ in found.slots.len()..trailer.count as usize {
                 slots.extend(encode_slot(&lost));

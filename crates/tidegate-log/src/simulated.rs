@@ -1,7 +1,7 @@
 //! A disk in memory that loses power, fills up and fails, and the proof that a log on it loses nothing it said it keeps.
 //!
-//! What was stored and not synced is in the page cache: it survives the end of the process. At a loss of power each sector of it is,
-//! by the disk's own dice, as it was, as it should be, or torn in the middle; names that were not synced are there or not; sizes are
+//! Data stored and not synced is in the page cache: it survives the end of the process. At a loss of power each sector of it is, by
+//! the disk's own dice, as it was, as it should be, or torn in the middle; names that were not synced are there or not; sizes are
 //! the old or the new. The kernel also writes back whatever it likes, whenever it likes.
 //!
 //! Always true: all that happens follows from the seed.

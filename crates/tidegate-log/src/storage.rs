@@ -24,12 +24,12 @@ pub trait Storage: Send + 'static {
     /// A segment as its readers hold it.
     type Segment: Segment;
 
-    /// What of a segment the storage takes for itself. Always the same for one storage.
+    /// The bytes of a segment that the storage takes for itself. Always the same for one storage.
     fn framing(&self) -> Framing {
         Framing::NONE
     }
 
-    /// What an earlier process has left, to be asked for once. A storage that outlives nothing has nothing.
+    /// The remains of an earlier process, to be asked for once. A storage that outlives nothing has nothing.
     fn recover(&mut self) -> Recovered<Self::Segment> {
         Recovered { segments: Vec::new(), next: Position(0), last: None }
     }
@@ -44,8 +44,8 @@ pub trait Storage: Send + 'static {
         begin: Begin,
     ) -> Result<(SegmentId, Self::Segment), StorageError>;
 
-    /// Gets ready what the next segment of `len` bytes needs, so that [`create`](Storage::create) finds room. What is being filled is
-    /// not touched.
+    /// Gets ready what the next segment of `len` bytes needs, so that [`create`](Storage::create) finds room. The segment that is
+    /// being filled is not touched.
     ///
     /// # Errors
     /// There is no room for it.
@@ -202,7 +202,7 @@ pub struct Framing {
     pub entry_head: usize,
     /// For each entry, anywhere. 0 says that the log holds the index of the segment for as long as there is the segment.
     pub entry_slot: usize,
-    /// What follows an entry begins at a multiple of this.
+    /// Bytes after an entry begin at a multiple of this.
     pub entry_align: usize,
 }
 
@@ -250,7 +250,7 @@ pub struct Written {
     pub slot: Slot,
 }
 
-/// What a storage has from an earlier process.
+/// The state that a storage has from an earlier process.
 pub struct Recovered<G> {
     /// The segments, oldest first, none of them empty, their positions and times increasing.
     pub segments: Vec<RecoveredSegment<G>>,
@@ -306,7 +306,7 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// What a storage says of one segment.
+/// A storage's description of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its name.
@@ -325,7 +325,7 @@ pub enum StorageError {
     Missing {
         /// The segment named.
         segment: SegmentId,
-        /// What was to be done with it.
+        /// The operation that failed.
         operation: &'static str,
     },
     /// The segment exists but refused, or its medium failed.
@@ -333,14 +333,14 @@ pub enum StorageError {
     Segment {
         /// The segment named.
         segment: SegmentId,
-        /// What was to be done with it.
+        /// The operation that failed.
         operation: &'static str,
-        /// What it answered.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// A new segment could not be had.
-    #[error("a new segment of {bytes} bytes could not be had")]
+    #[error("a new segment of {bytes} bytes could not be created")]
     Create {
         /// Its size.
         bytes: usize,
@@ -348,14 +348,14 @@ pub enum StorageError {
         #[source]
         source: io::Error,
     },
-    /// The disk has no room for a new segment. What is there can still be read.
+    /// The disk has no room for a new segment. Existing entries can still be read.
     #[error(
         "the disk has no room for a new segment of {bytes} bytes; free some, or allow the log less"
     )]
     Full {
         /// The segment's size.
         bytes: usize,
-        /// What the disk said.
+        /// The disk's error.
         #[source]
         source: io::Error,
     },
@@ -376,27 +376,27 @@ pub enum StorageError {
         position: Position,
     },
     /// The storage keeps nothing that long.
-    #[error("the storage keeps entries as long as `{given:?}` says, not `{asked:?}`")]
+    #[error("the storage has durability `{given:?}`, not `{asked:?}`")]
     Durability {
-        /// What was asked for.
+        /// The requested durability.
         asked: Durability,
         /// The most that can be had.
         given: Durability,
     },
-    /// The disk failed to make entries durable, and since then none are; reading goes on.
+    /// The disk failed to make entries durable, and since then none are; reading still works.
     #[error(
         "the disk has failed to keep entries before, and none are durable since; see to the disk, \
-         then start anew"
+         then start again"
     )]
     NotDurable {
         /// The first failure.
         #[source]
         first: Arc<StorageError>,
     },
-    /// The disk takes nothing for now; what is appended is kept in memory.
-    #[error("the disk takes nothing for now, and entries are kept in memory only")]
+    /// The disk refuses writes for now; new entries are kept in memory.
+    #[error("the disk refuses writes for now, and entries are kept in memory only")]
     Aside {
-        /// What the disk said last.
+        /// The last error of the disk.
         #[source]
         cause: Arc<StorageError>,
     },
@@ -407,13 +407,13 @@ pub enum StorageError {
         took: Duration,
     },
     /// Files could not be made durable.
-    #[error("what was appended could not be made durable")]
+    #[error("appended entries could not be made durable")]
     Sync {
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// Nobody makes entries durable any more.
+    /// The flusher has stopped.
     #[error("the flusher of the log has ended")]
     Stopped,
     /// The segments could not be listed.

@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Live data outranks the disk: an entry that the disk does not take is kept in memory, for who reads along, and counted as not
-//! stored. Each new segment asks the disk again. What is to be on the disk is refused meanwhile, see [`Storage::admit`].
+//! stored. Each new segment asks the disk again. Entries that have to be on the disk are refused meanwhile, see
+//! [`Storage::admit`].
 //!
-//! Always true: a file segment is given up only as the oldest of the log; memory beside the files stays below
-//! [`ASIDE_BYTES_MAX`], or three segments if they are larger.
+//! Always true: a file segment is given up only as the oldest of the log; memory in addition to the files
+//! stays below [`ASIDE_BYTES_MAX`], or three segments if they are larger.
 
 use std::{
     collections::VecDeque,
@@ -40,7 +41,7 @@ use crate::{
 pub const ASIDE_BYTES_MAX: usize = 64 << 20;
 /// File segments that a log keeps although the disk has no room for more.
 const KEPT_MIN: usize = 4;
-/// Tells a memory segment beside files from those: no file has such an id.
+/// Marks a memory segment: no file has such an id.
 const ASIDE: u64 = 1 << 63;
 
 /// Memory, or files with memory to fall back on.
@@ -49,7 +50,7 @@ pub struct Store<D: Disk = Folder> {
     memory: Memory,
     /// The file segments, oldest first.
     kept: VecDeque<SegmentId>,
-    /// The memory segments beside them, oldest first.
+    /// The memory segments that stand in for files, oldest first.
     aside: VecDeque<SegmentId>,
     aside_max: usize,
     /// Whether the segment that is being filled is one of those.
@@ -130,7 +131,7 @@ impl<D: Disk> Storage for Store<D> {
     type Segment = StoreSegment;
 
     fn framing(&self) -> Framing {
-        // One for all segments: what a file needs stays empty in memory.
+        // One for all segments: the part that a file needs stays empty in memory.
         self.files.as_ref().map_or(Framing::NONE, Files::framing)
     }
 
@@ -327,7 +328,7 @@ pub struct Health {
     shared: Arc<Mutex<HealthCounts>>,
 }
 
-/// What a [`Store`] has counted.
+/// Counts of a [`Store`].
 #[derive(Clone, Debug, Default)]
 pub struct HealthCounts {
     /// Why what is appended now is not stored; none if it is.
@@ -345,7 +346,7 @@ pub struct HealthCounts {
 }
 
 impl Health {
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> HealthCounts {
         self.state().clone()
     }
@@ -390,7 +391,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, HealthCounts> {
-        // Plain values are whole at any time, whoever panicked.
+        // Plain values are whole at any time, even if a holder panicked.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What the files of a log have, without opening the log or changing anything: for who looks after it.
+//! A survey of the files of a log, without opening the log or changing anything: for administrators.
 
 use tidegate_message::{Instant, Position};
 
@@ -13,10 +13,10 @@ use crate::{
     storage::SegmentId,
 };
 
-/// What one segment file has.
+/// The content of one segment file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// What kind of file it is.
+    /// Its kind.
     pub state: SegmentState,
     /// Which log it says it belongs to, if its header is whole.
     pub log_id: Option<u64>,
@@ -42,7 +42,7 @@ pub struct Survey {
     pub is_index_damaged: bool,
 }
 
-/// What kind of file a segment is.
+/// Kinds of segment files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// Full, and on the disk; its end proves itself.
@@ -111,7 +111,7 @@ pub fn survey(log_id: u64, id: SegmentId, bytes: &[u8], keys: Option<&NodeKeys>)
     let seed = seed(log_id, id);
     let (proof, state) = match own.filter(|header| header.is_sealed) {
         Some(_) => found.opens(bytes, seed, keys),
-        // Whose header is lost shows what it is by its records.
+        // If its header is lost, its records show what it is.
         None if !is_stale && own.is_none() && is_sealed(bytes, seed) => {
             found.is_sealed = true;
             (Proof::unopened(seed), Some(SegmentState::KeyDamaged))
@@ -138,7 +138,7 @@ fn is_sealed(bytes: &[u8], seed: u32) -> bool {
 }
 
 impl Survey {
-    /// What proves the records of a sealed segment with a whole header, and what is wrong with its key.
+    /// The key that verifies the records of a sealed segment with a whole header, and the problem with its key.
     fn opens(
         &mut self,
         bytes: &[u8],

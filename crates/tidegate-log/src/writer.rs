@@ -63,7 +63,7 @@ enum Secured {
     Usual,
     /// The storage has room for one of that length.
     Of(usize),
-    /// What the storage holds in reserve, since it has no other room.
+    /// The storage has room in reserve only.
     InReserve(AppendError),
 }
 
@@ -169,7 +169,7 @@ impl<S: Storage> LogWriter<S> {
     /// and opened to be passed on at once. Storages that readers slice hold no second handle to it.
     ///
     /// # Errors
-    /// As [`LogWriter::append_durably`]. A reader may have had the entry then; others are told that one is missing.
+    /// As [`LogWriter::append_durably`]. A reader may have had the entry then; others learn that one is missing.
     pub fn append_shared(
         &mut self,
         durability: Durability,
@@ -216,8 +216,8 @@ impl<S: Storage> LogWriter<S> {
     /// Writes the entry that was offered, if one was.
     ///
     /// # Errors
-    /// The storage failed. The entry is taken back: its time and its position are free. Who offers it again, with less durability,
-    /// gives it to those readers that have not had it; who does not calls [`LogWriter::skip`].
+    /// The storage failed. The entry is taken back: its time and its position are free. A caller that offers it again, with less
+    /// durability, gives it to those readers that have not had it; one that does not calls [`LogWriter::skip`].
     pub fn store(&mut self) -> Result<(), StorageError> {
         let Some(offered) = self.offered.take() else { return Ok(()) };
         let Offered { durability, place, entry, before } = &offered;
@@ -242,7 +242,7 @@ impl<S: Storage> LogWriter<S> {
         Ok(())
     }
 
-    /// Gives up the position of an entry that was taken back: readers that come to it are told that one is missing.
+    /// Gives up the position of an entry that was taken back: readers that come to it learn that one is missing.
     ///
     /// # Errors
     /// The storage failed.
@@ -348,7 +348,7 @@ impl<S: Storage> LogWriter<S> {
     /// position do; in memory that is never more than the oldest kept.
     ///
     /// # Errors
-    /// The storage failed; what an earlier call returned stays true.
+    /// The storage failed; results of earlier calls stay true.
     pub fn flush(&mut self) -> Result<Position, StorageError> {
         loop {
             let index = self.shared.index();
@@ -396,7 +396,7 @@ impl<S: Storage> LogWriter<S> {
     /// Drops the oldest segments whose newest entry is before `at`, the one being filled aside: retention by age. Returns how many.
     ///
     /// # Errors
-    /// The storage failed; what was dropped before stays dropped.
+    /// The storage failed; entries dropped before stay dropped.
     pub fn expire(&mut self, at: Instant) -> Result<usize, StorageError> {
         self.drop_while(|segment| segment.last_at().is_some_and(|last| last < at))
     }
@@ -438,7 +438,7 @@ impl<S: Storage> LogWriter<S> {
 
     /// Finds room for an entry: in the segment that is being filled, else in a new one.
     fn place(&mut self, meta_bytes: usize, body_bytes: usize) -> Result<Place, AppendError> {
-        assert!(self.offered.is_none(), "what is offered is stored before another is appended");
+        assert!(self.offered.is_none(), "an offered entry is stored before another is appended");
         let bytes = meta_bytes.saturating_add(body_bytes);
         let bytes_max = self.entry_bytes_max();
         if bytes > bytes_max {
@@ -733,9 +733,9 @@ pub enum AppendError {
          entries go, or allow the log more"
     )]
     Pinned {
-        /// What the log holds.
+        /// Bytes that the log holds.
         held: u64,
-        /// What it may hold.
+        /// Its limit.
         bytes_max: u64,
     },
     /// Nothing is dropped to make room, and there is none.
@@ -744,9 +744,9 @@ pub enum AppendError {
          or allow more"
     )]
     Full {
-        /// What is held.
+        /// Bytes held.
         held: u64,
-        /// What may be.
+        /// The limit.
         bytes_max: u64,
     },
     /// The storage failed.

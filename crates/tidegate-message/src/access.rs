@@ -1,4 +1,4 @@
-//! Who may do what to which.
+//! Identities, actions and targets of access rules.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -6,12 +6,12 @@ use zeroize::Zeroizing;
 
 use crate::Instant;
 
-/// Who asks. Cheap to clone.
+/// An authenticated or anonymous client. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// How it was established.
     pub kind: IdentityKind,
-    /// User name, or the name in the certificate; empty for nobody in particular.
+    /// User name, or the name in the certificate; empty for an anonymous client.
     pub name: Arc<str>,
     /// Groups that it belongs to, sorted.
     pub groups: Arc<[Arc<str>]>,
@@ -19,14 +19,14 @@ pub struct Identity {
     pub client: Arc<str>,
     /// Where it comes from, if it came over a network.
     pub address: Option<IpAddr>,
-    /// Until when what it showed holds, by the wall clock; none for ever.
+    /// Until when what it showed holds, by the wall clock; none forever.
     pub until: Option<Instant>,
 }
 
 /// How an identity was established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IdentityKind {
-    /// Nobody proved anything.
+    /// No proof was given.
     Anonymous,
     /// A user name and a proof.
     User,
@@ -38,7 +38,7 @@ pub enum IdentityKind {
     Internal,
 }
 
-/// What is asked for.
+/// The action that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// Send a message to a topic.
@@ -58,7 +58,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Each with its word. What may be received is what may be subscribed to.
+    /// Each with its word. Topics that may be received are those that may be subscribed to.
     const WORDS: [(&str, Self); 7] = [
         ("publish", Self::Publish),
         ("subscribe", Self::Subscribe),
@@ -93,7 +93,7 @@ impl IdentityKind {
     }
 }
 
-/// What it is asked of.
+/// The target of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target<'a> {
     /// A topic name.
@@ -115,7 +115,7 @@ pub struct Decision {
     pub rule: Arc<str>,
 }
 
-/// The one door that every front asks.
+/// The one interface that every front asks for permission.
 pub trait Authorize: Send + Sync + fmt::Debug {
     /// Whether `identity` may do `action` to `target`.
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision;
@@ -123,7 +123,7 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     /// Changes whenever an earlier decision may no longer hold.
     fn generation(&self) -> u64;
 
-    /// Whether every [`Action::Receive`] is allowed, whoever asks and whatever was subscribed to under former rules; then the
+    /// Whether every [`Action::Receive`] is allowed, to any identity and even if it subscribed under former rules; then the
     /// question need not be asked for each message.
     fn receives_all(&self) -> bool;
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Target<'_> {
     }
 }
 
-/// What somebody shows at a door.
+/// The proof of identity that a client shows.
 #[derive(Clone, Default)]
 pub struct Proof {
     /// User name.
@@ -148,7 +148,7 @@ pub struct Proof {
     pub password: Option<Secret>,
     /// Token of an identity provider (a JWT).
     pub token: Option<Secret>,
-    /// Whom a certificate names that the door has verified, and of which kind of identity that name is.
+    /// The name in a verified certificate, and the kind of identity that it names.
     pub certificate: Option<(IdentityKind, String)>,
     /// Name of the program, such as an MQTT client identifier.
     pub client: String,
@@ -199,14 +199,14 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// Why somebody is nobody.
+/// Why a client was not authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// User name or password are wrong; which of them is not told.
+    /// User name or password are wrong; the client does not learn which.
     #[error("user name or password is wrong")]
     BadCredentials,
-    /// The door wants a proof and got none.
-    #[error("this listener does not let anybody in without a user name or certificate")]
+    /// The listener requires a proof and got none.
+    #[error("this listener requires a user name or a certificate")]
     ProofRequired,
     /// Too many wrong ones before; try later.
     #[error("too many failed attempts; try again later")]
@@ -229,7 +229,7 @@ pub enum Refusal {
 }
 
 impl Identity {
-    /// Nobody in particular, through the program `client`.
+    /// An anonymous client, through the program `client`.
     pub fn anonymous(client: &str) -> Self {
         Self::new(IdentityKind::Anonymous, "", client)
     }
@@ -267,7 +267,7 @@ impl Decision {
     }
 }
 
-/// Lets everybody do everything: for loopback without rules, and for tests.
+/// Allows everything to everyone: for loopback without rules, and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllowAll;
 

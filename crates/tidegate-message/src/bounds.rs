@@ -1,4 +1,4 @@
-//! What an application asks of the frames of a camera.
+//! An application's bounds on the frames of a camera.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -100,19 +100,19 @@ pub enum BoundsError {
     /// The latency is zero, negative, not a number or too long.
     #[error("latency bound {millis} ms is outside 1 ms to 60000 ms")]
     Latency {
-        /// What was asked for, in milliseconds.
+        /// The value given, in milliseconds.
         millis: f64,
     },
     /// The accuracy is no fraction.
     #[error("accuracy bound {accuracy} is outside 0 to 1; write 95 % as 0.95")]
     Accuracy {
-        /// What was asked for.
+        /// The value given.
         accuracy: f64,
     },
     /// The frame rate is zero, negative, not a number or too high.
     #[error("frame rate {frames_per_second} is outside 0.01 to 1000 frames a second")]
     FrameRate {
-        /// What was asked for, in frames a second.
+        /// The value given, in frames a second.
         frames_per_second: f64,
     },
 }
@@ -120,13 +120,13 @@ pub enum BoundsError {
 /// Everything a subscription asks of the transfer that serves it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// What every delivered frame must keep.
+    /// The bounds that every delivered frame must keep.
     pub bounds: Bounds,
-    /// Who decides the knobs.
+    /// The controller that chooses the knobs.
     pub controller: ControllerKind,
     /// Newest frame or every frame.
     pub delivery: Delivery,
-    /// What gives way when both bounds cannot be kept.
+    /// The bound to give up when both cannot be kept.
     pub when_infeasible: WhenInfeasible,
     /// Which family of knobs may be used.
     pub profile: AdaptationProfile,
@@ -169,7 +169,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Who decides the knobs of each frame.
+    /// The controller that chooses the knobs of each frame.
     ControllerKind, "controller" {
         /// Per-frame byte budget from the measured capacity and the time left; the default.
         #[default]
@@ -195,7 +195,7 @@ words! {
 }
 
 words! {
-    /// What gives way when no knob setting keeps both bounds.
+    /// The bound to give up when no knob setting keeps both.
     WhenInfeasible, "infeasible policy" {
         /// Keep the latency bound; frames below the accuracy bound are flagged.
         #[default]
@@ -222,7 +222,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} {word:?}; choose one of: {allowed}")]
 pub struct UnknownWord {
-    /// What was being named.
+    /// The kind of name.
     pub what: &'static str,
     /// The word that was given.
     pub word: String,

@@ -1,4 +1,4 @@
-//! What a camera is called and what it sees.
+//! A camera's name and its content.
 
 use std::{fmt, str::FromStr, sync::Arc};
 

@@ -6,14 +6,14 @@ use std::fmt;
 /// seconds, its zone and the colon in that may be left out, and the `T` may be a blank and the fraction's point a comma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CivilTime {
-    /// Nanoseconds since the Unix epoch, of years 0 to 9999; what is finer is left out. A leap second is the first of the next minute.
+    /// Nanoseconds since the Unix epoch, of years 0 to 9999; finer digits are dropped. A leap second is the first of the next minute.
     pub nanos: i128,
     /// Whether the text says its zone; it was taken as UTC if not.
     pub has_zone: bool,
 }
 
 impl CivilTime {
-    /// What `text` says; none if it is written in another way, or names a date or a time that there is not.
+    /// Parses `text`; none if it is written in another way, or names a date or a time that does not exist.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut rest = text;
         let year = number(&mut rest, 4)?;

@@ -58,7 +58,7 @@ codes! {
     ACTION_DENIED = "auth.action.denied";
     /// The peer broke the link protocol.
     LINK_PROTOCOL = "link.protocol";
-    /// What came in by a listener beside MQTT makes no message.
+    /// Input at a listener other than MQTT makes no message.
     INGEST_INVALID = "ingest.message.invalid";
     /// It is larger than the listener takes.
     INGEST_TOO_LARGE = "ingest.message.too_large";

@@ -35,7 +35,7 @@ impl ListenAddress {
     pub fn known(&self) -> Vec<SocketAddr> {
         match self {
             Self::Socket(address) => vec![*address],
-            // Whatever a resolver says (RFC 6761, section 6.3).
+            // Whatever a resolver answers (RFC 6761, section 6.3).
             Self::Name(name, port) if is_localhost(name) => {
                 let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
                 both.map(|ip| SocketAddr::new(ip, *port)).to_vec()
@@ -106,7 +106,7 @@ fn is_name(text: &str) -> bool {
 )]
 pub struct UnknownAddress(String);
 
-/// Who may connect to a socket of the file system, as the mode of a file.
+/// The mode of a socket in the file system: who may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(u32);
 

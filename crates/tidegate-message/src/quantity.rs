@@ -1,7 +1,7 @@
 //! Quantities with their units: `100ms`, `256MiB`, `200Mbit`.
 //!
 //! A quantity is a number without a sign, such as `1`, `1.5` or `1e3`, and a unit, with blanks between them or not. A number alone
-//! is refused: nobody can tell whether `100` means milliseconds or seconds. Parts of the smallest unit are left out.
+//! is refused: `100` may mean milliseconds or seconds. Parts of the smallest unit are left out.
 
 use std::{fmt, str::FromStr, time::Duration};
 

@@ -130,7 +130,7 @@ pub fn topic_matches(filter: &str, topic: &str) -> bool {
     levels.next().is_none()
 }
 
-/// What holds for names and filters alike.
+/// The rules that names and filters share.
 fn check_text(text: &str) -> Result<(), TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);

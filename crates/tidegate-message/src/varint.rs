@@ -13,7 +13,7 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Writes `value` at `at`, and nothing if it is zero; returns where it ends. What stands in the byte after it has no meaning then.
+/// Writes `value` at `at`, and nothing if it is zero; returns where it ends. The byte after it has no meaning then.
 #[inline]
 pub fn put_at(out: &mut [u8], at: usize, value: u64) -> usize {
     if value >= 1 << 14 {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_or_is_too_large_is_no_integer() {
+    fn truncated_or_too_large_bytes_are_not_an_integer() {
         for (bytes, note) in [
             (&[][..], "nothing"),
             (&[0x80][..], "one byte that promises another"),

@@ -1,4 +1,4 @@
-//! What a run says about itself.
+//! A run's report on itself.
 
 use std::{fmt, time::Duration};
 
@@ -21,7 +21,7 @@ pub struct Audit {
     pub kernel_dropped: u64,
     /// Packets that the kernel refused to take from the emulator.
     pub refused: u64,
-    /// Packets that are not IPv4 or for nobody.
+    /// Packets that are not IPv4 or have no receiver.
     pub ignored: u64,
     /// Counters of every direction.
     pub directions: Vec<DirectionStats>,
@@ -44,7 +44,7 @@ impl Audit {
     /// The 99th percentile of lateness above which a run is invalid.
     pub const LATENESS_P99_MAX: Duration = Duration::from_millis(1);
 
-    /// What makes the run's figures unusable; empty for a valid run.
+    /// The flaws that make the run's figures unusable; empty for a valid run.
     pub fn flaws(&self) -> Vec<Flaw> {
         let p99 = self.lateness.p99;
         let late = (p99 > Self::LATENESS_P99_MAX).then_some(Flaw::Late { p99 });

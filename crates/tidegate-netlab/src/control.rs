@@ -114,7 +114,7 @@ pub(crate) fn table(directions: &[DirectionStats]) -> String {
     text
 }
 
-/// Why a lab did not do as told.
+/// Why a lab did not obey a command.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The lab cannot be reached or does not answer.

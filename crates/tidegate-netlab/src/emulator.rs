@@ -29,14 +29,14 @@ use crate::{MTU, audit::Lateness, control};
 /// Packets read from one device before the others have their turn.
 const BATCH: usize = 256;
 
-/// What the lab asks of the running emulator.
+/// A request of the lab to the running emulator.
 pub(crate) enum Request {
     Apply(Change, Sender<Result<(), ChangeError>>),
     Stats(Sender<Vec<DirectionStats>>),
     Stop,
 }
 
-/// What the emulator says of a run at its end.
+/// The emulator's report at the end of a run.
 pub(crate) struct Report {
     pub(crate) duration: Duration,
     pub(crate) cpu: Duration,
@@ -131,7 +131,7 @@ impl Emulator<'_> {
             let bytes = &packet.data.bytes()[..packet.len];
             self.refused += u64::from(self.devices[port.0].write(bytes).is_err());
             self.delivered += 1;
-            // The write took the time of the receiver's network stack: what is due now is more.
+            // The write took the time of the receiver's network stack: more is due now.
             now = self::now();
             self.lateness.saturating_record(now.nanos_since(due).unsigned_abs());
         }
@@ -160,7 +160,7 @@ impl Emulator<'_> {
         while setup.wake.recv(&mut [0; 8]).is_ok() {}
         loop {
             match setup.requests.try_recv() {
-                // Who asked may have gone, then nobody waits for the answer.
+                // The asking side may have gone, then no one waits for the answer.
                 Ok(Request::Apply(change, reply)) => {
                     let _ = reply.send(self.medium.apply(now(), &change));
                 }
@@ -207,7 +207,7 @@ impl Routes {
         Self { ports }
     }
 
-    /// The port an IPv4 packet from `port` goes to, `None` if it is no such packet or for nobody.
+    /// The port an IPv4 packet from `port` goes to, `None` if it is not such a packet or has no receiver.
     fn destination(&self, port: usize, packet: &[u8]) -> Option<usize> {
         let route = &self.ports[port];
         let version = packet.first()? >> 4;
@@ -282,7 +282,7 @@ mod tests {
             (1, [10, 77, 1, 3], Some(2)),
             (1, [10, 77, 2, 2], Some(0)), // by the gateway
             (0, [10, 77, 9, 9], None),    // the gateway itself knows no further
-            (0, [224, 0, 0, 1], None),    // multicast is for nobody
+            (0, [224, 0, 0, 1], None),    // multicast has no receiver
             (3, [10, 77, 2, 2], Some(4)),
             (4, [10, 77, 1, 2], Some(3)), // the only other port
         ] {

@@ -40,7 +40,7 @@ pub struct Options {
     /// How long the emulator sleeps while packets are due all the time. Default 100 us: half the
     /// processor time of waking for each packet, and 50 us of delay on average. 0 wakes for each.
     pub tick: Duration,
-    /// What namespace names begin with; the node's name follows. Default: unique on this machine.
+    /// The prefix of namespace names; the node's name follows. Default: unique on this machine.
     pub prefix: Option<String>,
     /// Path of a control socket for [`control::ask`](crate::control::ask). Default none.
     pub control: Option<PathBuf>,
@@ -396,7 +396,7 @@ fn enter(source: io::Error) -> LabError {
     LabError::Enter { source }
 }
 
-/// Why a lab is not up, or does not do as told.
+/// Why a lab is not up, or did not obey a command.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// Namespaces and devices are for root, or for `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
@@ -405,7 +405,7 @@ pub enum LabError {
          time: tidegate-netlab check SCENARIO --for 60s"
     )]
     NeedsRoot {
-        /// What is missing.
+        /// The missing part.
         reason: &'static str,
     },
     /// The `ip` program cannot be run.
@@ -421,7 +421,7 @@ pub enum LabError {
     IpRefused {
         /// The command.
         command: String,
-        /// What it said.
+        /// Its message.
         said: String,
     },
     /// A device or namespace cannot be made.

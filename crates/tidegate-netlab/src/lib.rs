@@ -23,8 +23,8 @@
 //!   the device and loss is per packet.
 //! - IPv4 only: other packets are counted and dropped.
 //!
-//! Always true: namespaces and devices vanish with the [`Lab`], also when making it fails half way; what a
-//! killed process leaves behind, [`sweep`] removes.
+//! Always true: namespaces and devices vanish with the [`Lab`], also when making it fails half way; those
+//! left behind by a killed process are removed by [`sweep`].
 
 mod audit;
 mod awake;

@@ -63,7 +63,7 @@ struct Up {
     time: Option<Duration>,
     #[command(flatten)]
     timing: Timing,
-    /// What namespace names begin with, the node's name follows [default: unique].
+    /// Prefix of namespace names, the node's name follows [default: unique].
     #[arg(long)]
     prefix: Option<String>,
     /// Path of a control socket to make.

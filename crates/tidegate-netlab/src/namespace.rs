@@ -103,7 +103,7 @@ pub fn sweep() -> Result<Vec<String>, SweepError> {
     })
 }
 
-/// Removes every namespace whose name begins with `prefix`, whoever uses it, and says which.
+/// Removes every namespace whose name begins with `prefix`, even if it is in use, and says which.
 ///
 /// # Errors
 /// [`SweepError`] if the prefix is empty, the namespaces cannot be listed, or one cannot be removed.

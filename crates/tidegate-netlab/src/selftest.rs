@@ -56,11 +56,11 @@ port = [ { node = "edge", wired = true }, { node = "a" }, { node = "b" } ]
 /// One comparison of the self-test.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What was compared.
+    /// The compared quantity.
     pub name: &'static str,
-    /// What was seen.
+    /// The measured value.
     pub seen: String,
-    /// What the model says.
+    /// The model's value.
     pub expected: String,
     /// Whether they agree.
     pub met: bool,
@@ -274,7 +274,7 @@ fn audited(
     Ok(())
 }
 
-/// What the scenario carries in virtual time, in Mbit/s for each pair of ports, when each pair's
+/// The rates of the scenario in virtual time, in Mbit/s for each pair of ports, when each pair's
 /// sender keeps its queue full of packets of 1500 bytes.
 pub fn forecast(
     scenario: &Scenario,

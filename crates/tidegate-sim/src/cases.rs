@@ -22,7 +22,7 @@ use crate::{
 /// A world with a name and the times at which its capacity changes.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is simulated, in a few words.
+    /// The simulated case, in a few words.
     pub name: String,
     /// Times of the capacity steps, from the beginning.
     pub steps: Vec<Duration>,
@@ -32,9 +32,9 @@ pub struct Case {
 
 /// One-way delay of the modelled lines and of acknowledgements.
 const DELAY: Duration = Duration::from_millis(2);
-/// What acknowledgements take, the receiver's own time included.
+/// The delay of acknowledgements, the receiver's own time included.
 const FEEDBACK: Duration = Duration::from_millis(5);
-/// From last byte to callback: what the live path is given for it is 5 ms.
+/// From last byte to callback: the live path has 5 ms for it.
 const DELIVERY: Duration = Duration::from_millis(2);
 
 impl Case {
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// What is asked for in most cases.
+/// The demand of most cases.
 pub fn demand() -> Demand {
     Demand {
         bounds: Bounds::new(Duration::from_millis(100), 0.95).expect("bounds within their ranges"),
@@ -167,7 +167,7 @@ pub fn constant(fps: u32, rate: f64) -> Case {
 /// How five cameras share a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// All capture at the same moment and nobody coordinates them.
+    /// All capture at the same moment and no one coordinates them.
     Aligned,
     /// Captures are spread over the period, shares are not given.
     Staggered,
@@ -214,7 +214,7 @@ pub fn shaped_trace() -> Case {
     }
 }
 
-/// A video codec's table with settings of ours standing in for its own, so that rows can be told apart.
+/// A video codec's table with settings of ours standing in for its own, so that rows can be distinguished.
 fn stand_in(table: Option<&Table>) -> Table {
     let mut table = table.expect("the published profiles are built in").clone();
     for (quality, row) in (1..).zip(&mut table.rows) {

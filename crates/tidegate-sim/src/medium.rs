@@ -77,11 +77,11 @@ enum Channel<T> {
 pub struct PacketRef<T> {
     /// Length in bytes, the IP header included.
     pub len: usize,
-    /// What the medium carries along untouched, and drops when it drops the packet.
+    /// Data that the medium carries along untouched, and drops when it drops the packet.
     pub data: T,
 }
 
-/// What became of a packet at the entry of a medium.
+/// The fate of a packet at the entry of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Ingress {
@@ -109,7 +109,7 @@ pub struct Delivery<T> {
     pub port: PortId,
     /// The packet.
     pub packet: PacketRef<T>,
-    /// When the model delivers it, `now` or earlier: what lies between is the caller's lateness.
+    /// When the model delivers it, `now` or earlier: the difference is the caller's lateness.
     pub due: Instant,
 }
 
@@ -129,7 +129,7 @@ pub struct DirectionStats {
     pub queued_packets: usize,
     /// Their bytes.
     pub queued_bytes: usize,
-    /// What has happened so far.
+    /// Counts so far.
     pub counters: Counters,
 }
 

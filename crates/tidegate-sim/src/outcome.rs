@@ -1,4 +1,4 @@
-//! What became of every frame, and what that means for the bounds.
+//! The fate of every frame, and its meaning for the bounds.
 //!
 //! Meanings, the same everywhere: a frame is delivered if it arrived within its latency bound or was
 //! explicitly marked unchanged within it; one that came late counts as lost. Percentiles are over all
@@ -17,7 +17,7 @@ pub enum Fate {
     Delivered {
         /// From capture to the application's callback.
         latency: Duration,
-        /// What travelled with it.
+        /// The header that travelled with it.
         header: SendHeader,
     },
     /// Differencing found nothing new and said so.
@@ -41,7 +41,7 @@ pub struct FrameOutcome {
     pub camera: usize,
     /// When it was captured, from the beginning of the run.
     pub captured: Duration,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
 }
 
@@ -54,7 +54,7 @@ pub struct Outcome {
     pub length: Duration,
     /// The frames.
     pub frames: Vec<FrameOutcome>,
-    /// What the transfers reported: camera, time, report.
+    /// The reports of the transfers: camera, time, report.
     pub reports: Vec<(usize, Duration, Report)>,
 }
 

@@ -24,7 +24,7 @@ pub enum Mark {
 /// Points of one kind.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
     /// How it is drawn.
     pub mark: Mark,
@@ -37,15 +37,15 @@ pub struct Series {
 pub struct Plot {
     /// Headline.
     pub title: String,
-    /// What x is, with its unit.
+    /// The label of x, with its unit.
     pub x: String,
-    /// What y is, with its unit.
+    /// The label of y, with its unit.
     pub y: String,
     /// Whether y is logarithmic (base 10); points at or below zero are then left out.
     pub y_log: bool,
     /// Lowest and highest y to show whatever the data, if given.
     pub y_range: Option<(f64, f64)>,
-    /// What is drawn, in order.
+    /// The series to draw, in order.
     pub series: Vec<Series>,
 }
 
@@ -57,7 +57,7 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 66.0;
 const LEGEND_LINE: f64 = 16.0;
 
-/// Colours told apart by most colour-blind readers (Okabe and Ito), black last.
+/// Colours that most colour-blind readers can distinguish (Okabe and Ito), black last.
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333"];
 

@@ -14,8 +14,9 @@
 //!
 //! Where the text leaves a choice, both are here ([`Reading`]), and the figures say which was meant:
 //!
-//! - *What a query tells at a decision.* [`Sample::Previous`]: the RTT of the unit before, as an answer takes
-//!   time; the authors' published simulator does so. [`Sample::Current`] knows the very unit of sending.
+//! - *The result of a query at a decision.* [`Sample::Previous`]: the RTT of the unit before, as an answer
+//!   takes time; the authors' published simulator does so. [`Sample::Current`] knows the very unit of
+//!   sending.
 //! - *When `ΔS > D` is seen.* [`Starvation::Timer`]: just after `D`, as the text says ("the decision is updated
 //!   once ΔS > D or once a new latency estimation is available"). [`Starvation::Query`]: at the first query
 //!   after it, as in the authors' simulator, so that a message waits for up to `D + T_Q`.
@@ -73,9 +74,9 @@ pub enum Contender {
     Historic,
     /// Ours with the settings that it is shipped with. Not in the paper.
     ///
-    /// What the kernel would know is made from the trace: the RTT of the query, the least so far, and the
-    /// rate at which 1 MB takes its time in that unit; a small message starts in each unit, or there would
-    /// be nobody to withhold for. `T_Q` does not concern it.
+    /// The kernel's knowledge is made from the trace: the RTT of the query, the least so far, and the rate
+    /// at which 1 MB takes its time in that unit; a small message starts in each unit, or there would be
+    /// no subscriber to withhold for. `T_Q` does not concern it.
     Deadline,
     /// The same with the paper's `D` of 20 s as its deadline.
     DeadlineOfD,
@@ -84,7 +85,7 @@ pub enum Contender {
 /// Which of two readings of the text (see the module).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// What a query tells.
+    /// The result of a query.
     pub sample: Sample,
     /// When `D` is seen to be over.
     pub starvation: Starvation,

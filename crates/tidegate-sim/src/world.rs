@@ -34,7 +34,7 @@ use crate::{
 
 /// Payload of a packet, in bytes.
 const PACKET_BYTES: u32 = 1200;
-/// What the link's records, QUIC, UDP and IP add to it.
+/// Bytes that the link's records, QUIC, UDP and IP add to it.
 const HEADER_BYTES: u32 = 60;
 /// How often the receiver acknowledges the progress of a frame.
 const PROGRESS: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ pub struct Camera {
     pub mismatch: f64,
     /// Width and height of the frames.
     pub source: FrameSize,
-    /// What is subscribed to.
+    /// The demand of the subscription.
     pub demand: Demand,
     /// Settings of the transfer.
     pub config: TransferConfig,
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
             let transfer = Transfer::new(BEGIN, id, camera.demand, camera.config.clone(), tables);
             let mut ratio = |row: &tidegate_frame::table::Row| {
                 let off = 1.0 + camera.mismatch * rng.random_range(-1.0..=1.0);
-                // What passes unchanged cannot be off.
+                // A frame that passes unchanged cannot be off.
                 let off = if row.setting.is_original() { 1.0 } else { off };
                 (row.setting.to_string(), (row.bytes / camera.truth.original_bytes * off, row.kept))
             };
@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What every camera tells the coordinator each second.
+    /// The reports of every camera to the coordinator, each second.
     fn measure(&mut self) {
         let Some(coordinator) = &mut self.coordinator else { return };
         for node in &self.nodes {
@@ -423,8 +423,8 @@ impl<'a> Run<'a> {
     fn pump(&mut self, camera: usize) {
         let node = &mut self.nodes[camera];
         let rate = node.transfer.capacity().map_or(0.0, |capacity| capacity.bytes_per_second);
-        // What five milliseconds carry, and never less than lets the medium work: more would only queue
-        // where a reset cannot reach it.
+        // The bytes of five milliseconds, and never less than lets the medium work: more would only
+        // queue where a reset cannot reach it.
         let window = (rate * 0.005).max(48_000.0) as u64;
         let mut in_medium: u64 = node.in_medium.iter().map(|p| u64::from(p.bytes)).sum();
         while in_medium < window {

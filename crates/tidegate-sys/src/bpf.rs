@@ -7,7 +7,7 @@
 //!                       └────▶ Counters ─▶ sums
 //! ```
 //!
-//! What a program may do is checked by the kernel's verifier, so that no instruction can harm this process or the kernel.
+//! The kernel's verifier checks every program, so that no instruction can harm this process or the kernel.
 //!
 //! Always true: nothing is pinned. A program leaves its interface when its [`Attachment`] is dropped, or when the process ends
 //! in whatever way.
@@ -40,7 +40,7 @@ const LOG_BYTES: usize = 256 << 10;
 /// Bytes of what it says that are kept: its end, where it says why.
 const LOG_BYTES_KEPT: usize = 4 << 10;
 
-/// Numbers that a program counts up, one beside the other for each processor.
+/// Numbers that a program counts up, one for each processor.
 #[derive(Debug)]
 pub struct Counters {
     fd: OwnedFd,
@@ -78,7 +78,7 @@ impl Counters {
         self.fd.as_raw_fd()
     }
 
-    /// What each has counted, over all processors.
+    /// The counts, summed over all processors.
     ///
     /// # Errors
     /// As the kernel says.
@@ -116,10 +116,10 @@ pub struct Program {
     fd: OwnedFd,
 }
 
-/// What a program said of a packet.
+/// A program's answer to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// What it returned: 1 is `XDP_DROP`, 2 is `XDP_PASS`.
+    /// Its return value: 1 is `XDP_DROP`, 2 is `XDP_PASS`.
     pub action: u32,
     /// How long one run took on average, in nanoseconds.
     pub nanos: u32,
@@ -183,8 +183,8 @@ impl Program {
         }
     }
 
-    /// Runs it on a packet, beginning with its Ethernet header, `repeat` times over and without any interface. Whatever it counts
-    /// is counted.
+    /// Runs it on a packet, beginning with its Ethernet header, `repeat` times over and without any interface. Its counters count
+    /// as usual.
     ///
     /// # Errors
     /// As the kernel says: `EINVAL` for packets below 14 bytes or over about 3500.
@@ -211,7 +211,7 @@ impl Program {
             duration: 0,
         };
         // SAFETY: the kernel reads `data_size_in` bytes of `packet`, which outlives the call, or none if there are more than it
-        // takes; it gives no packet back, since it is told of no place for it.
+        // takes; it gives no packet back, since it is given no place for it.
         unsafe { bpf_in_place(PROG_TEST_RUN, &mut attributes) }?;
         Ok(Judged { action: attributes.retval, nanos: attributes.duration })
     }
@@ -279,7 +279,7 @@ pub enum Mode {
 
 /// A word that names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is no mode; choose auto, native or generic")]
+#[error("{word:?} is not a mode; choose auto, native or generic")]
 pub struct UnknownMode {
     /// The word.
     pub word: String,
@@ -319,9 +319,9 @@ pub fn interface_index(name: &str) -> io::Result<u32> {
 
 /// Why a program was not loaded.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel does not take the program{said}", said = Said(log))]
+#[error("the kernel refuses the program{said}", said = Said(log))]
 pub struct LoadError {
-    /// What the kernel said: `EPERM` without `CAP_BPF` (and `CAP_NET_ADMIN`), `EACCES` or `EINVAL` from its verifier.
+    /// The kernel's error: `EPERM` without `CAP_BPF` (and `CAP_NET_ADMIN`), `EACCES` or `EINVAL` from its verifier.
     pub source: io::Error,
     /// The end of what the verifier said; empty if it did not come to it.
     pub log: String,
@@ -342,7 +342,7 @@ fn end_of(log: &[u8]) -> String {
 }
 
 /// # Safety
-/// What pointers in `attributes` point to must be as the command has it.
+/// Pointers in `attributes` must point to memory as the command needs it.
 unsafe fn bpf<T>(command: libc::c_int, mut attributes: T) -> io::Result<i32> {
     // SAFETY: the caller's.
     unsafe { bpf_in_place(command, &mut attributes) }
@@ -360,8 +360,8 @@ unsafe fn bpf_fd<T>(command: libc::c_int, attributes: T) -> io::Result<OwnedFd> 
 /// # Safety
 /// As of [`bpf`].
 unsafe fn bpf_in_place<T>(command: libc::c_int, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the kernel reads and writes at most the attributes' own bytes, whose count it is told, and the caller answers for
-    // what they point to.
+    // SAFETY: the kernel reads and writes at most the attributes' own bytes, whose count it is given, and the caller answers
+    // for what they point to.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
     match i32::try_from(result) {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_verifier_refuses_is_told_with_its_reason() {
+    fn programs_that_the_verifier_refuses_are_reported_with_its_reason() {
         if may_load() {
             let no_result = [passes()[1]];
             let error = Program::load("tidegate", &no_result).expect_err("r0 holds nothing");

@@ -1,8 +1,8 @@
 //! Clocks of the kernel as plain nanoseconds.
 //!
 //! Cores read no clock: a shell reads one of these and passes the value on as `now`. The three clocks
-//! differ in what moves them: the monotonic clock only ever runs forward, the realtime clock follows
-//! whoever sets it, a thread's CPU clock runs while that thread computes.
+//! differ in what moves them: the monotonic clock only ever runs forward, the realtime clock can be
+//! set, a thread's CPU clock runs while that thread computes.
 //!
 //! Always true: reading a clock allocates nothing and makes no system call where the kernel maps the
 //! clock into the process (it does for the first two on common machines).

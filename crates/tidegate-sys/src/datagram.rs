@@ -10,7 +10,7 @@
 //! of provided buffers (kernel 6.1 and later) it is paid once for all that have come; `recvmmsg` pays it once for 64, and copies
 //! more headers. Where the kernel joins datagrams of one sender (UDP_GRO) they are taken apart again here.
 //!
-//! Always true: what is given out is one datagram as it was sent, or says that it was cut; all buffers are made at the beginning.
+//! Always true: each result is one datagram as it was sent, or says that it was cut; all buffers are made at the beginning.
 
 mod batch;
 mod message;
@@ -48,13 +48,13 @@ pub enum Method {
 
 /// A word that names no method.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is no way to receive; choose auto, io-uring, recvmmsg or plain")]
+#[error("{word:?} is not a receive method; choose auto, io-uring, recvmmsg or plain")]
 pub struct UnknownMethod {
     /// The word.
     pub word: String,
 }
 
-/// What a [`Receiver`] is made of.
+/// Options of a [`Receiver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
     /// How it receives.
@@ -64,15 +64,15 @@ pub struct ReceiverOptions {
     /// Whether the kernel may join datagrams of one sender. Cheaper by far where senders send many at once; buffers take
     /// 64 KiB each then, 17 MB together.
     pub joins: bool,
-    /// Whether it is told who sent a datagram. By io_uring a datagram costs less where it is not, and none are joined; where some are,
-    /// and by other methods, it is told all the same.
+    /// Whether each datagram comes with its sender. By io_uring a datagram costs less without senders, and none are joined; where some
+    /// are, and by other methods, the sender is given all the same.
     pub names_sources: bool,
 }
 
 /// A datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it; may be none without [`ReceiverOptions::names_sources`].
+    /// Its sender; may be none without [`ReceiverOptions::names_sources`].
     pub source: Option<SocketAddr>,
     /// Its payload, or the beginning of it.
     pub bytes: &'a [u8],
@@ -100,8 +100,8 @@ impl Receiver {
     /// Receives from `socket` on this thread.
     ///
     /// # Errors
-    /// The system's: of [`Method::Uring`] if there is no io_uring of kernel 6.1, or nobody may use it. [`Method::Auto`] goes on
-    /// with the next one then. [`io::ErrorKind::InvalidInput`] if `bytes_max` is out of its range.
+    /// The system's: of [`Method::Uring`] if there is no io_uring of kernel 6.1, or it is not permitted. [`Method::Auto`] tries
+    /// the next one then. [`io::ErrorKind::InvalidInput`] if `bytes_max` is out of its range.
     pub fn new(socket: UdpSocket, options: ReceiverOptions) -> io::Result<Self> {
         let bytes_max = options.bytes_max;
         if !(1..=DATAGRAM_BYTES_MAX).contains(&bytes_max) {
@@ -144,8 +144,8 @@ impl Receiver {
         }
     }
 
-    /// Tells who sent what from now on, by another method if it must. What has come and was not taken is given to `take`, which is
-    /// not told yet.
+    /// Tells who sent what from now on, by another method if it must. Datagrams that have come and were not taken are given to
+    /// `take`, without senders yet.
     #[must_use]
     pub fn naming_sources(self, mut take: impl FnMut(Datagram<'_>)) -> Self {
         let Self { inner, socket, bytes_max } = self;
@@ -169,7 +169,7 @@ impl Receiver {
     /// Waits for datagrams, `wait` at most (where many came before, 50 us more), and gives those that are there to `take`, until it returns false. Returns how many.
     ///
     /// # Errors
-    /// The system's. Those of earlier answers, such as a port that nobody listens at, are passed over.
+    /// The system's. Those of earlier answers, such as a port without a listener, are passed over.
     pub fn receive(
         &mut self,
         wait: Duration,
@@ -186,7 +186,7 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Datagrams that the kernel dropped because nobody took them from the socket, or because they were damaged; since the
+    /// Datagrams that the kernel dropped because the socket's buffer was full, or because they were damaged; since the
     /// socket was made, modulo 2³².
     ///
     /// # Errors

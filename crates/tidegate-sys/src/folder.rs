@@ -6,11 +6,11 @@
 //!                                     sync (names)      └─ fdatasync
 //! ```
 //!
-//! Every name is looked up in the opened folder itself (`openat`), and no link is followed: what another program puts in the
-//! folder's place, or a link that it leaves inside, leads nowhere else.
+//! Every name is looked up in the opened folder itself (`openat`), and no link is followed: a replacement of the folder by
+//! another program, or a link left inside it, leads nowhere else.
 //!
-//! **What a map rests on.** Bytes of a mapped file are memory of this program, and whoever else writes to the file writes to it.
-//! The folder is therefore locked (`flock`), refused if others than its owner may write there, and its files are made with mode
+//! Bytes of a mapped file are memory of this program, and every other writer of the file writes to it. The folder is therefore
+//! locked (`flock`), refused if others than its owner may write there, and its files are made with mode
 //! 0600. A program of the same user that ignores the lock can still change what readers hold; that it cuts a file does not end
 //! the process (see `sigbus`).
 //!
@@ -50,14 +50,14 @@ struct Shared {
     mapped: Mutex<HashSet<u64>>,
 }
 
-/// What a folder has under one name.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The name.
     pub name: OsString,
     /// Whether it is a plain file: no folder, link or device.
     pub is_file: bool,
-    /// Whether the user of this process owns it and nobody else may write to it.
+    /// Whether the user of this process owns it and no other user may write to it.
     pub is_ours: bool,
     /// Size in bytes.
     pub len: u64,
@@ -178,7 +178,7 @@ impl Folder {
     pub fn create(&self, name: &str, len: u64) -> io::Result<FolderFile> {
         let file = self.open_file(name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)?;
         if let Err(error) = file.resize(len) {
-            // What is left is an empty file; the reason to be told is the first one.
+            // An empty file may remain; the error to report is the first one.
             let _ = self.remove(name);
             return Err(error);
         }
@@ -207,7 +207,7 @@ impl Folder {
         let fd = owned(unsafe { libc::openat(self.fd(), name.as_ptr(), flags, mode) })?;
         let status = status(&fd)?;
         if status.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no plain file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a plain file"));
         }
         if !is_ours(&status) {
             return Err(io::Error::new(
@@ -361,7 +361,7 @@ impl FolderFile {
     /// Makes the bytes and the size of the file survive a loss of power, what was written through its map included.
     ///
     /// # Errors
-    /// The disk failed: what was written since the last success may or may not be there, and a later success says nothing of it.
+    /// The disk failed: data written since the last success may or may not be there, and a later success says nothing of it.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -452,7 +452,7 @@ fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     check(fd.min(0))?;
-    // SAFETY: the call that made it succeeded, and nobody else has this descriptor.
+    // SAFETY: the call that made it succeeded, and this is the descriptor's only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -466,7 +466,7 @@ fn check(rc: libc::c_int) -> io::Result<()> {
 /// A name that stays in its folder.
 fn plain(name: &str) -> io::Result<CString> {
     if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no plain file name"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a plain file name"));
     }
     c_string(name.as_bytes())
 }
@@ -485,7 +485,7 @@ pub enum FolderError {
         /// The folder.
         path: PathBuf,
     },
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error(
         "the folder {path} belongs to user {owner}, and this process runs as user {user}; \
          run it as that user, or give the folder to this one"
@@ -495,7 +495,7 @@ pub enum FolderError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who this process runs as.
+        /// The user that this process runs as.
         user: u32,
     },
     /// Others may write there.

@@ -3,8 +3,8 @@
 /// Asks for pages of 2 MiB behind `words`, as far as they lie in whole ones, so that random access to many of them misses the
 /// translation of addresses less often.
 ///
-/// A hint: nothing is said where the kernel has no such pages, or too little memory in one piece. What the words hold does not change.
-/// Memory that is not touched yet is then taken in such pieces.
+/// A hint: nothing is said where the kernel has no such pages, or too little memory in one piece. The content does not change. Memory
+/// that is not touched yet is then taken in such pieces.
 pub fn prefer_large_pages<T>(words: &[T]) {
     const PAGE: usize = 2 << 20;
     let range = words.as_ptr_range();
@@ -21,7 +21,7 @@ pub fn prefer_large_pages<T>(words: &[T]) {
 /// there is no such word.
 ///
 /// A hint, and a fast one: a load that misses holds up all that comes behind it sooner or later, this does not. For lines that are
-/// needed a few loads later: what is asked for while a dozen or two are under way is dropped by some processors; see [`prefetch_many`].
+/// needed a few loads later: some processors drop a prefetch while a dozen or two are under way; see [`prefetch_many`].
 #[inline]
 pub fn prefetch<T>(words: &[T], index: usize) {
     if let Some(word) = words.get(index) {

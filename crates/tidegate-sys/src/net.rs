@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// What the kernel knows of a TCP connection: the part of `struct tcp_info` (linux/tcp.h) that a sender needs.
+/// The kernel's state of a TCP connection: the part of `struct tcp_info` (linux/tcp.h) that a sender needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time.
@@ -41,7 +41,7 @@ const TCP_INFO_BYTES_MIN: usize = 168;
 /// Bytes up to and with `tcpi_sndbuf_limited`; there since Linux 4.10.
 const TCP_INFO_BYTES: usize = 192;
 
-/// What the kernel knows of the connection `socket`.
+/// The kernel's state of the connection `socket`.
 ///
 /// # Errors
 /// The operating system's, if `socket` is no TCP socket; [`io::ErrorKind::Unsupported`] on kernels before 4.9.

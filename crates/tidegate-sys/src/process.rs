@@ -19,9 +19,9 @@ pub fn terminate(process: u32) -> io::Result<()> {
     }
 }
 
-/// Keeps what this process has in memory from disks and from other processes of its user: no core dump is written or handed to
-/// a helper, and nobody without privileges may attach to it (prctl(2), `PR_SET_DUMPABLE`). Programs that it starts are as usual
-/// again, but for the size of their core dumps, which stays 0.
+/// Keeps the memory of this process from disks and from other processes of its user: no core dump is written or handed to a
+/// helper, and no process without privileges may attach to it (prctl(2), `PR_SET_DUMPABLE`). Programs that it starts are as
+/// usual again, but for the size of their core dumps, which stays 0.
 ///
 /// # Errors
 /// The kernel's; it refuses neither of the two by its documentation.

@@ -37,8 +37,8 @@ use crate::{
 /// Copies of at least this many bytes go past the cache.
 ///
 /// A plain copy first fetches every line it is about to overwrite, and pushes others out of the cache:
-/// for 1.74 MB into a warm ring of 1 GiB that took 183 µs, and 105 µs with stores past the cache. What
-/// is smaller stays in the second-level cache, where the next reader finds it.
+/// for 1.74 MB into a warm ring of 1 GiB that took 183 µs, and 105 µs with stores past the cache.
+/// Smaller writes stay in the second-level cache, where the next reader finds them.
 const STREAMED_BYTES_MIN: usize = 256 << 10;
 
 /// The readers' end of a region: gives out slices of what is published.
@@ -86,7 +86,7 @@ impl Region {
 
     /// Bytes from the start that are final and readable.
     pub fn published(&self) -> usize {
-        // Pairs with the store in `RegionWriter::publish`: whoever sees the boundary sees the bytes.
+        // Pairs with the store in `RegionWriter::publish`: a thread that sees the boundary sees the bytes.
         self.shared.published.load(Ordering::Acquire)
     }
 
@@ -163,7 +163,7 @@ impl RegionWriter {
         self.shared.is_private
     }
 
-    /// Whether a page of the region's file could not be reached and was replaced by zeros: what is written there is lost.
+    /// Whether a page of the region's file could not be reached and was replaced by zeros: writes to it are lost.
     pub fn is_damaged(&self) -> bool {
         self.shared.is_damaged()
     }
@@ -184,13 +184,13 @@ impl RegionWriter {
         self.published
     }
 
-    /// Memory that the region has taken from the kernel, in bytes: what was ever written or prefaulted,
-    /// rounded up to whole pages.
+    /// Memory that the region has taken from the kernel, in bytes: pages that were ever written or
+    /// prefaulted.
     pub fn taken_bytes(&self) -> usize {
         self.touched.next_multiple_of(page_bytes()).min(self.len())
     }
 
-    /// Whether anyone else holds the region or a slice of it beside `handles` known [`Region`]s.
+    /// Whether anyone else holds the region or a slice of it apart from `handles` known [`Region`]s.
     ///
     /// By the time the caller acts on the answer it may have changed; only [`RegionWriter::reset`] proves.
     pub fn is_pinned_beyond(&self, handles: usize) -> bool {
@@ -240,7 +240,7 @@ impl RegionWriter {
         Ok(())
     }
 
-    /// Starts over with nothing published, if nobody else holds the region. Returns whether it did.
+    /// Starts over with nothing published, if the region has no other holder. Returns whether it did.
     pub fn reset(&mut self) -> bool {
         // Sole ownership is the proof that no slice exists and that none can be taken. `get_mut` also
         // waits, in the memory model's sense, for the last reads through the handles that were dropped.
@@ -264,7 +264,7 @@ impl RegionWriter {
 
     /// Gives back the memory above what is published, such as an earlier filling left behind.
     ///
-    /// A later write there takes it anew, as zeros.
+    /// A later write there takes it again, as zeros.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -272,7 +272,7 @@ impl RegionWriter {
         let start = self.published.next_multiple_of(page_bytes());
         if start < self.touched {
             let len = self.touched - start;
-            // SAFETY: discarding pages is unsafe because it changes bytes under whoever reads them. These
+            // SAFETY: discarding pages is unsafe because it changes bytes that a reader may hold. These
             // lie above `published`, rounded up to a page, so no slice covers them, and `&mut self`
             // excludes a buffer.
             unsafe {
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no madvise")]
-    fn what_is_touched_is_taken_and_what_is_trimmed_given_back() {
+    fn touched_pages_are_taken_and_trimmed_ones_given_back() {
         let page = page_bytes();
         let (mut writer, region) = Region::anonymous(16 * page).unwrap();
         assert_eq!(writer.taken_bytes(), 0);
@@ -495,7 +495,7 @@ mod tests {
         let slice = region.slice(0..page + 1).unwrap();
         writer.trim().unwrap();
         assert_eq!(writer.taken_bytes(), 2 * page);
-        assert!(slice.iter().all(|&byte| byte == 7), "what is published stays");
+        assert!(slice.iter().all(|&byte| byte == 7), "published bytes stay");
         let given_back = writer.buffer(2 * page..5 * page).unwrap();
         assert!(given_back.iter().all(|&byte| byte == 0));
         assert!(writer.prefault(2 * page..17 * page).is_err());

@@ -1,7 +1,7 @@
 //! Reading and writing files that are files.
 //!
-//! Opening a named pipe waits for its other end, and reading a device may never end. What a node reads when it starts, or while it
-//! runs, is therefore opened without waiting, and is refused if it is no regular file. A link to one is followed.
+//! Opening a named pipe waits for its other end, and reading a device may never end. Files that a node reads when it starts, or
+//! while it runs, are therefore opened without waiting, and refused unless they are regular files. A link to one is followed.
 
 use std::{
     fs::{File, OpenOptions},
@@ -28,7 +28,7 @@ pub fn append(path: &Path) -> io::Result<File> {
 
 fn checked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = match options.custom_flags(libc::O_NONBLOCK).open(path) {
-        // What a socket answers, and a pipe that has no reader to whoever wants to write.
+        // The error of a socket, and of a pipe without a reader when it is opened to write.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
             return Err(refused("a socket or a named pipe (FIFO)"));
         }

@@ -1,8 +1,8 @@
 //! Real-time priority, lower ones, turns and timer slack.
 //!
-//! All concern the calling thread. Most are for one kind of work: to wake at a set time on a busy
-//! or a borrowed machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
-//! decides whether it can go on without.
+//! All concern the calling thread. Most are for one kind of work: to wake at a set time on a busy or a
+//! borrowed machine, as a link emulator must. Refusal is normal for an unprivileged process; the caller
+//! decides whether it can run without.
 
 use std::{io, mem, time::Duration};
 
@@ -98,7 +98,7 @@ pub fn short_turns() -> Result<(), SchedError> {
     set_turns(nice(), TURN).map_err(|source| SchedError::Turns { source })
 }
 
-/// Has the calling thread give way to others that want its processor (nice 10): beside one that wants all of it, it gets a tenth.
+/// Lowers the priority of the calling thread (nice 10): while another thread wants all of its processor, it gets a tenth.
 ///
 /// A thread cannot take that back without privileges, and should hold no lock for long that others wait for.
 ///

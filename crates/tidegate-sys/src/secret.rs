@@ -24,7 +24,7 @@ pub fn read(path: &Path, secret: &mut Vec<u8>) -> Result<(), SecretError> {
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let status = file.metadata().map_err(failed)?;
     if !status.is_file() || status.len() > SECRET_BYTES_MAX {
-        let reason = "this is no plain file, or a large one";
+        let reason = "this is not a plain file, or a large one";
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
     }
     // SAFETY: the call has no precondition.
@@ -57,7 +57,8 @@ pub fn create(path: &Path, secret: &[u8]) -> Result<(), SecretError> {
     part.push(format!(".{}.part", std::process::id()));
     let part = folder.join(part);
     let written = write(&part, secret).and_then(|()| fs::hard_link(&part, path));
-    // Whether or not it could be linked to its name, the other one goes; what matters was said before.
+    // Whether or not it could be linked to its name, the temporary file goes; the error that matters was returned
+    // before.
     let _ = fs::remove_file(&part);
     written.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => SecretError::Exists { path: path.to_owned() },
@@ -87,7 +88,7 @@ pub enum SecretError {
         mode: u32,
         /// Its owner.
         owner: u32,
-        /// Who this process runs as.
+        /// The user that this process runs as.
         user: u32,
     },
     /// There is one already.

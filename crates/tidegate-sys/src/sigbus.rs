@@ -2,8 +2,8 @@
 //!
 //! Touching a page of a mapped file that the file no longer has, or that its disk cannot read, raises SIGBUS, which ends the
 //! process. Maps that are [guarded](guard) are put into a table; for an address in one of them the handler lays a page of zeros
-//! over the place, marks the map as damaged and lets the program go on. What is read there then fails its checksum, and what is
-//! written there is lost, which [`Guard::is_damaged`] tells. systemd's journal does the same (sigbus.c).
+//! over the place, marks the map as damaged and lets the program continue. Data read there then fails its checksum, and data
+//! written there is lost, which [`Guard::is_damaged`] reports. systemd's journal does the same (sigbus.c).
 //!
 //! Always true: the handler calls nothing but mmap and touches nothing but the table; a fault outside of all guarded maps goes
 //! where it went before.
@@ -39,7 +39,7 @@ static TABLE: [Row; GUARDED_MAX] = [const {
 /// Rows at and above this were never taken.
 static ROWS_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// What handled the signal before; null if that was the kernel's default.
+/// The former handler of the signal; null if that was the kernel's default.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// One guarded map. Dropping it ends the guard, which is to happen before the map goes.

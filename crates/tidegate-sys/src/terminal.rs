@@ -45,7 +45,7 @@ fn settings(terminal: BorrowedFd<'_>) -> io::Result<libc::termios> {
 }
 
 fn set(terminal: BorrowedFd<'_>, new: &libc::termios) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed, and `new` is a whole termios. What was typed before is kept.
+    // SAFETY: the descriptor is open while it is borrowed, and `new` is a whole termios. Input typed before is kept.
     match unsafe { libc::tcsetattr(terminal.as_raw_fd(), libc::TCSADRAIN, new) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -66,7 +66,7 @@ mod tests {
             libc::openpty(&raw mut near, &raw mut far, ptr::null_mut(), ptr::null(), ptr::null())
         };
         assert_eq!(made, 0, "{}", io::Error::last_os_error());
-        // SAFETY: both were just opened and are nobody else's.
+        // SAFETY: both were just opened and have no other owner.
         unsafe { (OwnedFd::from_raw_fd(near), OwnedFd::from_raw_fd(far)) }
     }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_terminal_is_told() {
+    fn a_missing_terminal_is_reported() {
         let file = fs::File::open("/dev/null").unwrap();
         assert_eq!(silence(&file).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }

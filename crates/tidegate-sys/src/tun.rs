@@ -1,8 +1,8 @@
 //! TUN devices and network namespaces.
 //!
-//! A TUN device is the end of a network that a program plays: what a node sends there is read here, one
-//! IP packet at a time, and what is written here the node receives. A device is made in the network
-//! namespace of the thread that opens it, so a thread that has entered a namespace needs no device to be moved.
+//! A TUN device is the end of a network that a program emulates: packets that a node sends there are read here,
+//! one IP packet at a time, and packets written here reach the node. A device is made in the network namespace
+//! of the thread that opens it, so a thread that has entered a namespace needs no device to be moved.
 //!
 //! Always true: a device vanishes with its [`Tun`]; the kernel segments before the device, since
 //! no offload is ever announced, so each read is one packet of at most the device's MTU.
@@ -219,7 +219,7 @@ impl<'fd> PollSet<'fd> {
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// A name that no device can have.
-    #[error("{name:?} is no device name: 1 to 15 visible characters without '/' and '%'")]
+    #[error("{name:?} is not a device name: 1 to 15 visible characters without '/' and '%'")]
     Name {
         /// The name.
         name: String,

@@ -2,9 +2,10 @@
 
 /// Work that [`wide`] does.
 ///
-/// `run` is to be `#[inline(always)]`, and so is what it calls: what is not inlined is compiled as everything else.
+/// `run` is to be `#[inline(always)]`, and so are the functions that it calls: any that is not inlined is compiled
+/// for the base target.
 pub trait Work {
-    /// What comes of it.
+    /// The result.
     type Output;
 
     /// Does it.
@@ -12,7 +13,7 @@ pub trait Work {
 }
 
 /// Does `work`, compiled for vectors of 32 bytes (AVX2, BMI) where the processor has them, and as everything else where it has not.
-/// What it computes is the same: no two operations are made one.
+/// The result is the same: no two operations are fused.
 ///
 /// For loops of some dozens of rounds: to ask the processor costs a few loads and branches.
 #[inline]

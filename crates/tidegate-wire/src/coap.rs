@@ -9,7 +9,7 @@
 //! [`Message`] is the codec; [`Server`] keeps the rules between messages: duplicates, retransmission (RFC 7252 section 4), observation
 //! (RFC 7641) and block-wise transfer (RFC 7959). [`Client`] is the other end, for tools and tests. Neither knows a socket or a clock.
 //!
-//! Always true: a message that decodes encodes again to the same bytes; no peer's bytes reach a panic; what a server holds has a
+//! Always true: a message that decodes encodes again to the same bytes; no peer's bytes reach a panic; a server's memory has a
 //! bound for each kind ([`ServerConfig`]); a confirmable request is handed on once, however often it arrives within its lifetime; a
 //! peer that has not shown that it is where it says receives at most three times the bytes that it has sent.
 //!

@@ -19,7 +19,7 @@ pub enum DecodeError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The record, a text or a list is longer than its limit.
@@ -41,7 +41,7 @@ pub enum DecodeError {
     /// The first record does not open with our magic.
     #[error("the peer does not speak the node link (magic {magic:02x?})")]
     Magic {
-        /// What stood in its place.
+        /// The bytes in its place.
         magic: [u8; 4],
     },
     /// The peer speaks another major version.
@@ -78,7 +78,7 @@ pub(crate) trait Field: Sized {
     fn take(input: &mut Input<'_>) -> Result<Self, DecodeError>;
 }
 
-/// What is left of a record while it is decoded.
+/// The rest of a record while it is decoded.
 pub(crate) struct Input<'a> {
     left: Reader<'a>,
     /// The field being decoded, for errors.
@@ -166,7 +166,9 @@ impl Field for bool {
         match u8::take(input)? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(DecodeError::invalid(input.field, format!("{other} is no truth value"))),
+            other => {
+                Err(DecodeError::invalid(input.field, format!("{other} is not a truth value")))
+            }
         }
     }
 }

@@ -22,15 +22,15 @@ pub const MINOR: u8 = 3;
 pub struct Hello {
     /// The minor version of the link that the node speaks; [`MINOR`] of this one.
     pub minor: u8,
-    /// Who dials; must match the certificate.
+    /// The dialling node; must match the certificate.
     pub node: NodeId,
     /// Counts the starts of this node, as far as it remembers them.
     pub epoch: u64,
     /// Random, new at each start: tells a reconnect from a restart.
     pub boot: BootId,
-    /// What the node is on this link.
+    /// The node's role on this link.
     pub role: Role,
-    /// What the node can do beyond version [`MAJOR`].[`MINOR`].
+    /// Features of the node beyond version [`MAJOR`].[`MINOR`].
     pub features: Features,
     /// The camera that the node offers; `None` unless it is a camera node.
     pub camera: Option<CameraAnnounce>,
@@ -41,13 +41,13 @@ pub struct Hello {
 pub struct Welcome {
     /// The minor version of the link that the node speaks; [`MINOR`] of this one.
     pub minor: u8,
-    /// Who answers; must match the certificate.
+    /// The answering node; must match the certificate.
     pub node: NodeId,
     /// Counts the starts of this node, as far as it remembers them.
     pub epoch: u64,
     /// Random, new at each start.
     pub boot: BootId,
-    /// What the node can do beyond version [`MAJOR`].[`MINOR`].
+    /// Features of the node beyond version [`MAJOR`].[`MINOR`].
     pub features: Features,
     /// The answering node's clock when it wrote this.
     pub now: Instant,
@@ -61,7 +61,7 @@ pub struct NodeId(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId(pub [u8; 16]);
 
-/// What a node is on a link.
+/// The role of a node on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Offers one camera and sends its frames.
@@ -72,7 +72,7 @@ pub enum Role {
     Uplink,
 }
 
-/// What a camera node offers.
+/// A camera that a camera node offers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CameraAnnounce {
     /// The camera's name; must match the certificate.

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! A [`Batch`] yields its lines one after another, each as a [`Line`] that points into the batch or as a [`LineError`] that says where
-//! and what would be right. A bad line costs no other one: reading goes on with the line after it.
+//! and what would be right. A bad line costs no other one: reading continues with the line after it.
 //!
 //! Always true: numbers are checked and kept as they are written, 1.10 as 1.10; reading allocates nothing for a line once the first
-//! ones have been read; no bytes reach a panic; what [`LineWriter`] writes reads as it was given.
+//! ones have been read; no bytes reach a panic; output of [`LineWriter`] reads as it was given.
 //!
-//! Text between quotes may go on over the end of a line, as the protocol has it. A quote that is never closed makes only its own line
-//! bad.
+//! Text between quotes may extend over the end of a line, as the protocol has it. A quote that is never closed makes only its own
+//! line bad.
 
 mod error;
 mod line;

@@ -9,8 +9,8 @@
 //! Both sides of a connection are here: every packet is decoded and encoded. Rules that the bytes of one packet show are kept
 //! here, and an error knows the [`ReasonCode`] to answer with; rules between packets are the broker's and those of [`client`].
 //!
-//! Always true: decoding never panics, and allocates at most a small multiple of the packet's length; what decodes encodes again,
-//! in the same version, to what decodes to the same.
+//! Always true: decoding never panics, and allocates at most a small multiple of the packet's length; a decoded packet encodes
+//! again, in the same version, to one that decodes to the same.
 
 pub mod client;
 

@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Longest header that is read: addresses, and what a balancer adds to them (TLVs, such as a certificate of its client).
 pub const HEADER_BYTES_MAX: usize = 4 << 10;
 
-/// What every header of version 2 begins with.
+/// The first bytes of every header of version 2.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// What every header of version 1 begins with.
+/// The first bytes of every header of version 1.
 const WORD: &[u8] = b"PROXY ";
 /// Longest header of version 1, line end included (section 2.1).
 const LINE_BYTES_MAX: usize = 107;
@@ -34,11 +34,11 @@ pub enum Accepted {
 pub struct Header {
     /// Bytes that it takes.
     pub bytes: usize,
-    /// Whose connection it is.
+    /// The connection's source.
     pub source: Source,
 }
 
-/// Whose connection a header says it is.
+/// The source of a connection according to its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Of the balancer itself, such as a check of whether this server lives, or it does not know: the address that the
@@ -76,10 +76,10 @@ fn decode_line(input: &[u8]) -> Result<Option<Header>, HeaderError> {
     Ok(Some(Header { bytes: end + 2, source }))
 }
 
-/// What stands behind `PROXY `: the family, both addresses and both ports, each behind one space.
+/// The text after `PROXY `: the family, both addresses and both ports, each behind one space.
 fn source_of_line(line: &[u8]) -> Option<Source> {
     let line = str::from_utf8(line).ok()?;
-    // What else it says is to be ignored.
+    // The rest of the line is to be ignored.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Some(Source::Connection);
     }
@@ -191,9 +191,9 @@ pub enum HeaderError {
         "the header of the PROXY protocol has {bytes} bytes for addresses; its family needs {least}"
     )]
     Short {
-        /// What there is.
+        /// Bytes found.
         bytes: usize,
-        /// What is needed.
+        /// Bytes needed.
         least: usize,
     },
 }

@@ -18,7 +18,7 @@ use crate::{
 /// Kinds from this one on may be skipped by a node that does not know them.
 pub const OPTIONAL_KIND: u8 = 128;
 
-/// What may overtake what: a class goes before those below it.
+/// The order in which records may overtake others: a class goes before those below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Steers the link and its transfers; in order.
@@ -147,7 +147,7 @@ macro_rules! records {
         }
 
         impl Record {
-            /// What may overtake this record.
+            /// The class of this record.
             pub const fn class(&self) -> Class {
                 match self { $(Self::$name(_) => Class::$class,)+ }
             }
@@ -184,9 +184,9 @@ macro_rules! records {
 }
 
 records! {
-    /// Opens the link: who dials.
+    /// Opens the link: sent by the node that dials.
     1 Control Hello,
-    /// Accepts the link: who answers.
+    /// Accepts the link: sent by the node that answers.
     2 Control Welcome,
     /// Refuses the link.
     3 Control Refused,
@@ -206,7 +206,7 @@ records! {
     20 Control TransferEnded,
     /// A part of the medium for the camera.
     21 Control Share,
-    /// What was received of a frame.
+    /// The received parts of a frame.
     22 Control Ack,
     /// A frame that need not be sent.
     33 Critical Unchanged,

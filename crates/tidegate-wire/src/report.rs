@@ -72,7 +72,7 @@ pub enum Reported {
     ControllerFailed,
     /// No table fits; the transfer runs with the safe default.
     TableMissing,
-    /// The transfer could not be started or went on wrongly.
+    /// The transfer could not be started or has failed.
     Failed,
     /// The camera lives, and its source gives nothing: a heartbeat in place of a frame.
     Idle,

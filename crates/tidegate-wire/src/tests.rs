@@ -190,7 +190,7 @@ fn encodings_are_those_of_version_1_3() {
     assert_eq!(lines, golden);
 }
 
-/// What a node of an earlier version sends means the same.
+/// Records of a node of an earlier version mean the same.
 #[test]
 fn encodings_of_earlier_versions_are_read() {
     for (minor, (golden, count)) in (0..).zip([
@@ -290,7 +290,7 @@ fn values_out_of_bounds_are_refused_by_name() {
         (7, 25, &[9][..], "controller is invalid: 9 names no choice"),
         (16, 17, &u64::MAX.to_le_bytes()[..], "frame of 18446744073709551615 exceeds"),
         (16, 25, &[0, 0][..], "size is invalid: 0x540"),
-        (12, 49, &[2][..], "complete is invalid: 2 is no truth value"),
+        (12, 49, &[2][..], "complete is invalid: 2 is not a truth value"),
     ] {
         let error = altered(index, at, bytes);
         assert!(error.starts_with(expected), "{error:?}, expected {expected:?}");
@@ -321,7 +321,7 @@ fn a_rate_that_is_not_known_yet_is_announced_as_zero() {
 }
 
 #[test]
-fn what_is_too_long_is_cut_when_encoded() {
+fn texts_too_long_are_cut_when_encoded() {
     let long = "ä".repeat(limits::TEXT_BYTES_MAX);
     let report = CameraReport {
         transfer: TransferId(1),
@@ -354,7 +354,7 @@ proptest! {
         let _ = Record::decode(&bytes);
     }
 
-    /// What decodes from damaged bytes encodes to something that decodes to the same.
+    /// A record decoded from damaged bytes encodes to one that decodes to the same.
     #[test]
     fn damaged_records_decode_to_sound_ones(
         index in 0..samples().len(),

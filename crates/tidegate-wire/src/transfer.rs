@@ -22,7 +22,7 @@ pub struct TransferId(pub u64);
 pub struct StartTransfer {
     /// The name of the new transfer.
     pub transfer: TransferId,
-    /// What its frames must keep.
+    /// The demand on its frames.
     pub demand: Demand,
     /// First capture time wanted, from the camera's log if it is in the past; `None` means from now.
     pub from: Option<Instant>,
@@ -31,11 +31,11 @@ pub struct StartTransfer {
     /// Continue a transfer that a link failure cut, or another that its subscriber leaves: frames captured after this
     /// instant were not received.
     pub resume_after: Option<Instant>,
-    /// What the characterization table should be chosen by.
+    /// Hints for the choice of the characterization table.
     pub hints: TransferHints,
 }
 
-/// What a camera node needs to know to choose a characterization table. Empty texts mean "yours".
+/// Facts by which a camera node chooses a characterization table. Empty texts mean "yours".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferHints {
     /// The detector that will look at the frames: `person`.
@@ -53,7 +53,7 @@ pub struct TransferHints {
 pub struct UpdateTransfer {
     /// The transfer.
     pub transfer: TransferId,
-    /// What its frames must keep from now on.
+    /// The demand on its frames from now on.
     pub demand: Demand,
 }
 
@@ -190,7 +190,7 @@ impl FrameHeader {
     }
 }
 
-/// What a receiver has of one frame; newer ones replace older ones.
+/// The parts that a receiver has of one frame; newer ones replace older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// The transfer.
@@ -242,7 +242,7 @@ choice!(AdaptationProfile { Jpeg = 1, Mez = 2 });
 
 fields!(TransferHints { detector, detector_input, scene, table });
 
-// Demands are followed by other fields: what version 1.2 added to them ends the records.
+// Demands are followed by other fields: the fields added to them by version 1.2 end the records.
 impl Field for StartTransfer {
     fn put(&self, out: &mut BytesMut) {
         self.transfer.put(out);

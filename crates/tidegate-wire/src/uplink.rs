@@ -36,20 +36,20 @@ pub struct UplinkOpen {
     pub node: String,
 }
 
-/// Answers [`UplinkOpen`]: what of this life the receiver has.
+/// Answers [`UplinkOpen`]: the state that the receiver has of this life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkReady {
-    /// The state with which batches can go on; none if the next batch must begin an epoch.
+    /// The state from which batches can continue; none if the next batch must begin an epoch.
     pub resume: Option<Resume>,
     /// Number of the batched message that is to come next; none if nothing of this life was heard of.
     pub next: Option<u64>,
     /// Number of the critical message that is to come next; none as above.
     pub critical_next: Option<u64>,
-    /// Most bytes of state that batches may refer to: what was asked for, or less.
+    /// Most bytes of state that batches may refer to: the number requested, or less.
     pub state_bytes_max: u64,
 }
 
-/// Where batches go on.
+/// Where batches continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// The epoch of the state.
@@ -80,7 +80,8 @@ pub struct CriticalPart {
     pub bytes: Bytes,
 }
 
-/// What came where the uplink ends, and what was published there, as durably as that node does. Numbers never fall on a link.
+/// The messages that reached the end of the uplink, and those published there, as durably as that node does. Numbers never
+/// fall on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkAck {
     /// All batched messages with lower numbers were.

@@ -11,7 +11,7 @@
 //! frame closes the connection [MQTT-6.0.0-1]. For other protocols a decoder tells where messages end, and takes text.
 //!
 //! Always true: however the input is cut, output and replies are the same; after a close or an error the decoder
-//! takes nothing more; what is kept between calls is at most one header and one control frame, 139 bytes.
+//! takes nothing more; at most one header and one control frame are kept between calls, 139 bytes.
 
 mod handshake;
 
@@ -23,7 +23,7 @@ pub use self::handshake::{
     ClientHandshake, Handshake, HandshakeError, Paths, REQUEST_BYTES_MAX, Step, accept_of,
 };
 
-/// Most payload bytes of one data frame, unless a decoder is told otherwise: the largest packet of MQTT.
+/// Most payload bytes of one data frame, unless a decoder is given another limit: the largest packet of MQTT.
 pub const FRAME_BYTES_MAX: u64 = (256 << 20) + 4;
 /// Most payload bytes of a ping, pong or close (RFC 6455 section 5.5).
 const CONTROL_BYTES_MAX: u64 = 125;
@@ -52,7 +52,7 @@ impl CloseCode {
     }
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// More may come.
@@ -64,7 +64,7 @@ pub enum Flow {
 /// Reads the frames of one direction.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Whose frames are read.
+    /// The sender of the frames.
     peer: Peer,
     frame_bytes_max: u64,
     state: State,
@@ -164,7 +164,7 @@ impl Decoder {
     /// the input that they answer by more than 4 bytes; a client's have a mask of 4 bytes more for each frame.
     ///
     /// # Errors
-    /// [`FrameError`], once and for all: send `reply`, then close the socket. What came before it is in `out`.
+    /// [`FrameError`], once and for all: send `reply`, then close the socket. Data that came before it is in `out`.
     pub fn decode(
         &mut self,
         mut input: &[u8],
@@ -218,7 +218,7 @@ impl Decoder {
                     if !self.fragmented
                         && let Some(messages) = &mut self.messages
                     {
-                        // What is held of a message is bounded by its longest length.
+                        // The held part of a message is bounded by its longest length.
                         let bytes = usize::try_from(messages.bytes).expect("it is in memory");
                         let is_text = messages.is_text;
                         messages.bytes = 0;
@@ -258,7 +258,7 @@ impl Decoder {
         Ok(Some(Flow::Open))
     }
 
-    /// What the first two bytes of a frame must be.
+    /// Checks the first two bytes of a frame.
     fn check_start(&self, first: u8, second: u8) -> Result<(), FrameError> {
         let (last, opcode, length) = (first & 0x80 != 0, first & 0x0f, second & 0x7f);
         if first & 0x70 != 0 {
@@ -283,7 +283,7 @@ impl Decoder {
         }
     }
 
-    /// What a whole header announces.
+    /// Begins the frame that a whole header announces.
     fn begin(&mut self, header: &[u8]) -> Result<(), FrameError> {
         let (last, opcode) = (header[0] & 0x80 != 0, header[0] & 0x0f);
         let number =
@@ -459,7 +459,7 @@ fn encode(opcode: u8, payload: &[u8], mask: Option<[u8; 4]>, out: &mut Vec<u8>) 
     }
 }
 
-/// The masks of a client's frames: nobody who chooses payloads can foresee them (RFC 6455 section 10.3).
+/// The masks of a client's frames: the author of a payload cannot foresee them (RFC 6455 section 10.3).
 pub struct Masks {
     seed: [u8; 32],
     count: u64,
@@ -565,7 +565,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// What the other end is told.
+    /// The code sent to the other end.
     pub fn close_code(self) -> CloseCode {
         match self {
             Self::Text => CloseCode::UNSUPPORTED,

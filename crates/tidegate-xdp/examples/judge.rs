@@ -1,4 +1,4 @@
-//! What a filter costs in the kernel: `cargo run --release -p tidegate-xdp --example judge`, as root.
+//! Measures the cost of a filter in the kernel: `cargo run --release -p tidegate-xdp --example judge`, as root.
 //!
 //! Each packet is judged a million times over by the program, without an interface.
 

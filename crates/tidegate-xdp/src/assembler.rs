@@ -19,7 +19,7 @@ struct Instruction {
     immediate: i32,
 }
 
-/// A place in a program, behind which it goes on from elsewhere.
+/// A place in a program that jumps lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
@@ -27,17 +27,17 @@ pub(crate) struct Label(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Register(u8);
 
-/// What a program returns, and what a helper does.
+/// The return value of a program and of a helper.
 pub(crate) const R0: Register = Register(0);
-/// What a program is called with; the arguments of helpers, which keep none of them.
+/// The arguments of a program and of helpers, which overwrite them.
 pub(crate) const R1: Register = Register(1);
 pub(crate) const R2: Register = Register(2);
 pub(crate) const R3: Register = Register(3);
-/// What helpers keep.
+/// Registers that helpers preserve.
 pub(crate) const R6: Register = Register(6);
 pub(crate) const R7: Register = Register(7);
 pub(crate) const R8: Register = Register(8);
-/// The end of the stack; what is on it lies before.
+/// The end of the stack; its content lies before.
 pub(crate) const R10: Register = Register(10);
 
 /// How wide a memory access is.
@@ -50,7 +50,7 @@ pub(crate) enum Width {
     W64 = 0x18,
 }
 
-/// What is done with a register, in 64 bits.
+/// An operation on a register, in 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Operation {

@@ -33,12 +33,12 @@ pub enum Bound {
     Within(Decimal, Decimal),
 }
 
-/// What a field must be.
+/// A condition on a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The name of the field.
     pub field: String,
-    /// What holds for its value.
+    /// The bound on its value.
     pub bound: Bound,
 }
 
@@ -185,10 +185,10 @@ impl fmt::Display for Condition {
 /// A number that is no decimal that a bound can be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no bound; a decimal such as -21.5 is, with at most 18 digits behind its point, and 9223372036854775807 without it"
+    "{text:?} is not a bound; a decimal such as -21.5 is, with at most 18 digits behind its point, and 9223372036854775807 without it"
 )]
 pub struct DecimalError {
-    /// What was written.
+    /// The text as written.
     pub text: String,
 }
 
@@ -197,7 +197,7 @@ pub struct DecimalError {
 pub enum ConditionError {
     /// It is made otherwise.
     #[error(
-        "{text:?} is no condition; NAME > NUMBER is, with blanks between, and so are >=, <, <= and NAME in NUMBER..NUMBER"
+        "{text:?} is not a condition; NAME > NUMBER is, with blanks between, and so are >=, <, <= and NAME in NUMBER..NUMBER"
     )]
     Form {
         /// The part of it.
@@ -243,19 +243,19 @@ mod tests {
     fn wrong_conditions_are_refused_with_the_way_out() {
         for (text, part) in [
             ("t > 1 and u > 2 or v > 3", "not both"),
-            ("t > 1 and", "is no condition"),
-            ("and t > 1", "is no condition"),
+            ("t > 1 and", "is not a condition"),
+            ("and t > 1", "is not a condition"),
             ("t>1", "with blanks between"),
-            ("t = 1", "is no condition"),
-            ("t in 1", "is no condition"),
-            ("t in 1..", "is no bound"),
-            ("t > 1e3", "is no bound"),
-            ("t > NaN", "is no bound"),
-            ("t > 1.", "is no bound"),
-            ("t > .5", "is no bound"),
-            ("t > --5", "is no bound"),
-            ("t > 0.0000000000000000001", "is no bound"),
-            ("t > 9223372036854775808", "is no bound"),
+            ("t = 1", "is not a condition"),
+            ("t in 1", "is not a condition"),
+            ("t in 1..", "is not a bound"),
+            ("t > 1e3", "is not a bound"),
+            ("t > NaN", "is not a bound"),
+            ("t > 1.", "is not a bound"),
+            ("t > .5", "is not a bound"),
+            ("t > --5", "is not a bound"),
+            ("t > 0.0000000000000000001", "is not a bound"),
+            ("t > 9223372036854775808", "is not a bound"),
         ] {
             let error = parse_conditions(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

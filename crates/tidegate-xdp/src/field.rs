@@ -19,13 +19,13 @@ pub struct Field {
     pub name: String,
     /// Its first byte, counted from 0.
     pub at: u16,
-    /// What its bytes are.
+    /// The encoding of its bytes.
     pub encoding: Encoding,
     /// How many decimals it has. In ASCII they stand behind a point; a binary number 215 of one decimal is 21.5.
     pub decimals: u8,
 }
 
-/// What the bytes of a field are.
+/// How the bytes of a field encode its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say the type and the order of its bytes")]
 pub enum Encoding {
@@ -117,7 +117,7 @@ impl Field {
             );
         }
         if ["and", "or", "in"].contains(&&*self.name) {
-            return wrong("and, or and in are no names: conditions are made with them");
+            return wrong("and, or and in are not names: conditions are made with them");
         }
         if self.decimals > DECIMALS_MAX {
             return wrong("a field has at most 18 decimals");
@@ -153,7 +153,7 @@ impl Field {
                 };
                 (-negative, 10_i128.pow(digits) - 1)
             }
-            (_, None) => unreachable!("what is not ASCII is binary"),
+            (_, None) => unreachable!("any other encoding than ASCII is binary"),
         }
     }
 
@@ -272,7 +272,7 @@ impl FromStr for Field {
 pub struct FieldError {
     /// Its name.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// The problem, and the valid forms.
     pub problem: &'static str,
 }
 

@@ -7,14 +7,14 @@ use crate::{
     field::{Field, FieldError},
 };
 
-/// Longest payload of a datagram that is looked at: what one Ethernet packet of 1500 bytes holds.
+/// Longest payload of a datagram that is examined: the payload of an Ethernet packet of 1500 bytes.
 pub const PAYLOAD_BYTES_MAX: u16 = 1472;
 /// Most fields of a filter.
 pub const FIELDS_MAX: usize = 16;
 /// Most conditions of a filter.
 pub const CONDITIONS_MAX: usize = 32;
 
-/// What a filter is made of.
+/// The description of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterSpec {
     /// The port that datagrams are sent to.
@@ -23,11 +23,11 @@ pub struct FilterSpec {
     pub destination: Destination,
     /// Bytes of a payload, all of them; none for what the fields need.
     pub payload_bytes: Option<u16>,
-    /// What stands in it.
+    /// The fields of the payload.
     pub fields: Vec<Field>,
     /// How the conditions go together.
     pub combine: Combine,
-    /// What must hold for a datagram to be kept.
+    /// The conditions that a datagram must meet to be kept.
     pub conditions: Vec<Condition>,
 }
 
@@ -52,7 +52,7 @@ pub enum Reach<A> {
     Any,
 }
 
-/// What is said of a datagram.
+/// A filter's decision on a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is as it should be and meets the conditions: it passes.
@@ -142,7 +142,7 @@ impl FilterSpec {
 }
 
 impl Destination {
-    /// What a socket receives that is bound to `address`. Of `::` that is IPv4 as well.
+    /// The packets that reach a socket bound to `address`. Of `::` that is IPv4 as well.
     pub fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) if address.is_unspecified() => {
@@ -161,12 +161,12 @@ impl Destination {
 }
 
 impl Filter {
-    /// What it says of a payload. The program says the same of a packet that carries it.
+    /// The decision on a payload. The program says the same of a packet that carries it.
     pub fn decide(&self, payload: &[u8]) -> Verdict {
         if payload.len() != usize::from(self.payload_bytes) {
             return Verdict::Unusual;
         }
-        // All of them, also those that no condition asks for: who receives it may have something to say to a field that is none.
+        // All of them, also those without a condition: the receiver may have to report a field that is not a number.
         let mut values = [0; FIELDS_MAX];
         for (value, field) in values.iter_mut().zip(&self.fields) {
             match field.read(payload) {
@@ -234,7 +234,7 @@ pub enum FilterError {
         payload_bytes: u32,
     },
     /// A condition asks for a field that there is not.
-    #[error("a condition names the field {field:?}, which there is not")]
+    #[error("a condition names the field {field:?}, which does not exist")]
     Unknown {
         /// The field.
         field: String,

@@ -1,4 +1,4 @@
-//! Filters of datagrams, for the kernel: what is not worth a message is dropped before it becomes one.
+//! Filters of datagrams in the kernel: unwanted ones are dropped before they become messages.
 //!
 //! ```text
 //!  FilterSpec ──compile──▶ Filter ──instructions──▶ the kernel, at XDP: judges packets as they come in
@@ -10,7 +10,7 @@
 //! and bounds are brought to that count exactly.
 //!
 //! Always true: the program and [`Filter::decide`] agree for every packet; only a datagram that is in every part as it should be,
-//! and does not meet the conditions, is dropped. Whatever is unusual passes, and is judged by who receives it.
+//! and does not meet the conditions, is dropped. Anything unusual passes, and the receiver judges it.
 
 mod assembler;
 mod condition;

@@ -26,8 +26,8 @@ pub(crate) const IPV4_FRAGMENT: u16 = 0x3fff;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
 
 impl Filter {
-    /// What it says of a packet, beginning with its Ethernet header; none of what is not for its port and address, or cannot be told to be:
-    /// that passes uncounted.
+    /// The decision on a packet, beginning with its Ethernet header; none for a packet that is not, or cannot be recognized as, for its
+    /// port and address: that passes uncounted.
     pub fn decide_packet(&self, packet: &[u8]) -> Option<Verdict> {
         let (datagram, bytes) = self.datagram(packet)?;
         let bytes_expected = UDP_BYTES + usize::from(self.payload_bytes);

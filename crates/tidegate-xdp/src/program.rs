@@ -25,7 +25,7 @@ use crate::{
 /// How many counters a program has: one for each [`Verdict`], at [`Verdict::counter`].
 pub const COUNTERS: u32 = 3;
 
-/// What a program returns (`enum xdp_action`).
+/// Return values of a program (`enum xdp_action`).
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 /// The helper that looks a counter up.
@@ -47,7 +47,7 @@ impl Verdict {
         }
     }
 
-    /// What a program returns for it.
+    /// The program's return value for it.
     pub fn action(self) -> u32 {
         match self {
             Self::Drop => XDP_DROP as u32,
@@ -93,7 +93,7 @@ impl Filter {
         code.jump_if_by(R8, When::Above, R7, ends.other);
         load_word(code, R6, ETHERNET_BYTES + 2);
         code.place(typed);
-        // What no address can be is no instruction either: the verifier refuses what is never reached.
+        // A comparison with an impossible address is no instruction either: the verifier refuses unreachable code.
         let (has_v4, has_v6) =
             (self.destination.v4 != Reach::None, self.destination.v6 != Reach::None);
         if has_v4 {
@@ -261,7 +261,7 @@ fn ascii(code: &mut Assembler, field: &Field, length: u8, index: usize, unusual:
         0 => length,
         decimals => length - decimals - 1,
     };
-    // What is last before the point is a digit.
+    // The last character before the point is a digit.
     let blanks = point - 1;
     // The number is summed up in R2; R3 says whether it is negative.
     code.set(R2, 0);

@@ -1,4 +1,4 @@
-//! Filters as they are used: described, compiled, asked; and the kernel's answers beside ours.
+//! Filters as they are used: described, compiled, asked; and compared with the kernel's answers.
 
 mod decide;
 mod golden;

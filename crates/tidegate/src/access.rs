@@ -1,8 +1,8 @@
-//! Rights at the doors of the API and of node links: each act is decided by the rules of now, and what is refused or
-//! administered is written to the audit log.
+//! Access control at the API and at node links: each act is decided by the current rules, and refusals and
+//! administration are written to the audit log.
 //!
-//! Always true: who was let in by something that no longer holds, such as a token that has expired, is refused from then on,
-//! also in the middle of a stream.
+//! Always true: a client whose proof is no longer valid, such as an expired token, is refused from then on, also in the
+//! middle of a stream.
 
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
@@ -13,24 +13,24 @@ use tidegate_wire::NodeId;
 
 use crate::{
     auth::{
-        self, Admitted, Doors, Sources,
+        self, Admitted, Authenticator, Sources,
         audit::{Audit, Entry, Outcome},
         password::DecoyKey,
     },
     pki::{Kind, PeerIdentity, Revocations, Serial, revocation::Revoked},
 };
 
-/// How often a stream looks whether it may go on.
+/// How often a stream checks whether it may continue.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Who calls.
+/// The caller.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// As rules name it, and what it showed.
     pub admitted: Admitted,
-    /// What its certificate is for; none of whoever showed a password or a token.
+    /// The purpose of its certificate; none for a password or a token.
     pub certificate: Option<Kind>,
-    /// The number of its certificate; none of whoever showed something else.
+    /// The number of its certificate; none for any other proof.
     pub serial: Option<Serial>,
     /// Tells those who hold cameras apart: the hash of the key, or of the name of a user.
     pub key: NodeId,
@@ -52,7 +52,7 @@ impl Identity {
         }
     }
 
-    /// Of somebody who showed a password or a token.
+    /// The identity of a caller with a password or a token.
     pub fn of_user(admitted: Admitted) -> Self {
         // No key of a certificate hashes to it, since no public key begins so.
         let name = format!("user {}", admitted.identity.name);
@@ -93,12 +93,12 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What doors outside of MQTT ask; cheap to clone.
+/// Access control for the API and links; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Who comes in, and what they may do.
-    pub doors: Arc<Doors>,
-    /// Which certificates no longer count.
+    /// Authenticates clients and decides their rights.
+    pub doors: Arc<Authenticator>,
+    /// The revoked certificates.
     pub revocations: Arc<Revocations>,
     /// Where it is written down.
     pub audit: Audit,
@@ -116,7 +116,7 @@ impl Default for Access {
             administrator: None,
             decoy_key: DecoyKey([0; 32]),
         };
-        let doors = Doors::new(sources).expect("there is no text that could be wrong");
+        let doors = Authenticator::new(sources).expect("there is no text that could be wrong");
         let revocations = Arc::new(Revocations::none());
         Self { doors: Arc::new(doors), revocations, audit: Audit::default() }
     }
@@ -147,7 +147,7 @@ impl Access {
         self.look(identity, action, target).is_ok()
     }
 
-    /// Fails if what `identity` came in with no longer counts.
+    /// Fails if the credentials of `identity` are no longer valid.
     ///
     /// # Errors
     /// [`Code::IDENTITY_REVOKED`] for a certificate that is revoked, [`Code::IDENTITY_REFUSED`] for anything else.
@@ -159,7 +159,9 @@ impl Access {
             return Err(ApiError::new(Code::IDENTITY_REVOKED, text));
         }
         if !self.doors.is_current(&identity.admitted, auth::now()) {
-            let text = format!("what {identity} came in with no longer holds; come in anew");
+            let text = format!(
+                "the credentials of {identity} are no longer valid; connect again with valid ones"
+            );
             return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
         }
         Ok(())

@@ -35,9 +35,9 @@ pub use crate::access::Identity;
 /// here, one in HTTP/2's buffer and what its window allows.
 pub const EVENTS_BUFFERED: usize = 1;
 
-/// What a node does for the clients of its API.
+/// The services of a node for the clients of its API.
 ///
-/// Each method is told who asks and refuses what that identity may not do with
+/// Each method is given the caller and refuses a forbidden action with
 /// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED).
 #[async_trait]
 pub trait Frames: Send + Sync + 'static {
@@ -132,9 +132,9 @@ pub trait Frames: Send + Sync + 'static {
 pub struct Subscription {
     /// Its name, never used twice while the node runs.
     pub id: SubscriptionId,
-    /// What is asked of every frame.
+    /// The demand on every frame.
     pub demand: Demand,
-    /// What happens, in order; a channel of [`EVENTS_BUFFERED`].
+    /// Its events, in order; a channel of [`EVENTS_BUFFERED`].
     pub events: mpsc::Receiver<Result<Event, ApiError>>,
     /// Set while an event is waited for, so that one that is sent then is taken at once.
     pub awaited: Arc<AtomicBool>,

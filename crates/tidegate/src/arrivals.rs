@@ -125,7 +125,7 @@ impl Arrivals<AbortHandle> {
             let gone = self.give_way()?;
             tracing::debug!("the handshake that took longest gives way");
             gone.abort();
-            // What it has is given back with its end, which an abort only asks for.
+            // Its resources are given back with its end, which an abort only asks for.
             while !gone.is_finished()
                 && let Some(ended) = tasks.join_next().await
             {
@@ -149,7 +149,7 @@ impl TurnedAway {
     }
 }
 
-/// What one host has to itself: an address of IPv4, a network of 64 bits of IPv6.
+/// The network that is counted as one host: an address of IPv4, 64 bits of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_longest_of_the_address_with_most_gives_way() {
+    fn the_slowest_of_the_address_with_most_gives_way() {
         let mut arrivals = Arrivals::new(6, 3);
         for (from, name, gone) in [
             (1, "a", None),

@@ -6,8 +6,8 @@ pub(crate) mod checks;
 pub mod fetch;
 
 pub use tidegate_auth::{
-    Admitted, Doors, DoorsError, Now, Rejected, Reloaded, Rules, Source, Sources, TokenSource, acl,
-    doors, keys, limits, password, roles, scram, token,
+    Admitted, Authenticator, AuthenticatorError, Now, Rejected, Reloaded, Rules, Source, Sources,
+    TokenSource, acl, authenticator, keys, limits, password, roles, scram, token,
 };
 use tidegate_message::Instant;
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The node dials its edge node, says what camera it is, and sends nothing until it is asked. When the link
-//! breaks it dials again with back-off; capturing goes on meanwhile, and the log bridges the gap.
+//! breaks it dials again with back-off; capturing continues meanwhile, and the log bridges the gap.
 
 mod capture;
 mod encoder;
@@ -58,7 +58,7 @@ const SOURCE_SILENT_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for the edge node's answer to our introduction.
 const WELCOME_MAX: Duration = Duration::from_secs(5);
 
-/// What a camera is made of.
+/// The options of a camera.
 #[derive(Clone, Debug)]
 pub struct CameraSettings {
     /// Its name.
@@ -67,19 +67,19 @@ pub struct CameraSettings {
     pub size: Option<FrameSize>,
     /// Frames a second to expect; 0 if not known.
     pub frames_per_second: f64,
-    /// What is told of its source.
+    /// The description of its source.
     pub source: String,
-    /// What is kept of its frames.
+    /// The log of its frames.
     pub log: FrameLogSettings,
     /// Bounds on its frames.
     pub limits: FrameLimits,
-    /// What of its frames nobody is to see.
+    /// The private parts of its frames.
     pub privacy: Privacy,
-    /// Told how its source and its link are.
+    /// Where the states of its source and its link are reported.
     pub health: Health,
     /// How far ahead of our clock a given capture time may lie.
     pub future_max: Duration,
-    /// Folder of characterization tables beside those that come with the program.
+    /// Folder of characterization tables in addition to those that come with the program.
     pub tables: Option<PathBuf>,
     /// Settings of its transfers.
     pub transfer: TransferConfig,
@@ -114,7 +114,7 @@ impl Intake {
         taken
     }
 
-    /// Takes one frame, captured `age` ago, which the log gets beside its way.
+    /// Takes one frame, captured `age` ago, which the log stores asynchronously.
     ///
     /// # Errors
     /// As [`Intake::frame`].
@@ -175,7 +175,7 @@ pub enum CameraError {
         edge: SocketAddr,
         /// How often it was tried.
         tries: u32,
-        /// What the last try said.
+        /// The error of the last try.
         why: String,
         /// Its code.
         code: Code,
@@ -252,7 +252,7 @@ fn newest(log: &Log) -> Option<Entry> {
 const DAMAGED_MAX: u64 = 16;
 
 /// The tables that come with the program, and those of `folder` if there is one. A file of it that cannot be used is logged, with
-/// its line, and left out: what is wrong with one table stops no node.
+/// its line, and left out: a bad table stops no node.
 ///
 /// # Errors
 /// [`TableError`] if the folder cannot be read.
@@ -289,7 +289,7 @@ pub struct DialSettings {
 /// Runs a camera node until `stop`.
 ///
 /// # Errors
-/// [`CameraError`]: what cannot be mended by trying again.
+/// [`CameraError`]: a failure that another try cannot mend.
 pub async fn run(
     options: CameraSettings,
     spec: &SourceSpec,

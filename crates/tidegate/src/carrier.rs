@@ -1,4 +1,4 @@
-//! What a camera and its edge node speak over: a link, or, for a camera that lives in the node itself, memory.
+//! The carrier between a camera and its edge node: a link, or, for a camera that lives in the node itself, memory.
 //!
 //! Always true: both ends of a [`local`] carrier are bounded; a frame sent over it is whole at the other end
 //! at once.
@@ -42,9 +42,9 @@ pub struct Down {
     pub why: String,
 }
 
-/// What came of handing a frame over.
+/// The result of handing a frame over.
 pub enum Sent {
-    /// It is on its way; dropping this lets it go on.
+    /// It is on its way; dropping this does not stop it.
     UnderWay(FrameSending),
     /// It is whole at the other end, with the word that says so.
     Whole(Ack),
@@ -52,7 +52,7 @@ pub enum Sent {
     Refused,
 }
 
-/// Sends over a carrier beside whoever receives from it.
+/// Sends over a carrier, independently of its receiver.
 pub enum Sender {
     /// Over a link.
     Link(Link),
@@ -103,7 +103,7 @@ impl From<LinkError> for Down {
 }
 
 impl Carrier {
-    /// What comes next.
+    /// The next item.
     ///
     /// # Errors
     /// The carrier is down.
@@ -132,7 +132,7 @@ impl Carrier {
         self.sender().send(record).await
     }
 
-    /// A way to send beside whoever receives: neither then waits for the other.
+    /// A sender that is independent of the receiver: neither then waits for the other.
     pub fn sender(&self) -> Sender {
         match self {
             Self::Link(link) => Sender::Link(link.clone()),
@@ -213,7 +213,7 @@ impl Carrier {
         }
     }
 
-    /// What to add to the peer's time to get ours, in nanoseconds, and how far that may be off.
+    /// Nanoseconds to add to the peer's time to get ours, and the uncertainty.
     pub fn clock_offset(&self) -> Option<(i64, Duration)> {
         match self {
             Self::Link(link) => {

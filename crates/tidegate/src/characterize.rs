@@ -1,4 +1,4 @@
-//! Characterization: what each knob setting costs in bytes and is worth to a detector, on one's own footage.
+//! Characterization: the cost in bytes and the accuracy of each knob setting, on one's own footage.
 //!
 //! ```text
 //!  clip ──▶ frames ──▶ detector ──▶ boxes on the originals (or known boxes) ─┐
@@ -35,12 +35,12 @@ mod probe;
 pub use link::{LINK_SIZES, LinkError, LinkReport, run_link};
 pub use probe::{Probe, ProbeError};
 
-/// What to characterize.
+/// The arguments of a characterization.
 #[derive(Clone, Debug)]
 pub struct Arguments {
     /// The footage: any source description, or a video file or folder by its path.
     pub clip: SourceSpec,
-    /// Who looks at it.
+    /// The detector that judges it.
     pub detector: DetectorSpec,
     /// Which family of knobs; default `jpeg`.
     pub profile: AdaptationProfile,
@@ -50,7 +50,7 @@ pub struct Arguments {
     pub scene: String,
     /// Compare with the boxes that the source knows, where it knows them, instead of the originals' detections.
     pub use_truth: bool,
-    /// Where the table is written, `NAME.table`; the picture goes beside it as `NAME.svg`.
+    /// Where the table is written, `NAME.table`; the picture goes next to it as `NAME.svg`.
     pub table_path: PathBuf,
 }
 
@@ -70,12 +70,12 @@ pub enum Progress<'a> {
         done: usize,
         /// Rows in all.
         of: usize,
-        /// What was measured.
+        /// The measured row.
         row: &'a Row,
     },
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The table, as it was written.
@@ -92,7 +92,7 @@ pub struct Report {
     pub svg_path: PathBuf,
 }
 
-/// What detections are compared with.
+/// The reference of detections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     /// Boxes that the source knows.
@@ -166,7 +166,7 @@ pub async fn run(
     })
 }
 
-/// What of a profile is measured.
+/// The settings of a profile that are measured.
 fn ladder(profile: AdaptationProfile) -> Vec<KnobSetting> {
     match profile {
         AdaptationProfile::Jpeg => KnobSetting::ladder(),
@@ -266,7 +266,7 @@ impl Study {
         let mut pool = Pool::new(self.labels);
         for (index, picture) in self.pictures.iter().enumerate() {
             let mut out = Vec::new();
-            // Processor time, not wall time: what else the machine does is not the knob's cost.
+            // Processor time, not wall time: other work of the machine is not the knob's cost.
             let started = thread_cpu_nanos();
             let applied = transcoder.apply(&picture.jpeg, &setting, &mut out)?;
             let took = u64::try_from(thread_cpu_nanos() - started).unwrap_or(0);

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Always true: a failure is printed once, with its causes below it, and its stable code decides the exit
-//! status; output that nobody reads any more (a closed pipe) is no failure.
+//! status; a closed output pipe is no failure.
 
 mod acl;
 mod args;
@@ -64,7 +64,7 @@ pub struct Cli {
     /// One setting, over file and environment; may be repeated
     #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -88,7 +88,7 @@ pub enum Command {
     Revoke(RevokeArgs),
     /// Run an edge node: cameras connect to it, applications subscribe at it
     Node(NodeArgs),
-    /// Run a camera node: frames from a source, sent when somebody subscribes
+    /// Run a camera node: frames from a source, sent when there is a subscriber
     Camera(CameraArgs),
     /// Measure what each knob setting costs in bytes and is worth to a detector, on your own footage
     Characterize(CharacterizeArgs),
@@ -114,7 +114,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Make the key that logs are sealed with
     Key(KeyArgs),
-    /// Explain the rules: who may do what, and by which rule
+    /// Explain the rules: the rights of users, and the rule for each
     Acl(AclArgs),
     /// Print the configuration in effect and where each setting comes from
     Config(ConfigArgs),
@@ -130,13 +130,13 @@ pub fn main() -> ExitCode {
     if matches!(cli.command, Command::Node(_) | Command::Camera(_))
         && let Err(error) = tidegate_sys::sched::short_turns()
     {
-        tracing::debug!(%error, "what wakes waits its turn");
+        tracing::debug!(%error, "shorter scheduler turns were refused");
     }
     // A fleet has more connections than the usual limit of files.
     if matches!(cli.command, Command::Node(_) | Command::Camera(_))
         && let Err(error) = descriptors::raise_limit()
     {
-        tracing::warn!(%error, "this process may not open as many files as the system allows it");
+        tracing::warn!(%error, "the limit of open files could not be raised");
     }
     let runtime = match &cli.command {
         // One source and one link are less than a processor's work, and waking a second thread for each step of it
@@ -150,7 +150,7 @@ pub fn main() -> ExitCode {
 /// Keys of the node are in its memory.
 fn keep_memory_private() {
     if let Err(error) = tidegate_sys::process::keep_memory_private() {
-        tracing::warn!(%error, "core dumps of this process cannot be ruled out");
+        tracing::warn!(%error, "core dumps of this process could not be disabled");
     }
 }
 
@@ -260,14 +260,14 @@ async fn until_stopped(
     result
 }
 
-/// The configuration as JSON: what is printed as TOML is read as it.
+/// The configuration as JSON: the printed TOML, read again.
 fn config_json(config: &Config) -> Result<String, ApiError> {
     let text = config.to_string();
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         ApiError::new(Code::INTERNAL, "the configuration is printed as no TOML").caused_by(error)
     })?;
     let json = serde_json::to_string_pretty(&table).map_err(|error| {
-        ApiError::new(Code::INTERNAL, "the configuration is no JSON").caused_by(error)
+        ApiError::new(Code::INTERNAL, "the configuration is not JSON").caused_by(error)
     })?;
     Ok(json + "\n")
 }

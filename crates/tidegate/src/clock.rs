@@ -1,7 +1,8 @@
 //! The node's clock: monotonic, anchored to wall time when the program starts; and what the wall clock says by now.
 //!
-//! What is ordered or measured inside goes by [`now`]. What is written outside (points and rows of sinks, names of files by date, the
-//! time in a message that a flow publishes, the plausibility of a time that a device sends) follows the wall clock, by [`to_wall`].
+//! Time that is ordered or measured inside goes by [`now`]. Time that is written outside (points and rows of sinks, names of files by
+//! date, the time in a message that a flow publishes, the plausibility of a time that a device sends) follows the wall clock, by
+//! [`to_wall`].
 //! Only a step of the wall clock parts the two: the kernel slews both alike.
 //!
 //! Always true: [`now`] never goes backwards and never jumps, whatever is done to the wall clock meanwhile. Two programs on one
@@ -29,7 +30,7 @@ pub fn at(monotonic: i64) -> Instant {
     Instant::from_nanos(monotonic.saturating_add(anchor()))
 }
 
-/// What the wall clock was ahead of `CLOCK_MONOTONIC` when the program started.
+/// Nanoseconds that the wall clock was ahead of `CLOCK_MONOTONIC` when the program started.
 fn anchor() -> i64 {
     static ANCHOR: OnceLock<i64> = OnceLock::new();
     *ANCHOR.get_or_init(|| realtime_nanos().saturating_sub(monotonic_nanos()))
@@ -53,12 +54,12 @@ pub fn to_wall(at: Instant) -> Instant {
 struct Steps(AtomicI64);
 
 impl Steps {
-    /// What they come to, after readings of the monotonic clock, the wall clock and the monotonic clock again.
+    /// Their sum, after readings of the monotonic clock, the wall clock and the monotonic clock again.
     fn follow(&self, before: i64, wall: i64, after: impl Fn() -> i64, anchor: i64) -> i64 {
         let known = self.0.load(Ordering::Relaxed);
         let ahead = wall.saturating_sub(before).saturating_sub(anchor);
         let was_stepped = ahead.saturating_sub(known).saturating_abs() >= STEP_NANOS_MIN;
-        // Who was held up between two readings looks again with the next message.
+        // A thread that was held up between two readings looks again with the next message.
         if !was_stepped || after().saturating_sub(before) >= STEP_NANOS_MIN / 10 {
             return known;
         }
@@ -67,7 +68,7 @@ impl Steps {
             let by_seconds = ahead.saturating_sub(known) as f64 / 1e9;
             tracing::warn!(
                 by_seconds,
-                "the system clock was set; times that are written to sinks and messages follow it, and what is ordered inside does not"
+                "the system clock was set; times written to sinks and messages follow it, internal order does not"
             );
         }
         exchanged.map_or_else(|newer| newer, |_| ahead)
@@ -83,7 +84,7 @@ pub fn is_unset() -> bool {
     realtime_nanos() < SET_SINCE.as_nanos()
 }
 
-/// Sleeps until that instant; at once if it has passed, for ever without one.
+/// Sleeps until that instant; at once if it has passed, forever without one.
 pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         // A deadline that is due is due: sleeping a whole timer tick would be late already.

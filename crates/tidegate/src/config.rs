@@ -1,11 +1,12 @@
-//! Configuration: `tidegate.toml`, `conf.d/*.toml` beside it, variables and flags, in this order.
+//! Configuration: `tidegate.toml`, `conf.d/*.toml` next to it, variables and flags, in this order.
 //!
 //! ```text
 //!  defaults ◀─ tidegate.toml ◀─ conf.d/*.toml ◀─ TIDEGATE__SECTION__KEY ◀─ --set section.key=value
 //! ```
 //!
-//! Always true: what is loaded is checked, and code past [`Config::load`] cannot see a bad value; an unknown
-//! section or key is an error that names the file and the line; what [`Config`] prints loads to the same.
+//! Always true: a loaded configuration is checked, and code past [`Config::load`] cannot see a bad value; an
+//! unknown section or key is an error that names the file and the line; a printed [`Config`] loads to the
+//! same.
 
 mod error;
 mod layers;
@@ -92,7 +93,7 @@ impl Config {
         (config, wrong)
     }
 
-    /// Goes by the file at `path`: the data folder is beside it unless it is named.
+    /// Sets the defaults that depend on the file at `path`: the data folder is next to it unless it is named.
     fn begin_at(&mut self, path: &Path) {
         if self.origins.of("node.data_dir").is_none() {
             let folder = path.parent().unwrap_or(Path::new(""));
@@ -155,15 +156,15 @@ impl Config {
         self.node.data_dir.join("state")
     }
 
-    /// What `settings` make of the defaults; `wrong` is what was wrong with them before.
+    /// The configuration of `settings` over the defaults; `wrong` has their earlier problems.
     fn of_settings(
         settings: Vec<Setting>,
         mut wrong: Vec<ConfigError>,
     ) -> (Self, Option<ConfigError>) {
         let mut config = Self::default();
-        // Of a file that cannot be read nobody knows what it sets, and bounds between settings would be of other ones.
+        // The settings of a file that cannot be read are unknown, and bounds between settings would be of other ones.
         let are_known = !wrong.iter().any(ConfigError::hides_settings);
-        // Who names listeners names all of them.
+        // A configuration that names a listener names all of them.
         if settings.iter().any(|setting| setting.section.starts_with("mqtt.listener.")) {
             config.mqtt_listeners.clear();
         }

@@ -14,12 +14,11 @@ use std::{
     },
 };
 
-/// What of all that a process may open is kept for files and the rest: an eighth, within these bounds.
+/// The part of all open files of a process that is kept for files and the rest: an eighth, within these bounds.
 const RESERVED_MIN: usize = 64;
 const RESERVED_MAX: usize = 1024;
 
-/// What the number of files that a process may open is raised to, where the system allows more: as high as Linux goes unless it is
-/// told otherwise.
+/// The limit of open files is raised to this, where the system allows more: the default maximum of Linux.
 const RAISED_MAX: u64 = 1 << 20;
 
 /// Lets this process open as many files as the system allows it at most (the hard limit). The usual limit, 1024, is for programs that
@@ -39,13 +38,14 @@ pub(crate) fn raise_limit() -> io::Result<()> {
     }
 }
 
-/// What a limit of `current` is raised to where `maximum` is allowed; none stands for no limit, and for nothing to raise.
+/// The raised limit for one of `current` where `maximum` is allowed; none stands for no limit, and if there is nothing to
+/// raise.
 fn raised(current: Option<u64>, maximum: Option<u64>) -> Option<u64> {
     let wanted = maximum.map_or(RAISED_MAX, |maximum| maximum.min(RAISED_MAX));
     current.is_some_and(|current| current < wanted).then_some(wanted)
 }
 
-/// Who takes connections.
+/// The fronts that accept connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// MQTT: the most, for devices are many.
@@ -99,7 +99,7 @@ impl Ledger {
         Self { most: limit.saturating_sub(reserved), taken: Default::default() }
     }
 
-    /// What that front may have: what it leaves is for the others.
+    /// The most that this front may have: the rest is for the others.
     fn most_of(&self, front: Front) -> usize {
         match front {
             Front::Mqtt => self.most / 8 * 6,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_taken_again() {
+    fn returned_places_can_be_taken_again() {
         let ledger: &'static Ledger = Box::leak(Box::new(Ledger::new(100)));
         let mut held = Vec::new();
         while ledger.take(Front::Api) {

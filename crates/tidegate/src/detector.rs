@@ -1,4 +1,4 @@
-//! Detectors: programs that find things in frames, run beside us and watched.
+//! Detectors: programs that find objects in frames, run next to this process and watched.
 //!
 //! ```text
 //!  characterize, demo ──▶ Detector ──socket──▶ worker (Python with OpenCV, or a program of the user's)
@@ -102,10 +102,10 @@ impl fmt::Display for DetectorKind {
     }
 }
 
-/// What a detector said about one frame.
+/// A detector's answer about one frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Detections {
-    /// What it found, in pixels of the scene's source size.
+    /// The boxes it found, in pixels of the scene's source size.
     pub boxes: Vec<Detection>,
     /// How long it looked, decoding included, by its own clock.
     pub took: Duration,
@@ -342,7 +342,7 @@ pub async fn compare(
     Ok(pool.report(1))
 }
 
-/// The size of a frame as it is seen, from its header: what a scene is begun with, and what boxes are in.
+/// The size of a frame as it is seen, from its header: a scene is begun with it, and boxes are in its pixels.
 pub(crate) fn source_size(jpeg: &[u8]) -> Result<FrameSize, DetectorError> {
     knob::inspect(jpeg, &knob::FrameLimits::default())
         .map(|info| info.seen_size())
@@ -361,7 +361,7 @@ pub enum DetectorError {
     /// No detector of that name.
     #[error("there is no detector {name:?}; choose one of: moving person face command")]
     Unknown {
-        /// What was asked for.
+        /// The name given.
         name: String,
     },
     /// A command that names no program.
@@ -369,7 +369,7 @@ pub enum DetectorError {
         "detector command {command:?} names no program or leaves a quote open; write --detector-command 'PROGRAM ARGUMENT…'"
     )]
     Command {
-        /// What was given.
+        /// The command given.
         command: String,
     },
     /// The worker's Python environment was not made.
@@ -406,7 +406,7 @@ pub enum DetectorError {
     TimedOut {
         /// Which.
         program: String,
-        /// What was waited for.
+        /// The expected answer.
         wanted: &'static str,
         /// How long.
         after: Duration,
@@ -433,7 +433,7 @@ pub enum DetectorError {
     #[error("no delivered frame to compare; accuracy needs at least one frame and its original")]
     NoPairs,
     /// An original is no frame.
-    #[error("an original is no usable JPEG image")]
+    #[error("an original is not a usable JPEG image")]
     Frame {
         /// Why.
         #[source]

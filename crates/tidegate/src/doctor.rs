@@ -30,7 +30,7 @@ pub struct Examination {
     pub certificates: Vec<CertificateSummary>,
     /// The logs in it.
     pub logs: Vec<LogSummary>,
-    /// What an operator should know, problems first.
+    /// The findings for an operator, problems first.
     pub findings: Vec<Finding>,
 }
 
@@ -41,7 +41,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The file or folder, or the configuration.
     pub path: PathBuf,
-    /// What it is, and the way out.
+    /// The finding, and the way out.
     pub text: String,
 }
 

@@ -29,7 +29,7 @@ const PROTOCOL: &[u8] = b"tidegate-enrol/1";
 /// Longest question or answer, in bytes.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 
-/// What joins asks, as a line of JSON; bytes are base64.
+/// The question of a joining machine, as a line of JSON; bytes are base64.
 #[derive(serde::Deserialize, serde::Serialize)]
 struct Question {
     /// Which invitation.
@@ -38,11 +38,11 @@ struct Question {
     secret: String,
     /// A point of P-256, uncompressed (SEC 1, section 2.3.3).
     public_key: String,
-    /// What [`proof_of`] says, signed with the private key (ECDSA with SHA-256, as ASN.1).
+    /// The text of [`proof_of`], signed with the private key (ECDSA with SHA-256, as ASN.1).
     proof: String,
 }
 
-/// What it is answered.
+/// The answer.
 #[derive(serde::Deserialize, serde::Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum Answer {
@@ -52,7 +52,7 @@ enum Answer {
     Refused { why: String },
 }
 
-/// What is signed to show that one has the private key.
+/// The text that is signed to show possession of the private key.
 fn proof_of(id: &[u8], secret: &[u8]) -> Vec<u8> {
     [PROTOCOL, b"\0", id, secret].concat()
 }

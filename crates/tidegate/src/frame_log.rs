@@ -5,10 +5,10 @@
 //!  DATA_DIR/log/camera/NAME~1        the same before its clock was set back, to be fetched
 //! ```
 //!
-//! A log that cannot be opened is no reason not to run: its frames are kept in memory, and the operator is told.
+//! A log that cannot be opened does not stop the node: its frames are kept in memory, and the operator is warned.
 //!
-//! Always true: appending to a log never fails for its disk; what the disk did not take is counted and told; a file that is there
-//! is never overwritten by a log that does not know it.
+//! Always true: appending to a log never fails for its disk; frames that the disk did not take are counted and reported; an
+//! existing file is never overwritten by a log that does not know it.
 
 mod folder;
 mod keys;
@@ -32,7 +32,7 @@ pub type Log = tidegate_log::Log<Store>;
 /// A reader of one.
 pub type Reader = tidegate_log::Reader<Store>;
 
-/// What is kept of a log, and where.
+/// The size and the place of a log.
 #[derive(Clone, Debug)]
 pub struct FrameLogSettings {
     /// Its size and that of its segments.
@@ -53,7 +53,7 @@ pub enum Place {
     Files {
         /// The folder of the node's data, in which `log` is or will be.
         data_dir: PathBuf,
-        /// What a frame survives once it was appended: [`Durability::Page`] or [`Durability::Disk`].
+        /// The failures that a frame survives once it was appended: [`Durability::Page`] or [`Durability::Disk`].
         durability: Durability,
         /// Seals what is written; none writes clear text.
         keys: Option<Arc<NodeKeys>>,
@@ -80,7 +80,7 @@ pub struct FrameLog {
 impl FrameLog {
     /// Opens the log of that name, with what an earlier process has left of it; in memory if it cannot be opened.
     ///
-    /// What lies in the future, because the clock was set back since, is put beside: the log then begins anew.
+    /// Frames in the future, because the clock was set back since, are set aside: the log then starts over.
     ///
     /// # Errors
     /// The sizes of `config` do not fit each other.

@@ -1,4 +1,4 @@
-//! Whether this node works: what a service manager, an orchestrator and a person ask.
+//! Whether this node works, for a service manager, an orchestrator and a person.
 //!
 //! ```text
 //!  threads and tasks ──beat──▶ Pulse ─────┐
@@ -8,7 +8,7 @@
 //! *Alive*: every loop that must come round does. A node that is not alive is to be started again. *Ready*: alive, and every
 //! condition holds. A node that is not ready is to be left alone and not to be given work.
 //!
-//! Always true: whoever has not said that it is ready is not; a part that is dropped no longer counts.
+//! Always true: a part that has not reported that it is ready is not; a part that is dropped no longer counts.
 
 mod server;
 mod systemd;
@@ -80,7 +80,7 @@ pub struct PartReport {
     pub ok: bool,
     /// Whether the node is not alive without it; else it is not ready.
     pub vital: bool,
-    /// What is wrong.
+    /// The problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -120,7 +120,7 @@ impl Health {
         Condition(state)
     }
 
-    /// Something that is looked at when somebody asks; none once it is gone.
+    /// A part that is looked at on request; none once it is gone.
     pub fn check(
         &self,
         name: impl Into<String>,

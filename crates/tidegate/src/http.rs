@@ -36,7 +36,7 @@ struct Kept {
     /// Scheme, host and port.
     to: (bool, String, u16),
     sender: SendRequest<Full<Bytes>>,
-    /// What moves its bytes.
+    /// Moves its bytes.
     _driver: AbortOnDropHandle<()>,
 }
 
@@ -44,13 +44,13 @@ struct Kept {
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// The address is none.
-    #[error("{uri} is no http:// or https:// address")]
+    #[error("{uri} is not an http:// or https:// address")]
     Address { uri: Uri },
-    /// Nobody is there.
+    /// There is no server.
     #[error("no connection to {host}:{port}")]
     Connect { host: String, port: u16, source: io::Error },
     /// It is not HTTP, or breaks off.
-    #[error("the exchange with {host} broke off")]
+    #[error("the exchange with {host} was interrupted")]
     Exchange { host: String, source: hyper::Error },
     /// The answer is too large or not whole.
     #[error("the answer of {host} is not whole, or larger than {bytes_max} bytes")]
@@ -76,7 +76,7 @@ impl HttpClient {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Bytes>, HttpError> {
         let to = target(request.uri())?;
-        // Taken out while it is used: who is dropped on the way leaves none behind.
+        // Taken out while it is used: a dropped call leaves none behind.
         let kept = self.kept.lock().await.take();
         if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
             match self.exchange(&mut kept.sender, request.clone(), &to.1).await {

@@ -2,8 +2,8 @@
 //!
 //! Always true: a value is read as Mosquitto reads it; every line with a setting is translated or listed with the reason why not;
 //! a listener or a bridge whose protection cannot be translated, or has a line with which Mosquitto would not start, is left out;
-//! what lets in more than Mosquitto did, or works otherwise without an error, is a warning; values that may be secret are not
-//! repeated.
+//! a setting that allows more than Mosquitto did, or works otherwise without an error, is a warning; values that may be secret
+//! are not repeated.
 
 mod bridges;
 mod keys;
@@ -26,7 +26,7 @@ use self::{
 };
 use crate::config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix, words::MqttVersions};
 
-/// What became of a `mosquitto.conf`.
+/// The result of importing a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Sections `[mqtt]`, `[mqtt.listener.NAME]` and `[mqtt.bridge.NAME]` for `tidegate.toml`.
@@ -35,7 +35,7 @@ pub struct Imported {
     pub secrets: Vec<Secret>,
     /// Lines that are not translated, in order.
     pub untranslated: Vec<Untranslated>,
-    /// What is other than it was, and what to look at.
+    /// Differences to before, and points to look at.
     pub warnings: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub fn import(text: &str) -> Imported {
 pub struct ReadError {
     /// Which.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -132,13 +132,13 @@ fn files_of(folder: &Path) -> Result<Vec<(PathBuf, String)>, ReadError> {
         .collect()
 }
 
-/// What a packet may have beside its payload: a topic of the greatest length.
+/// Bytes of a packet in addition to its payload: a topic of the greatest length.
 const HEAD_BYTES: u64 = 64 << 10;
-/// A file that is not there: the node does not start before somebody has put another in its place.
+/// A file that does not exist: the node does not start before it is replaced by hand.
 const BY_HAND: [(&str, &str); 2] =
     [("acl_file", "set-acl_file-by-hand"), ("password_file", "set-password_file-by-hand")];
 
-/// What gives the files of an `include_dir`.
+/// Lists the files of an `include_dir`.
 type Include<'a> = &'a dyn Fn(&Path) -> Result<Vec<(PathBuf, String)>, ReadError>;
 
 #[derive(Debug, Default)]
@@ -147,7 +147,7 @@ struct Import {
     secrets: PathBuf,
     kept: Vec<Secret>,
     per_listener: bool,
-    /// The first is the default listener: what stands before any `listener` line.
+    /// The first is the default listener: the lines before any `listener` line.
     listeners: Vec<Section>,
     bridges: Vec<Bridge>,
     general: BTreeMap<&'static str, Setting>,
@@ -207,7 +207,8 @@ impl Section {
         self.value(key) == Some("true")
     }
 
-    /// Whether Mosquitto opens it: the default listener only if something but the doors is set for it.
+    /// Whether Mosquitto opens it: the default listener only if an option other than the security options is set for
+    /// it.
     fn is_open(&self) -> bool {
         let of_listener = |name: &str| {
             keys::find(name)
@@ -373,11 +374,11 @@ impl Import {
                     bridge.tries_private = value == "true";
                 }
             }
-            Scope::Doors | Scope::Listener | Scope::DefaultListener => {
+            Scope::Security | Scope::Listener | Scope::DefaultListener => {
                 self.has_plugin |= name.contains("plugin") || name.starts_with("auth_opt");
                 let section = self.section(key.scope, place);
                 section.shut = section.shut.take().or(shuts);
-                if matches!(key.fate, Fate::Translated) || key.scope != Scope::Doors {
+                if matches!(key.fate, Fate::Translated) || key.scope != Scope::Security {
                     // Two names of one setting.
                     let name = if name == "maximum_qos" { "max_qos" } else { name };
                     let old = section.settings.insert(name, setting.clone());
@@ -388,7 +389,7 @@ impl Import {
         self.leave_by(key.fate, &setting);
     }
 
-    /// A line with which Mosquitto would not start: what it belongs to stays shut.
+    /// A line with which Mosquitto would not start: its listener or bridge is left out.
     fn refuse(&mut self, key: &'static keys::Key, setting: Setting, place: Place, why: &str) {
         let shut = || Some(format!("line {} is wrong", setting.line));
         match key.scope {
@@ -404,7 +405,7 @@ impl Import {
             Scope::Listener | Scope::DefaultListener => {
                 self.section(key.scope, place).shut = shut();
             }
-            Scope::Doors => {
+            Scope::Security => {
                 self.has_plugin |= key.name.contains("plugin") || key.name.starts_with("auth_opt");
                 let by_hand = BY_HAND.iter().find(|(name, _)| *name == key.name);
                 let value = by_hand.map_or("false", |(_, value)| value).to_owned();
@@ -420,7 +421,7 @@ impl Import {
         self.leave(&setting, why);
     }
 
-    /// A line that no Mosquitto that we know takes: what it stands in stays shut.
+    /// A line that no known Mosquitto accepts: its section is left out.
     fn unknown(&mut self, setting: Setting, place: Place) {
         let shut = Some(format!("line {} is not known", setting.line));
         match (place.in_bridge, place.bridge, place.listener) {
@@ -434,7 +435,7 @@ impl Import {
     fn section(&mut self, scope: Scope, place: Place) -> &mut Section {
         let is_default = match scope {
             Scope::DefaultListener => true,
-            Scope::Doors => !self.per_listener,
+            Scope::Security => !self.per_listener,
             _ => false,
         };
         &mut self.listeners[if is_default { 0 } else { place.listener }]
@@ -558,7 +559,7 @@ impl Import {
         if queue_bytes.is_some() || queue_messages.is_some() {
             self.warnings.push(
                 "a queue is bounded for QoS 0 as well, and one of QoS 1 and 2 that is full ends its connection; Mosquitto dropped \
-                 what came: see mqtt.overflow"
+                 the new message: see mqtt.overflow"
                     .to_owned(),
             );
         }
@@ -610,7 +611,7 @@ impl Import {
             }
             None => self.leave(
                 &setting,
-                "it is no number above 0 with s, h, d, w, m or y, of 136 years at most",
+                "it is not a number above 0 with s, h, d, w, m or y, of 136 years at most",
             ),
         }
     }
@@ -683,7 +684,7 @@ impl Import {
             );
         } else if is_any && !local_only && relevant.iter().all(|s| s.value("acl_file").is_none()) {
             self.warnings.push(
-                "everybody may come in without a proof and do everything with topics, as in Mosquitto"
+                "every client is accepted without a proof and may do everything with topics, as in Mosquitto"
                     .to_owned(),
             );
         }
@@ -794,7 +795,7 @@ impl Import {
                 let prefix = prefix.or_else(|| section.settings.get("auto_id_prefix"));
                 self.write_identifiers(section, prefix, &mut text);
             }
-            // What is for all stands above.
+            // Settings for all stand above.
             false => self.write_identifiers(&Section::default(), prefix, &mut text),
         }
         if section.value("protocol") == Some("websockets") {
@@ -864,7 +865,7 @@ impl Import {
         for (key, setting) in &section.settings {
             let unasked = "certificates of clients are not asked for there";
             let (why, is_lost) = match *key {
-                // What stands in it may be sent.
+                // Its content may be sent.
                 "cafile" if !demanded && tls => continue,
                 "capath" if !demanded && tls && section.value("cafile").is_none() => continue,
                 "cafile" | "capath" | "crlfile" if !demanded => (unasked, false),
@@ -905,7 +906,7 @@ impl Import {
 
     fn leave_out(&mut self, section: &Section, why: &str) {
         let why = format!("the listener is left out: {why}");
-        let doors = |name: &str| keys::find(name).is_some_and(|key| key.scope == Scope::Doors);
+        let doors = |name: &str| keys::find(name).is_some_and(|key| key.scope == Scope::Security);
         let settings = section.settings.iter().filter(|(key, _)| !doors(key)).map(|(_, s)| s);
         let lines: Vec<&Setting> = section.opened.iter().chain(settings).collect();
         for setting in lines {
@@ -923,7 +924,10 @@ impl Import {
             }
             // In Mosquitto a number below 0 is none.
             Ok(number) if number <= 0 && *bounds.start() > 0 => {
-                self.leave(&setting, "that is no bound in Mosquitto; here the default bounds it");
+                self.leave(
+                    &setting,
+                    "that is not a bound in Mosquitto; here the default bounds it",
+                );
                 None
             }
             Ok(number) => {
@@ -989,7 +993,7 @@ fn shown(key: &str, text: &str) -> String {
     let secret = ["password", "psk", "_opt_", "kpass"].iter().any(|word| lower.contains(word));
     // The name of the file is none.
     if secret && key != "password_file" && key != "psk_file" {
-        // Who wrote `key=value` has the secret in what is read as the key.
+        // With `key=value` the text that is read as the key has the secret.
         let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "_.".contains(letter);
         let end = key.find(|letter| !is_of_name(letter)).unwrap_or(key.len());
         format!("{} ...", &key[..end])

@@ -1,4 +1,4 @@
-//! Ways in beside MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
+//! Ways in other than MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
 //!
 //! ```text
 //!  UDP ───────────▶ a thread: topic by a template ─▶ HandOver ── QoS 0, bundles ─┐
@@ -8,11 +8,11 @@
 //!                                  └── PUBACK ◀── then the sender is answered
 //! ```
 //!
-//! A listener is a client of this node's broker, as a bridge is: what it brings is authorized, looked at by flows, routed and kept
+//! A listener is a client of this node's broker, as a bridge is: its messages are authorized, looked at by flows, routed and kept
 //! like any other message. Each has a thread, so that none holds up another.
 //!
-//! Always true: who is answered that a message was taken is answered after the broker has taken it; each thing that is not taken
-//! is counted under its reason; nothing that a sender does makes a listener hold more than its bounds.
+//! Always true: a sender is acknowledged only after the broker has accepted its message; each message that is not accepted is
+//! counted under its reason; no sender makes a listener hold more than its bounds.
 
 mod coap;
 mod counters;
@@ -85,17 +85,17 @@ pub enum IngestError {
         name: Arc<str>,
         /// Its address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Datagrams cannot be received as it is told to.
+    /// Datagrams cannot be received by the configured method.
     #[error("ingest.{name} cannot receive by {method}; receive = \"auto\" takes what there is")]
     Receive {
         /// Its name.
         name: Arc<str>,
         /// The method.
         method: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system gives no threads or descriptors.
@@ -103,12 +103,12 @@ pub enum IngestError {
     Start {
         /// Its name.
         name: Arc<str>,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What all parts of a listener look at.
+/// State shared by all parts of a listener.
 #[derive(Debug)]
 struct Context {
     live: RwLock<Arc<Live>>,
@@ -116,14 +116,14 @@ struct Context {
     access: Access,
     connector: Connector,
     shared: Arc<Shared>,
-    /// The node's name among those that a message passed, and how it is told there.
+    /// The node's name among those that a message passed, and the value that carries it.
     node: Arc<str>,
     stamps: Stamps,
     #[cfg(feature = "xdp")]
     filter: xdp::Slot,
 }
 
-/// What is exchanged while a listener runs.
+/// The settings that are exchanged while a listener runs.
 #[derive(Debug)]
 struct Live {
     settings: IngestSettings,
@@ -140,7 +140,7 @@ impl Live {
 }
 
 impl Context {
-    /// What holds for what comes in now.
+    /// The settings for messages that come in now.
     fn live(&self) -> Arc<Live> {
         self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -215,14 +215,14 @@ impl Ingest {
         Ok(Self { context, address, stop, thread: Some(thread) })
     }
 
-    /// Goes by `new` from now on; false if its socket would have to be made anew, and then nothing has changed.
+    /// Uses `new` from now on; false if its socket would have to be opened again, and then nothing has changed.
     pub fn exchange(&self, new: IngestSettings) -> bool {
         let mut live = self.context.live.write().unwrap_or_else(PoisonError::into_inner);
         let keeps = new.keeps_socket_of(&live.settings);
         if keeps && new != live.settings {
             *live = Arc::new(Live::new(new));
         }
-        // The kernel may take its time; who receives must not wait for it.
+        // The kernel may take its time; the receiver must not wait for it.
         drop(live);
         #[cfg(feature = "xdp")]
         if keeps {
@@ -236,7 +236,7 @@ impl Ingest {
         self.address
     }
 
-    /// What it has done.
+    /// The counts so far.
     pub fn report(&self) -> IngestReport {
         self.context.counters.report()
     }

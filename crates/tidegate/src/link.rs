@@ -105,7 +105,7 @@ impl Default for LinkSettings {
     }
 }
 
-/// What carries a link.
+/// The transport of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// QUIC, and TCP where QUIC does not get through: the first to connect, after a head start for QUIC.
@@ -138,12 +138,12 @@ pub enum Congestion {
     Cubic,
 }
 
-/// What a link brings.
+/// Items received over a link.
 #[derive(Debug)]
 pub enum Incoming {
     /// A record of the control or critical class.
     Record(Record),
-    /// What the peer has of a frame of ours.
+    /// The parts of our frame that the peer has.
     Ack(Ack),
     /// A whole frame.
     Frame {
@@ -177,7 +177,7 @@ pub enum Incoming {
 /// How the path to the peer is doing.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// What carries the link: never `Auto`.
+    /// The transport of the link: never `Auto`.
     pub transport: Transport,
     /// Smoothed round-trip time.
     pub rtt: Duration,
@@ -207,7 +207,7 @@ impl Link {
         self.handle.core.peer_address
     }
 
-    /// Who is at the other end.
+    /// The peer.
     pub fn peer(&self) -> &PeerIdentity {
         &self.handle.core.peer
     }
@@ -340,7 +340,7 @@ pub enum DownReason {
     /// The transport failed.
     #[error("the connection broke: {reason}")]
     Broken {
-        /// What it says.
+        /// Its message.
         reason: String,
     },
     /// The peer broke the protocol.
@@ -400,7 +400,7 @@ pub enum LinkError {
         address: SocketAddr,
         /// The transport tried last.
         transport: Transport,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
     /// One side did not accept the other's certificate.
@@ -411,7 +411,7 @@ pub enum LinkError {
     Refused {
         /// The peer's address.
         address: SocketAddr,
-        /// What TLS says.
+        /// The message of TLS.
         reason: String,
     },
     /// The authority has taken back one of the two certificates.
@@ -436,7 +436,7 @@ pub enum LinkError {
     Length {
         /// The body's length.
         bytes: u64,
-        /// What its header says, or the limit.
+        /// The length in its header, or the limit.
         expected: u64,
     },
     /// The record is of a class that another method sends.

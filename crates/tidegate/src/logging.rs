@@ -35,7 +35,7 @@ use tracing_subscriber::{
 
 /// The variable that says what is logged.
 pub const FILTER_VARIABLE: &str = "TIDEGATE_LOG";
-/// What is logged where it says nothing.
+/// The filter where it is not set.
 const USUAL: &str = "warn,tidegate=info";
 
 /// How events are written.
@@ -54,7 +54,7 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 /// Begins to log.
 ///
 /// # Errors
-/// [`FilterError`], with which the program is not to go on: what somebody wanted to see would be missing.
+/// [`FilterError`], with which the program is not to start: wanted lines would be missing.
 pub fn begin() -> Result<(), FilterError> {
     let filter = filter(env::var_os(FILTER_VARIABLE).as_deref())?;
     let has_colours =
@@ -73,7 +73,7 @@ pub fn set_format(format: LogFormat) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
 }
 
-/// What is wrong with the filter.
+/// The problem of the filter.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "TIDEGATE_LOG: {part:?} {problem}; choose error, warn, info, debug, trace or off, for a part of the program behind its name, such as warn,tidegate::mqtt=debug"
@@ -102,7 +102,7 @@ fn filter(text: Option<&OsStr>) -> Result<EnvFilter, FilterError> {
         // A word alone is taken for a part of the program, and a level that is misspelt would show nothing.
         let is_name = part.contains("::") || part.contains('[') || part.starts_with("tidegate");
         if !part.contains('=') && !is_name && part.parse::<LevelFilter>().is_err() {
-            return Err(wrong(part, "is no level"));
+            return Err(wrong(part, "is not a level"));
         }
     }
     EnvFilter::try_new(parts.join(","))

@@ -64,10 +64,10 @@ use crate::{
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long tasks may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often an uplink is told its share: a share holds for longer.
+/// How often an uplink is sent its share: a share holds for longer.
 const SHARES_TOLD_EVERY: Duration = Duration::from_millis(500);
 
-/// What an edge node is made of.
+/// The options of an edge node.
 #[derive(Clone)]
 pub struct NodeSettings {
     /// Where the API listens; port 0 takes a free one.
@@ -78,23 +78,23 @@ pub struct NodeSettings {
     pub credentials: Credentials,
     /// Settings of links.
     pub link: LinkSettings,
-    /// What is kept of each stream.
+    /// The log of each stream.
     pub stream_log: FrameLogSettings,
-    /// What cameras hosted for publishers are made of; name, size and rate come from Register.
+    /// The options of cameras hosted for publishers; name, size and rate come from Register.
     pub hosted: CameraSettings,
-    /// What a subscription that names no detector or scene is taken to mean.
+    /// The detector and scene of a subscription that names none.
     pub hints: TransferHints,
     /// How the one medium that all cameras and uplinks share is divided; none where each has a link of its own.
     pub medium: Option<CoordinatorConfig>,
-    /// Who may do what.
+    /// Access control.
     pub access: Access,
-    /// What takes uplinks of other nodes.
+    /// Receivers of other nodes' uplinks.
     pub uplinks: Arc<Receivers>,
-    /// What reads the configuration again; none where nothing does.
+    /// Requests to read the configuration again; none where that is not possible.
     pub reloads: Option<Reloads>,
 }
 
-/// Asks for the configuration to be read again: what came of it is sent to whoever asked. One waits while one is read, and others
+/// Asks for the configuration to be read again: the result is sent to the caller. One waits while one is read, and others
 /// are refused.
 pub type Reloads = mpsc::Sender<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>;
 
@@ -200,7 +200,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`], which names the address.
     pub async fn bind(mut options: NodeSettings) -> Result<Self, NodeError> {
-        // Who is let in by these credentials is judged by their lists from then on.
+        // Clients accepted by these credentials are judged by their lists from then on.
         options.access.revocations = options.credentials.revocations().clone();
         let tables = Arc::new(camera::tables(options.hosted.tables.as_deref())?);
         let audit = options.access.audit.clone();
@@ -295,7 +295,7 @@ async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Cred
     }
 }
 
-/// Tells an uplink again and again what it may use beside cameras, for as long as it is served.
+/// Sends an uplink its share next to cameras again and again, for as long as it is served.
 async fn tell_share(node: &NodeState, link: &Link) -> Infallible {
     struct Counted<'a>(&'a NodeState);
     impl Drop for Counted<'_> {
@@ -427,16 +427,17 @@ fn introduced(
     }
     match announce {
         Some(announce) if announce.name.as_str() == peer.name => Ok(Some(announce)),
-        Some(announce) => {
-            refuse(format!("the certificate of {peer} does not let it be camera {}", announce.name))
-        }
+        Some(announce) => refuse(format!(
+            "the certificate of {peer} does not allow it to be camera {}",
+            announce.name
+        )),
         None => Ok(None),
     }
 }
 
 /// Tells a peer why it is not served.
 async fn turn_away(carrier: &Carrier, error: ApiError) -> Result<(), ApiError> {
-    // The peer may be gone already; then there is nobody to tell.
+    // The peer may be gone already; then there is no one to notify.
     let _ = carrier.send(Refused::new(error.code(), error.chain()).into()).await;
     // Time for the record to leave before the link is dropped with its last handle.
     tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,4 +1,4 @@
-//! Certificates: who may speak to whom.
+//! Certificates, by which the parts of a site authenticate each other.
 //!
 //! ```text
 //!  init ──▶ DIR/ca.pem ca.key          one certificate authority for each site (ECDSA P-256)
@@ -10,9 +10,9 @@
 //!
 //! Kind and name of a peer stand in its certificate as a URI subject alternative name,
 //! `tidegate://node/edge1`, `tidegate://camera/cam1` or `tidegate://application/counter`. Certificates of
-//! nodes also carry the DNS name [`NODE_SERVER_NAME`], and only they may be used by a server: whoever dials
-//! checks for that name, so that a camera's certificate cannot stand in for a node's, and a node keeps its
-//! certificate when its address changes. Certificates for the API carry the node's host names as well.
+//! nodes also carry the DNS name [`NODE_SERVER_NAME`], and only they may be used by a server: a dialling
+//! peer checks for that name, so that a camera's certificate cannot stand in for a node's, and a node keeps
+//! its certificate when its address changes. Certificates for the API carry the node's host names as well.
 //!
 //! Always true: TLS 1.3 only, both sides authenticated (at the API a client may prove itself by a password or token instead),
 //! no resumption and no early data; private keys are
@@ -69,10 +69,10 @@ use self::revocation::{Checked, LIST_FILE, Reason, RevocationError, Revoked};
 /// The DNS name in every node's certificate, which those who dial the node link ask for.
 pub const NODE_SERVER_NAME: &str = "node.tidegate.internal";
 
-/// Who a certificate was made for, as a peer sees it.
+/// The owner of a certificate, as a peer sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its name, in the alphabet of [`CameraName`].
     pub name: String,
@@ -82,7 +82,7 @@ pub struct PeerIdentity {
     pub serial: Serial,
 }
 
-/// What a certificate's owner is.
+/// The kinds of owners of certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Serves cameras and applications.
@@ -146,12 +146,12 @@ fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Credentials, PkiErro
 }
 
 impl Credentials {
-    /// Who these credentials are of.
+    /// The owner of these credentials.
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
     }
 
-    /// Which certificates of the authority no longer count: what every handshake with these credentials goes by.
+    /// The revoked certificates of the authority, which every handshake with these credentials is checked against.
     pub fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
     }
@@ -391,13 +391,13 @@ pub enum PkiError {
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A host is neither a DNS name nor an address.
     #[error("{host:?} is neither a host name nor an IP address")]
     Host {
-        /// What was given.
+        /// The host given.
         host: String,
     },
     /// Two certificates would have the same name.
@@ -437,7 +437,9 @@ pub enum PkiError {
         source: std::io::Error,
     },
     /// A file holds no PEM of the right sort.
-    #[error("{path} is not the PEM file that it should be; restore it or run `tidegate init` anew")]
+    #[error(
+        "{path} is not the PEM file that it should be; restore it or run `tidegate init` again"
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -466,8 +468,8 @@ pub enum PkiError {
         /// The file.
         path: PathBuf,
     },
-    /// A certificate was not made by the authority beside it.
-    #[error("{path} was not made by the authority in ca.pem beside it; copy both from one place")]
+    /// A certificate was not made by the authority next to it.
+    #[error("{path} was not made by the authority in ca.pem next to it; copy both from one place")]
     Untrusted {
         /// The file.
         path: PathBuf,
@@ -481,7 +483,7 @@ pub enum PkiError {
     /// The peer's certificate names no identity of ours.
     #[error("the certificate names no tidegate identity: {found}")]
     Identity {
-        /// What stands there instead.
+        /// The identity found instead.
         found: String,
     },
     /// The certificate is for another purpose.
@@ -489,21 +491,21 @@ pub enum PkiError {
     Kind {
         /// The certificate's name.
         name: String,
-        /// What it is for.
+        /// Its kind.
         kind: Kind,
-        /// What it should be for.
+        /// The required kind.
         needed: Kind,
     },
     /// A certificate could not be made.
     #[error("cannot make the certificate of {name}")]
     Issue {
-        /// Whose.
+        /// The owner.
         name: String,
         /// Why.
         #[source]
         source: rcgen::Error,
     },
-    /// The certificate no longer counts.
+    /// The certificate was revoked.
     #[error(
         "{path} was revoked ({reason}); have a new one made: `tidegate invite`, or `tidegate init --add`"
     )]
@@ -513,7 +515,7 @@ pub enum PkiError {
         /// Why.
         reason: Reason,
     },
-    /// The revocation lists cannot be used, and without them nobody is let in.
+    /// The revocation lists cannot be used, and without them no client is accepted.
     #[error("the revocation lists cannot be used")]
     Revocations(#[from] RevocationError),
     /// There is nothing to revoke.
@@ -522,13 +524,13 @@ pub enum PkiError {
          nor the serial number or the file of one"
     )]
     NothingToRevoke {
-        /// What was asked for.
+        /// The name or number given.
         wanted: String,
     },
-    /// Somebody is revoked already.
+    /// It is revoked already.
     #[error("{wanted:?} is revoked already")]
     RevokedBefore {
-        /// What was asked for.
+        /// The name or number given.
         wanted: String,
     },
     /// There is no number for one more list.

@@ -84,7 +84,7 @@ pub fn link_settings(config: &Config) -> LinkSettings {
 /// exchanged while it runs.
 ///
 /// # Errors
-/// What keeps it from running, with its code.
+/// Why it cannot run, with the code.
 pub async fn node(
     config: &Config,
     reload: Arc<Reload>,
@@ -161,7 +161,7 @@ pub async fn node(
 /// On SIGHUP it takes from `reload` what can be exchanged while it runs.
 ///
 /// # Errors
-/// What keeps it from running, with its code.
+/// Why it cannot run, with the code.
 pub async fn mqtt_alone(
     config: &Config,
     reload: Arc<Reload>,
@@ -173,7 +173,7 @@ pub async fn mqtt_alone(
     step::begin("starting MQTT, flows, sinks and ways in");
     let watch = watch(config, &health, &stop).await?;
     let manager = watch.manager();
-    // Nobody asks but by SIGHUP.
+    // Only SIGHUP asks.
     let (_, asked) = mpsc::channel(1);
     let reloader = Reloader { reload, asked };
     let guarded = Guarded::start(config, reloader, access, None, &health, manager)?;
@@ -189,7 +189,7 @@ pub async fn mqtt_alone(
     Ok(())
 }
 
-/// The doors of the node, and its audit log.
+/// Access control of the node, and its audit log.
 fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiError> {
     let doors = Arc::new(users::open(config)?);
     let audit = match users::audit(config) {
@@ -231,7 +231,7 @@ async fn watch(
 /// Runs a camera node until `stop` or until its source ends.
 ///
 /// # Errors
-/// What keeps it from running, with its code.
+/// Why it cannot run, with the code.
 pub async fn camera(
     config: &Config,
     name: CameraName,

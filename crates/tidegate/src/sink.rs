@@ -8,14 +8,14 @@
 //!            └────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A sink is a client of this node's broker with a session that outlives the process. What its destination has not taken, waits
-//! in that session, under its budget and its overflow policy, and as durable as `mqtt.durability` says; the sink itself holds
-//! two batches at most. So a destination may be away for an hour: the sink tries again, ever more rarely, and memory stays.
+//! A sink is a client of this node's broker with a session that outlives the process. Messages that its destination has not
+//! taken wait in that session, under its budget and its overflow policy, and as durable as `mqtt.durability` says; the sink
+//! itself holds two batches at most. So a destination may be away for an hour: the sink tries again, ever more rarely, and
+//! memory stays.
 //!
 //! Always true: a message is acknowledged only when the destination has taken it as durably as it claims, when it lies in the
-//! dead letter topic, or when it was refused for good and nobody keeps dead letters; batches go one after another, so that the
-//! order within a topic is kept; whatever a destination does, no more than two batches and what waits for the dead letter topic
-//! is held.
+//! dead letter topic, or when it was refused for good and there is no dead letter topic; batches go one after another, so that
+//! the order within a topic is kept; no more than two batches and the messages for the dead letter topic are held.
 
 use std::{
     fmt, io,
@@ -59,12 +59,12 @@ pub const BATCH_MESSAGES_MAX: u32 = 60_000;
 /// Longest answer of a server that is written to by HTTP, in bytes.
 pub(crate) const HTTP_ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// What a sink is made of.
+/// The settings of a sink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SinkSettings {
     /// Its name, unique in the node.
     pub name: String,
-    /// The name of its session here. Nobody else is to guess it.
+    /// The name of its session here. It must not be easy to guess.
     pub client_id: String,
     /// Filters of what it takes.
     pub topics: Vec<String>,
@@ -119,7 +119,7 @@ pub enum SinkError {
     /// It has nothing to take.
     #[error("topics names no filter")]
     NoTopics,
-    /// What is no filter.
+    /// The filter.
     #[error("{filter:?} is no filter")]
     Filter {
         /// The filter.
@@ -141,8 +141,8 @@ pub enum SinkError {
         /// The name.
         name: String,
     },
-    /// What is no topic.
-    #[error("{topic:?} is no topic for dead letters")]
+    /// The topic.
+    #[error("{topic:?} is not a topic for dead letters")]
     DeadLetter {
         /// The topic.
         topic: String,
@@ -150,7 +150,7 @@ pub enum SinkError {
         source: TopicError,
     },
     /// Dead letters would come back.
-    #[error("{filter:?} matches {topic:?}: dead letters would come back to the sink for ever")]
+    #[error("{filter:?} matches {topic:?}: dead letters would come back to the sink forever")]
     Loop {
         /// The sink's filter.
         filter: String,
@@ -175,10 +175,10 @@ pub enum SinkError {
         /// The feature that brings it.
         feature: &'static str,
     },
-    /// What the destination cannot be made of.
+    /// The destination cannot be made.
     #[error("{problem}")]
     Destination {
-        /// What is wrong, with the key.
+        /// The problem, with the key.
         problem: String,
         /// The cause, if there is one.
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -244,7 +244,7 @@ impl SinkSettings {
     }
 }
 
-/// A running sink; it stops when told to, or when dropped.
+/// A running sink; it stops on request, or when dropped.
 #[derive(Debug)]
 pub struct Sink {
     counters: Arc<Counters>,
@@ -252,7 +252,7 @@ pub struct Sink {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a sink did since it began.
+/// Counts of a sink since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SinkReport {
     /// Messages that the destination took.
@@ -265,7 +265,7 @@ pub struct SinkReport {
     pub refused: u64,
     /// Of these, those that lie in the dead letter topic.
     pub dead_lettered: u64,
-    /// Of these, those that are gone though there is a dead letter topic: nobody subscribes to it, the
+    /// Of these, those that are gone though there is a dead letter topic: it has no subscriber, the
     /// broker refuses them, or they are longer than a packet may be.
     pub lost: u64,
     /// Tries that failed as a whole.
@@ -312,7 +312,7 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Sink {
-    /// Begins to take messages for the destination that `settings` name. What is published from then on waits for it.
+    /// Begins to take messages for the destination that `settings` name. Messages published from then on wait for it.
     ///
     /// # Errors
     /// [`SinkError`].
@@ -340,7 +340,7 @@ impl Sink {
             Runtime::new(settings, destination, connector, counters.clone(), stop.clone());
         let runtime = runtime.map_err(SinkError::Start)?;
         let thread = thread::Builder::new().name(name).spawn(move || {
-            // What is kept can wait for what is urgent.
+            // Stored messages can wait for urgent ones.
             if let Err(error) = sched::usual_turns() {
                 tracing::debug!(%error, "a sink's turns are as short as the broker's");
             }
@@ -349,7 +349,7 @@ impl Sink {
         Ok(Self { counters, stop, thread: Some(thread.map_err(SinkError::Start)?) })
     }
 
-    /// What it did.
+    /// The counts so far.
     pub fn report(&self) -> SinkReport {
         self.counters.report()
     }
@@ -359,8 +359,8 @@ impl Sink {
         self.counters.is_up.load(Ordering::Relaxed)
     }
 
-    /// Hands over what it holds, if that goes within a few seconds, and waits for its thread. What was not taken, the session
-    /// has. To be done before this node's broker stops.
+    /// Hands over what it holds, if that goes within a few seconds, and waits for its thread. Messages that were not taken
+    /// stay in the session. To be done before this node's broker stops.
     pub fn stop(mut self) -> SinkReport {
         self.end();
         self.report()

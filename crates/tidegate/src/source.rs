@@ -6,7 +6,7 @@
 //!
 //! A *supply* gives the next picture when asked. A recording is asked on an exact cadence ([`Pace`]); a live camera sets its
 //! own. One task per source moves pictures into a slot that holds one frame: if the consumer has not taken it
-//! when the next arrives, the older is dropped and counted. Errors queue beside the slot and are not dropped for frames.
+//! when the next arrives, the older is dropped and counted. Errors queue next to the slot and are not dropped for frames.
 //!
 //! Always true: a source that cannot be opened says so before the first frame; an unreadable frame is one error, not the end;
 //! dropping a [`Source`] ends its task and kills its ffmpeg.
@@ -49,7 +49,7 @@ use supply::{Next, Supply};
 pub struct Picture {
     /// The image, from its start marker to its end marker.
     pub jpeg: Bytes,
-    /// What is known to be in it, in its own pixels; `None` where nobody knows.
+    /// The known objects in it, in its own pixels; `None` where they are not known.
     pub truth: Option<Arc<[Detection]>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Picture {
 pub struct SourceFrame {
     /// The image.
     pub picture: Picture,
-    /// When it was captured, by a monotonic clock anchored to wall time when the source was opened: what the camera says, or when
+    /// When it was captured, by a monotonic clock anchored to wall time when the source was opened: the camera's time, or when
     /// the source had it where nothing more is known. [`Source::age`] is how long ago that was.
     pub captured: Instant,
     /// How many frames the source had before this one, dropped ones included.
@@ -369,7 +369,7 @@ async fn run_live(
             Ok(Next::Picture(picture, captured)) => {
                 backoff.reset();
                 let captured = captured.unwrap_or_else(|| clock.now());
-                // What cannot have its own time among the others is not given another.
+                // A frame that cannot have its own time among the others is not given another.
                 if last.is_none_or(|last| captured > last) {
                     last = Some(captured);
                     shared.put(picture, captured);
@@ -412,7 +412,7 @@ impl SourceClock {
         self.wall + self.started.elapsed()
     }
 
-    /// What the clock of the day shows, whatever was done to it since the start.
+    /// The present wall clock time, whatever was done to it since the start.
     fn wall() -> Instant {
         Instant::EPOCH + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
@@ -430,7 +430,7 @@ pub enum SourceError {
     Spec {
         /// The description.
         spec: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: SpecReason,
     },
     /// A file, folder or device cannot be read.
@@ -456,15 +456,15 @@ pub enum SourceError {
     Empty {
         /// Where.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected mark.
         wanted: &'static str,
     },
     /// A file is no JPEG image.
-    #[error("{path} is no JPEG image: {reason}; it is left out")]
+    #[error("{path} is not a JPEG image: {reason}; it is left out")]
     NotJpeg {
         /// Which.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: SplitError,
     },
     /// A stream holds something that is no JPEG image.
@@ -472,7 +472,7 @@ pub enum SourceError {
     Damaged {
         /// Where.
         place: String,
-        /// What is wrong with it.
+        /// The problem.
         #[source]
         source: SplitError,
     },
@@ -496,7 +496,7 @@ pub enum SourceError {
     /// ffmpeg ended with an error.
     #[error("ffmpeg cannot play {place} ({status}): {said}; try it by hand: {command}")]
     ProgramFailed {
-        /// What it was to play.
+        /// The place that it was to play.
         place: String,
         /// How it ended.
         status: ExitStatus,
@@ -521,7 +521,7 @@ pub enum SourceError {
         place: String,
         /// How long.
         after: Duration,
-        /// What its decoder said last, in parentheses with a blank before them; empty if it said nothing or there is none.
+        /// The last message of its decoder, in parentheses with a blank before them; empty if there is none.
         said: String,
     },
     /// A live camera closed its stream.
@@ -544,7 +544,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// What `place` gave nothing for `after`; `said` are the last words of its decoder, or nothing.
+    /// The error of a `place` that gave nothing for `after`; `said` are the last words of its decoder, or nothing.
     fn stalled(place: &str, after: Duration, said: &str) -> Self {
         let said = if said.is_empty() { String::new() } else { format!(" (ffmpeg says: {said})") };
         Self::Stalled { place: place.to_owned(), after, said }

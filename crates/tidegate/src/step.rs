@@ -1,4 +1,4 @@
-//! Which step of starting or stopping the process is at, for whoever has to say what hung.
+//! The present step of starting or stopping the process, to name it when it hangs.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -38,7 +38,7 @@ fn distance(one: &str, other: &str) -> usize {
 /// A text that offers words to choose from, with the one that was probably meant before them. `found` is what was written; none if
 /// the text quotes it.
 pub(crate) fn suggested(text: &str, found: Option<&str>) -> String {
-    // What serde says of files of flows is of another form.
+    // Messages of serde about files of flows have another form.
     for (start, end) in [("choose ", ";"), ("expected one of ", ";"), ("expected ", ";")] {
         let Some(at) = text.find(start) else { continue };
         let offered = &text[at + start.len()..];

@@ -18,7 +18,7 @@ pub struct Tasks {
     jobs: mpsc::Sender<Job>,
 }
 
-/// The owner; whoever holds it runs [`Owner::run`].
+/// The owner, run by [`Owner::run`].
 #[derive(Debug)]
 pub struct Owner {
     jobs: mpsc::Receiver<Job>,
@@ -82,7 +82,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a task ended by a panic; the others go on");
+        tracing::error!(%error, "a task ended by a panic; the others continue");
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_end_is_aborted() {
+    async fn tasks_that_do_not_end_are_aborted() {
         let (tasks, owner) = tasks();
         tasks.spawn("endless", std::future::pending());
         owner.run(tokio::time::sleep(Duration::from_millis(1)), Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Uplinks: what is published at this node is published at another one as well, compact, urgent things first, nothing lost.
+//! Uplinks: messages published at this node are published at another one as well, compact, urgent ones first, none lost.
 //!
 //! ```text
 //!  NODE AT THE EDGE                                         │ NODE ABOVE
@@ -18,17 +18,20 @@
 //! - A message of QoS 1 or 2 that this node's broker has taken is published at the other node at least once, as long as the session
 //!   lives: `mqtt.durability` says what it survives, its overflow policy where it waits (`spill`: on disk). QoS 0 messages are
 //!   lost with their session's connection, or where they find no room.
-//! - What is read and not acknowledged is at most [`UplinkSettings::window_bytes_max`]; the rest waits in the broker. Memory does not
+//! - Messages read and not acknowledged take at most [`UplinkSettings::window_bytes_max`]; the rest waits in the broker. Memory does
+//!   not
 //!   depend on how slow the link or the other node is.
-//! - Whatever happens to links, each message comes out once and in order of its session. If the *other node* restarts, messages that it
+//! - Across any failures of links, each message comes out once and in order of its session. If the *other node* restarts, messages that
+//!   it
 //!   had published and not acknowledged come twice, with the same name; if *this one* does, with another. The name is a user
 //!   property ([`ID_PROPERTY`](tidegate_message::ID_PROPERTY)), unless [`UplinkSettings::names_messages`] is off.
-//!   Topics may become critical, and no longer be, while messages wait: what a hand-over finds in both sessions comes twice.
+//!   Topics may become critical, and no longer be, while messages wait: messages that a hand-over finds in both sessions come twice.
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
 //! - A message that has left this node before is not carried again, and one that has been at the other node is not published there
 //!   again: each node that it passes is added to its user properties ([`crate::mqtt::bridge::PROPERTY`]), as bridges do.
-//! - Messages over 16 MiB are not carried. What is larger than all that the other node's broker may hold is refused there for good.
+//! - Messages over 16 MiB are not carried. A message larger than all that the other node's broker may hold is refused there for
+//!   good.
 
 mod budget;
 mod critical;
@@ -78,14 +81,14 @@ pub fn state_topic(uplink: &str) -> String {
     format!("$SYS/broker/uplink/{uplink}/state")
 }
 
-/// What an uplink is made of.
+/// The settings of an uplink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UplinkSettings {
     /// Its name; with this node's certificate it names what the other node keeps for it.
     pub name: String,
     /// The other node's link address, as host and port.
     pub to: String,
-    /// What carries it.
+    /// Its transport.
     pub transport: Transport,
     /// Filters of the topics that it carries.
     pub topics: Vec<String>,
@@ -133,7 +136,7 @@ impl UplinkSettings {
     }
 }
 
-/// What an uplink did in its present life.
+/// Counts of an uplink in its present life.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     is_up: AtomicBool,
@@ -153,7 +156,7 @@ pub(crate) struct Counters {
     held_bytes: AtomicU64,
 }
 
-/// What an uplink did, at one moment.
+/// Counts of an uplink, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct UplinkReport {
     /// Whether it has a link.
@@ -170,7 +173,7 @@ pub struct UplinkReport {
     pub bytes: u64,
     /// Critical messages sent.
     pub critical: u64,
-    /// Times that the codec's state began anew.
+    /// Times that the codec's state started over.
     pub epochs: u64,
     /// Messages that were sent in full.
     pub definitions: u64,
@@ -182,7 +185,7 @@ pub struct UplinkReport {
     pub looped: u64,
     /// Messages whose time was over before they were sent.
     pub expired: u64,
-    /// Bytes a second that batches may use beside the frames of cameras; 0 without limit.
+    /// Bytes a second that batches may use in addition to the frames of cameras; 0 without limit.
     pub allowed: u64,
     /// Bytes of messages that are read and not acknowledged.
     pub held_bytes: u64,
@@ -211,7 +214,7 @@ impl Counters {
     }
 }
 
-/// An uplink that runs until it is dropped, on a thread of its own: what is encoded there holds up no alarm here, since the broker's
+/// An uplink that runs until it is dropped, on a thread of its own: encoding there holds up no alarm here, since the broker's
 /// threads, which run in shorter turns, need not wait for its turn to end.
 #[derive(Debug)]
 pub struct Uplink {
@@ -277,8 +280,9 @@ pub struct Uplinks {
 }
 
 impl Uplinks {
-    /// Runs `planned` and no others from now on; those whose settings are the same go on. Names those that were started, stopped
-    /// or made anew. `node` is as in [`Uplink::start`]. Sessions that nobody reads any more are handed to `forget`.
+    /// Runs `planned` and no others from now on; those whose settings are the same are not interrupted. Names those that were
+    /// started, stopped or restarted. `node` is as in [`Uplink::start`]. Sessions that are no longer read are handed to
+    /// `forget`.
     pub fn exchange(
         &mut self,
         planned: Vec<UplinkSettings>,
@@ -292,7 +296,8 @@ impl Uplinks {
         let gone = self.running.extract_if(.., |_, uplink| !stays(uplink));
         let mut changed: Vec<String> = gone.map(|(name, _)| name).collect();
         for name in &changed {
-            // One that goes on with other settings carries what its sessions hold, and ends the one that it no longer needs.
+            // One that continues with other settings carries the messages in its sessions, and ends the one that it no
+            // longer needs.
             if !planned.iter().any(|new| new.name == *name) {
                 for session in UplinkSettings::sessions(name) {
                     forget(&session);
@@ -324,7 +329,7 @@ impl Uplinks {
         changed
     }
 
-    /// Of each, whether its sessions are there: what is published from then on is carried.
+    /// Of each, whether its sessions are there: messages published from then on are carried.
     pub fn subscribed(&self) -> Vec<watch::Receiver<bool>> {
         self.running.values().map(|uplink| uplink.subscribed.clone()).collect()
     }

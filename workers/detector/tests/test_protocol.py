@@ -27,7 +27,7 @@ class Echo:
 
     def detect(self, jpeg):
         if not jpeg:
-            raise FrameError("0 bytes are no image")
+            raise FrameError("0 bytes are not an image")
         return [Box(0.0, 1.0, float(len(jpeg)), 4.0, 0.5, "thing")]
 
 

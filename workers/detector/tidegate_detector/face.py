@@ -61,7 +61,7 @@ def cascade(name: str) -> cv2.CascadeClassifier:
     path = os.path.join(cv2.data.haarcascades, name)
     loaded = cv2.CascadeClassifier(path)
     if loaded.empty():
-        raise FileNotFoundError(f"{path} is no cascade: this OpenCV comes without its data")
+        raise FileNotFoundError(f"{path} is not a cascade: this OpenCV comes without its data")
     return loaded
 
 

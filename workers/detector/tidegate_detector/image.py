@@ -20,7 +20,7 @@ def decode(jpeg: bytes, size: Size, gray: bool) -> np.ndarray:
     flags = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
     image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), flags) if jpeg else None
     if image is None:
-        raise FrameError(f"{len(jpeg)} bytes are no image that can be decoded")
+        raise FrameError(f"{len(jpeg)} bytes are not an image that can be decoded")
     height, width = image.shape[:2]
     if (width, height) == size:
         return image

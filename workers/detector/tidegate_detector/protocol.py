@@ -57,7 +57,7 @@ class FrameError(Exception):
 
 
 class ProtocolError(Exception):
-    """Bytes that are no message; the connection ends."""
+    """Bytes that are not a message; the connection ends."""
 
 
 def read_message(stream: Any) -> tuple[dict, bytes] | None:

@@ -28,16 +28,16 @@ use super::{
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// What a node link speaks.
+/// The protocol of a node link.
 const LINK_PROTOCOL: &[u8] = b"tidegate/1";
-/// By when everybody who only trickles is cut off; the longest time that a door gives is ten seconds.
+/// By when everyone who only trickles is cut off; the longest time that a door gives is ten seconds.
 const TRICKLE_MAX: Duration = Duration::from_secs(60);
 /// How often a trickler sends a byte.
 const TRICKLE: Duration = Duration::from_secs(1);
 /// A head that is longer than any door takes.
 const HEAD_BYTES: usize = 1 << 20;
 
-/// What is tried.
+/// The kind of attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     NoCertificate,
@@ -52,12 +52,12 @@ pub(super) enum Sort {
     Loris,
 }
 
-/// What came of the attempts of one sort.
+/// The results of the attempts of one sort.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     pub(super) attempts: u32,
     pub(super) refused: u32,
-    /// What the first that was not refused got.
+    /// The answer to the first that was not refused.
     pub(super) first_miss: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl Sort {
     }
 }
 
-/// Who tries.
+/// The attacker.
 pub(super) struct Attacker<'a> {
     site: &'a Site,
     runtime: tokio::runtime::Runtime,
@@ -443,7 +443,7 @@ fn connect(door: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(socket)
 }
 
-/// What comes back until the door hangs up.
+/// The answer until the server hangs up.
 fn converse(door: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut socket = connect(door)?;
     // It may hang up in the middle.

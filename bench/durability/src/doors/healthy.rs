@@ -33,14 +33,14 @@ const TOPIC: &str = "own/bob/beat";
 /// The client identifier of the subscriber, which others would like to have.
 pub(super) const SUBSCRIBER: &str = "bob-subscriber";
 
-/// What was measured since the last time.
+/// The measurements since the last call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples {
     pub(super) messages_ms: Vec<f64>,
     pub(super) calls_ms: Vec<f64>,
 }
 
-/// What became of all.
+/// The outcome of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ended {
     pub(super) sent: u64,
@@ -127,7 +127,7 @@ impl Healthy {
         Ok(Self { shared, senders: vec![publishing, calling], subscriber })
     }
 
-    /// What was measured since the last time.
+    /// The measurements since the last call.
     pub(super) fn take(&self) -> Samples {
         let mut taken = Samples::default();
         self.shared.sample(|samples| std::mem::swap(samples, &mut taken));
@@ -178,7 +178,7 @@ fn since_ms(meant: i64) -> f64 {
     (monotonic_nanos() - meant) as f64 / 1e6
 }
 
-/// Healthy clients stand for other machines: what is to be measured is how long the node takes, and not how long they wait for a
+/// Healthy clients stand for other machines: the time that the node takes is to be measured, and not how long they wait for a
 /// processor of this one.
 fn wake_at_once() {
     if let Err(error) = sched::short_turns() {

@@ -111,7 +111,7 @@ impl Site {
         let said = BufReader::new(node.stderr.take().context("its standard error")?);
         let log = path("node.log");
         thread::spawn(move || {
-            // Read to its end, or the node would wait; what it says is in the folder while it is there.
+            // Read to its end, or the node would wait; its output is in the folder while it is there.
             let lines: Vec<u8> = said
                 .lines()
                 .map_while(Result::ok)
@@ -125,7 +125,7 @@ impl Site {
         })?;
         let gone = ["camera-revoked", "application-revoked"].map(str::to_owned);
         pki::revoke(&pki, &gone, Reason::KeyCompromise)?;
-        // Nobody tells the node: it looks by itself. What was to expire has by then.
+        // The node is not notified: it looks by itself. Everything that was to expire has by then.
         site.wait_until("the revoked certificate is refused", || {
             site.by_certificate("application-revoked")
                 .is_ok_and(|options| Client::connect(options).is_err())
@@ -149,7 +149,7 @@ impl Site {
         self.folder.path().join(if is_own { "data/pki" } else { "elsewhere" })
     }
 
-    /// What lies beside the node's data: nothing comes there.
+    /// The files next to the node's data: nothing comes there.
     pub(super) fn beside(&self) -> anyhow::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for folder in [self.folder.path().to_owned(), self.folder.path().join("data")] {

@@ -31,7 +31,7 @@ const PACE: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_millis(50);
 /// For what is still under way when the last node was started.
 const CATCH_UP: Duration = Duration::from_secs(180);
-/// What every frame is asked for; the other bound is that of the look back, so that no transfer is shared.
+/// The bound of every frame; the other bound is that of the look back, so that no transfer is shared.
 const BOUND: Duration = Duration::from_secs(2);
 const BOUND_BACK: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,7 @@ pub struct Applications {
     delivered: Arc<AtomicU64>,
 }
 
-/// What became of frames.
+/// The fate of frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     /// Delivered to the subscriber.
@@ -60,7 +60,7 @@ pub struct Frames {
     pub acknowledged_lost: usize,
     /// Frames of that log that stand there twice.
     pub published_twice: usize,
-    /// How often a subscription ended and was made anew by the application.
+    /// How often a subscription ended and was made again by the application.
     pub renewed: u64,
 }
 
@@ -229,7 +229,7 @@ async fn publish(
     Ok(acknowledged)
 }
 
-/// What a log has from the first to the last of these.
+/// The entries of a log from the first to the last of these.
 async fn look_back(
     client: &Client,
     camera: &str,

@@ -1,4 +1,4 @@
-//! What publishers were promised and what subscribers had: the judge of a run in which the broker was killed.
+//! Promises to publishers and deliveries to subscribers: the judge of a run in which the broker was killed.
 //!
 //! A *flow* is one topic of one publisher, all of one QoS; its messages are numbered from 0. MQTT orders what one publisher sends to
 //! one topic with one QoS (section 4.6), so order is judged by flow, by each message's first delivery: that QoS 1 repeats messages
@@ -22,7 +22,7 @@ pub struct Ledger {
     /// Messages that subscribers are to have, and those that each has had.
     published: u64,
     had: Vec<u64>,
-    /// What was found while it ran.
+    /// The findings while it ran.
     pub found: Found,
     /// When it is: the run's own words, for finds.
     pub moment: String,
@@ -80,7 +80,7 @@ pub struct Found {
     pub words: Vec<String>,
 }
 
-/// What is left at the end.
+/// The totals at the end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Messages that were acknowledged, by QoS less one.
@@ -92,7 +92,7 @@ pub struct Totals {
 }
 
 impl Ledger {
-    /// Nobody has published, and so many subscribers have nothing.
+    /// Without publishers yet, and with so many subscribers that have nothing.
     #[must_use]
     pub fn new(subscribers: usize) -> Self {
         let seen = (0..subscribers).map(|_| Vec::new()).collect();
@@ -198,7 +198,7 @@ impl Ledger {
     pub fn retained(&mut self, message: &Message, promised: &[Option<u32>]) -> Option<usize> {
         let Some((flow, number)) = self.read(message) else {
             self.found.altered += 1;
-            self.say(format!("what is retained on {} is not as published", message.topic));
+            self.say(format!("the retained message on {} is not as published", message.topic));
             return None;
         };
         if let Some(promised) = promised[flow].filter(|promised| number < *promised) {
@@ -238,7 +238,7 @@ impl Ledger {
         self.totals().lost.iter().sum()
     }
 
-    /// Counts all; what is missing now is lost.
+    /// Counts all; a message missing now is lost.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();

@@ -1,4 +1,5 @@
-//! What sealing adds to camera nodes that send their frames: processor time, and latency from capture to the application.
+//! The cost of sealing to camera nodes that send their frames: processor time, and latency from capture to the
+//! application.
 //!
 //! ```text
 //!  pictures in a folder ─▶ 5 camera nodes ─▶ edge node ─▶ an application      once with logs in clear text, once with sealed ones
@@ -34,7 +35,7 @@ const SETTLE: Duration = Duration::from_secs(8);
 const LENGTH: Duration = Duration::from_secs(20);
 const LENGTH_QUICK: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of latencies: what two runs of one setting differ by here.
+/// Of latencies: the difference of two runs of one setting here.
 const LATENCY_TIE_MS: f64 = 0.1;
 
 /// Measures both, taking turns, and adds their rows.
@@ -119,7 +120,7 @@ pub(super) fn live(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one run came to.
+/// The result of one run.
 struct Taken {
     /// Of all camera nodes.
     cpu_percent: f64,

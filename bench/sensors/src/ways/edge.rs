@@ -26,7 +26,7 @@ const SEGMENTS_MAX: usize = 64;
 /// Longest wait for the host to have had what warms it.
 const WARM_MAX: Duration = Duration::from_secs(2);
 
-/// What the edge did.
+/// The edge's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
     /// The number after that of the last message that was published.
@@ -74,7 +74,7 @@ impl<'a> Edge<'a> {
     pub(super) fn run(mut self) -> anyhow::Result<Sent> {
         self.warm()?;
         let Trial { pace, time, warm, messages_max, .. } = *self.trial;
-        // What a socket of as many bytes would hold.
+        // The content of a socket of as many bytes.
         let backlog_max = (BUFFER_BYTES / self.feed.message_bytes()) as u64;
         let window = window(self.trial.way, self.shared.buffer_bytes);
         let (mut next, mut sent, mut busy) = (warm, Sent::default(), 0);
@@ -182,7 +182,7 @@ impl<'a> Edge<'a> {
     }
 }
 
-/// Messages under way at most where the host sets the pace: what fits its socket, with what the kernel adds.
+/// Messages under way at most where the host sets the pace: those that fit its socket, with the kernel's overhead.
 fn window(way: Way, buffer_bytes: usize) -> u64 {
     let message_bytes = match way {
         Way::Baseline | Way::Flow => 2048,
@@ -193,7 +193,7 @@ fn window(way: Way, buffer_bytes: usize) -> u64 {
     (buffer_bytes / message_bytes) as u64
 }
 
-/// What sends datagrams: many of one length by one call, which the kernel cuts.
+/// The sender of datagrams: many of one length by one call, which the kernel cuts.
 struct Outlet {
     socket: UdpSocket,
     segment: usize,

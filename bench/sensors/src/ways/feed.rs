@@ -124,7 +124,7 @@ impl Feed {
         )
     }
 
-    /// What stands in a column of each message of the first round, one to a line.
+    /// A column of each message of the first round, one to a line.
     pub fn column(&self, column: usize) -> String {
         let mut lines = String::new();
         for number in 0..self.len() as u64 {

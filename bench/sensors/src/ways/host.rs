@@ -24,7 +24,7 @@ use crate::messages::Messages;
 const GROUP_MAX: usize = 256;
 const WAIT: Duration = Duration::from_millis(5);
 
-/// What the host did.
+/// The host's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     /// Messages that it took, and that were missing before others that it took.
@@ -37,9 +37,9 @@ pub struct Received {
     /// Notifications, and their latencies by application.
     pub notified: u64,
     pub(crate) latencies: Vec<Vec<f64>>,
-    /// What lies in memory at the end.
+    /// The log in memory at the end.
     pub log: Messages,
-    /// What comprex has corrected.
+    /// The corrections of comprex.
     pub corrections: Corrections,
 }
 

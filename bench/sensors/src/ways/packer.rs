@@ -26,7 +26,7 @@ const BATCH_BYTES: usize = 1500;
 /// Bytes of a datagram that holds a batch of our codec, or a part of it: less than IPv4 carries.
 pub const DATAGRAM_BYTES_MAX: usize = 60_000;
 
-/// What stands before the messages of a datagram.
+/// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Number of the first message.
@@ -35,7 +35,7 @@ pub struct Header {
     pub count: u32,
     /// Number of the datagram.
     pub number: u32,
-    /// How often the codec has begun anew.
+    /// How often the codec has started over.
     pub epoch: u16,
     /// Datagrams of the same batch that follow.
     pub follow: u16,
@@ -163,7 +163,7 @@ impl Packer {
         }
     }
 
-    /// Has the codec begin anew, since its other end has lost something. What waits goes with the epoch before.
+    /// Has the codec start over, since its other end has lost something. Waiting messages go with the epoch before.
     pub fn restart(&mut self, way: Way, epoch: u16) {
         self.close();
         self.epoch = epoch;
@@ -270,7 +270,7 @@ impl Packer {
         }
     }
 
-    /// What is to be sent; the caller clears it.
+    /// The datagrams to send; the caller clears them.
     pub fn datagrams(&mut self) -> &mut Datagrams {
         &mut self.datagrams
     }

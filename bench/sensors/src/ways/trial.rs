@@ -39,12 +39,12 @@ pub enum Pace {
     AsTaken,
 }
 
-/// What is run.
+/// The run.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// By which way messages go.
     pub way: Way,
-    /// Whose flows run.
+    /// The workloads whose flows run.
     pub workloads: Vec<Workload>,
     /// How they come in.
     pub pace: Pace,
@@ -76,7 +76,7 @@ impl Trial {
     }
 }
 
-/// What edge and host tell each other beside datagrams: an uplink's answers.
+/// Messages between edge and host besides datagrams: an uplink's answers.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Bytes of the host's socket, as it has them.
@@ -87,7 +87,7 @@ pub struct Shared {
     pub begin: AtomicI64,
     /// The number after that of the last message that the host has had.
     pub seen: AtomicU64,
-    /// How often the host's codec has begun anew.
+    /// How often the host's codec has started over.
     pub epoch: AtomicU16,
     /// Whether more was lost than may be.
     pub is_hopeless: AtomicBool,
@@ -95,12 +95,12 @@ pub struct Shared {
     pub is_over: AtomicBool,
 }
 
-/// What came of a trial.
+/// The outcome of a trial.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the edge did.
+    /// The edge's counts.
     pub sent: Sent,
-    /// What the host did.
+    /// The host's counts.
     pub received: Received,
     /// Messages that were published.
     pub published: u64,

@@ -5,7 +5,7 @@ use tidegate_compress::{Decoded, Decoder, DecoderConfig, comprex::ComprexDecoder
 use super::{Way, packer::Header};
 use crate::messages::Messages;
 
-/// What a datagram was.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Messages, or the end of a batch of them, which are in the log.
@@ -17,11 +17,11 @@ pub enum Taken {
     },
     /// A part of a batch, or corrections.
     Part,
-    /// Nothing that can be read: a codec must begin anew, unless it is about to.
+    /// Nothing that can be read: a codec must start over, unless it is about to.
     Refused,
 }
 
-/// What comprex sends again: messages, and their numbers within their topics.
+/// Corrections of comprex: messages, and their numbers within their topics.
 #[derive(Clone, Debug, Default)]
 pub struct Corrections {
     /// The messages.
@@ -40,7 +40,7 @@ pub struct Unpacker {
     next: u32,
     /// The beginning of a batch of several datagrams.
     part: Vec<u8>,
-    /// What comprex has sent again.
+    /// The corrections so far.
     pub corrections: Corrections,
 }
 
@@ -94,7 +94,7 @@ impl Unpacker {
             return Taken::Messages { first: header.first, count };
         }
         if header.epoch != self.epoch {
-            // From before its beginning anew.
+            // From before its beginning again.
             return Taken::Refused;
         }
         if !is_next {

@@ -9,7 +9,7 @@ const START: Instant = Instant::from_millis(1_700_000_000_000);
 const CHECK: Duration = Duration::from_micros(44_444);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Somebody who wants in: who it is, when it came for the first time, and how long it waits.
+/// A device that logs in: its number, when it came for the first time, and how long it waits.
 #[derive(Clone, Debug)]
 struct Device {
     address: Option<IpAddr>,
@@ -24,12 +24,12 @@ struct Device {
 struct Outcome {
     /// By device, when it was in.
     admitted: BTreeMap<usize, Duration>,
-    /// Checks that ended after whoever asked had hung up.
+    /// Checks that ended after their client had hung up.
     lost: usize,
     checks: usize,
 }
 
-/// What is due in the world.
+/// The next event of the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Free(usize),
@@ -82,7 +82,7 @@ fn run(devices: &[Device], checkers: usize, for_: Duration) -> Outcome {
         }
         for (checker, busy) in busy.iter_mut().enumerate() {
             if busy.is_none()
-                && let Some(at) = logins.pop(now, |_| panic!("nobody waits for that long"))
+                && let Some(at) = logins.pop(now, |_| panic!("no login waits that long"))
             {
                 outcome.checks += 1;
                 *busy = Some(at);
@@ -229,7 +229,7 @@ fn beyond_the_bound_the_address_with_most_loses_its_oldest() {
 }
 
 #[test]
-fn who_hung_up_or_is_too_late_is_not_checked() {
+fn logins_that_hung_up_or_are_too_late_are_not_checked() {
     let mut logins = Logins::default();
     let (gone, _) = logins.push(START, address(1), "gone", START + PATIENCE, "gone");
     logins.push(START, address(1), "late", START + PATIENCE / 2, "late");

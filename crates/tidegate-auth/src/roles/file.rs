@@ -15,7 +15,7 @@ use toml::{
 use super::{CameraPattern, Extent, Grants, Member, RIGHTS, Role, Roles, Rule};
 use crate::pattern::Pattern;
 
-/// What stands before the name of a camera where topics may stand as well.
+/// Prefix of a camera's name where topics may stand as well.
 const CAMERA: &str = "camera:";
 const SECTIONS: &str = "role.NAME role.NAME.deny group.NAME user.NAME certificate.NAME node.NAME authenticated anonymous";
 const MEMBER_KEYS: &str = "roles groups connections_max messages_per_second bytes_per_second";
@@ -44,7 +44,7 @@ impl Roles {
         wrong
     }
 
-    /// What is right of it, none of a text that is no TOML; what is wrong is added to `wrong`.
+    /// Reads the valid entries, none of a text that is not TOML; problems are added to `wrong`.
     fn read(path: &Path, text: &str, wrong: &mut Vec<RolesError>) -> Option<Self> {
         let reader = Reader { path, text };
         match DeTable::parse(text) {
@@ -85,7 +85,7 @@ impl Reader<'_> {
         // Roles first, since members name them, wherever they stand.
         for (key, value) in root.iter().filter(|(key, _)| key.get_ref() == "role") {
             for (name, value) in note(self.table(key, value), wrong).into_iter().flatten() {
-                // Whoever has a role that is wrong is not wrong as well.
+                // A member of an invalid role is not reported as well.
                 let role = note(self.role(name, value), wrong).unwrap_or_else(|| Role {
                     name: name.get_ref().as_ref().into(),
                     rights: Default::default(),
@@ -322,12 +322,12 @@ impl Reader<'_> {
     }
 }
 
-/// What is right; what is wrong is added to `wrong`.
+/// The valid value; a problem is added to `wrong`.
 fn note<T>(result: Result<T, RolesError>, wrong: &mut Vec<RolesError>) -> Option<T> {
     result.map_err(|error| wrong.push(error)).ok()
 }
 
-/// What an entry of a right extends to.
+/// The topics or cameras that an entry of a right extends to.
 fn extent(right: Action, text: &str) -> Result<Extent, RolesProblem> {
     let camera = |name: &str| match CameraPattern::parse(name) {
         Some(pattern) => Ok(Extent::Cameras(pattern)),
@@ -354,33 +354,35 @@ pub struct RolesError {
     pub path: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: RolesProblem,
 }
 
-/// What is wrong with a roles file.
+/// Problems in a roles file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesProblem {
     /// It is no TOML.
     #[error("{message}")]
     Syntax {
-        /// What the parser misses.
+        /// The parser's message.
         message: String,
     },
     /// There is no such section.
     #[error("there is no section [{section}]; choose one of: {SECTIONS}")]
     UnknownSection {
-        /// What was written.
+        /// The section as written.
         section: String,
     },
     /// A key where a section should begin.
-    #[error("{key} is no section; begin one such as [role.viewer]")]
+    #[error("{key} is not a section; begin one such as [role.viewer]")]
     NoSection {
         /// The key.
         key: String,
     },
-    /// A name that nobody can have.
-    #[error("{section:?} names nobody; a name has at least one letter and no control characters")]
+    /// A name that no identity can have.
+    #[error(
+        "{section:?} is not a valid name; a name has at least one letter and no control characters"
+    )]
     Name {
         /// The section.
         section: String,
@@ -390,7 +392,7 @@ pub enum RolesProblem {
     UnknownKey {
         /// The section.
         section: String,
-        /// What was written.
+        /// The key as written.
         key: String,
     },
     /// There is no such right.
@@ -401,7 +403,7 @@ pub enum RolesProblem {
     UnknownRight {
         /// The role.
         role: String,
-        /// What was written.
+        /// The key as written.
         key: String,
     },
     /// A right without what it extends to.
@@ -425,15 +427,15 @@ pub enum RolesProblem {
     /// A role that is not defined.
     #[error("there is no role {role:?}; defined are: {}", .known.join(" "))]
     UnknownRole {
-        /// What was written.
+        /// The role as written.
         role: String,
-        /// What there is.
+        /// The known roles.
         known: Vec<String>,
     },
     /// A group that is not defined.
     #[error("there is no group {group:?}; define it by a section [group.{group}]")]
     UnknownGroup {
-        /// What was written.
+        /// The group as written.
         group: String,
     },
     /// Groups where there are none.
@@ -443,25 +445,25 @@ pub enum RolesProblem {
         section: String,
     },
     /// The filter is not one of MQTT.
-    #[error("{filter:?} is no topic filter; + stands alone between slashes, # alone and last")]
+    #[error("{filter:?} is not a topic filter; + stands alone between slashes, # alone and last")]
     Filter {
         /// The filter.
         filter: String,
     },
     /// No camera can be called that.
     #[error(
-        "{name:?} is no camera; a name is made of letters, digits, '.', '_', '-', and * for any of them"
+        "{name:?} is not a camera; a name is made of letters, digits, '.', '_', '-', and * for any of them"
     )]
     Camera {
-        /// What was written.
+        /// The name as written.
         name: String,
     },
-    /// What `admin` extends to is a camera, or everything.
+    /// `admin` extends to a camera, or to everything.
     #[error(
         "admin extends to cameras, such as \"camera:yard-*\", or to all, by true; not to {text:?}"
     )]
     AdminOf {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
 }

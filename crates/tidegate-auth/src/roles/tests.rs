@@ -146,7 +146,7 @@ fn rules_decide_and_are_named() {
         ("node edge2", Admin, Node, true, ":18:"),
         ("certificate edge2", Admin, Node, false, ": no role"),
         ("internal", Admin, Node, true, "this node itself"),
-        // What cannot be asked.
+        // Requests outside all rules.
         ("node edge2", Frames, Topic("a"), false, ": no rule can be asked"),
         ("node edge2", Publish, Filter("#"), false, ": no rule can be asked"),
         ("node edge2", Receive, Camera("a"), false, ": no rule can be asked"),
@@ -165,8 +165,8 @@ fn errors_name_line_and_way_out() {
     for (text, expected) in [
         ("[rôle.x]", "roles.toml:2: "),
         ("[roles.x]", "roles.toml:2: there is no section [roles]; choose one of: role.NAME"),
-        ("name = 1", "roles.toml:2: name is no section; begin one such as [role.viewer]"),
-        ("[role]\nx = 1", "roles.toml:3: x is no section"),
+        ("name = 1", "roles.toml:2: name is not a section; begin one such as [role.viewer]"),
+        ("[role]\nx = 1", "roles.toml:3: x is not a section"),
         (
             "[role.x]\nread = []",
             "roles.toml:3: role x has no right \"read\"; choose one of: publish subscribe",
@@ -178,10 +178,13 @@ fn errors_name_line_and_way_out() {
         ),
         ("[role.x]\npublish = false", "roles.toml:3: role.x.publish must be"),
         ("[role.x]\npublish = [1]", "roles.toml:3: role.x.publish must be"),
-        ("[role.x]\npublish = [\n\"a\",\n\"a/#/b\"]", "roles.toml:5: \"a/#/b\" is no topic filter"),
+        (
+            "[role.x]\npublish = [\n\"a\",\n\"a/#/b\"]",
+            "roles.toml:5: \"a/#/b\" is not a topic filter",
+        ),
         ("[role.x]\npublish = [\"\"]", "no topic filter"),
-        ("[role.x]\npublish = [\"camera:a b\"]", "\"a b\" is no camera"),
-        ("[role.x]\nframes = [\"\"]", "\"\" is no camera"),
+        ("[role.x]\npublish = [\"camera:a b\"]", "\"a b\" is not a camera"),
+        ("[role.x]\nframes = [\"\"]", "\"\" is not a camera"),
         ("[role.x]\nadmin = [\"home/#\"]", "admin extends to cameras"),
         (
             "[user.a]\nrole = [\"x\"]",
@@ -198,7 +201,7 @@ fn errors_name_line_and_way_out() {
         ),
         ("[group.g]\n[group.h]\ngroups = [\"g\"]", "[group.h] can have roles, and no groups"),
         ("[group.g]\n[anonymous]\ngroups = [\"g\"]", "[anonymous] can have roles, and no groups"),
-        ("[user.\"\"]", "names nobody"),
+        ("[user.\"\"]", "is not a valid name"),
         ("[user.a]\nconnections_max = 0", "user.a.connections_max must be a whole number from 1"),
         ("[user.a]\nbytes_per_second = \"1MB\"", "must be a whole number"),
         ("[user.a]\n[user.a]", "roles.toml:3: "),
@@ -277,7 +280,7 @@ fn stars_stand_for_any_letters() {
     }
 }
 
-/// What `*` means, said the slow way.
+/// The meaning of `*`, in the slow way.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),

@@ -153,7 +153,7 @@ fn a_byte_more_or_less_or_another_is_refused() {
 }
 
 #[test]
-fn what_attackers_send_is_refused_for_its_reason() {
+fn tokens_of_attackers_are_refused_with_a_reason() {
     let issuer = Issuer::new();
     let keys = issuer.keys();
     let part = |value: Value| base64(value.to_string());
@@ -315,7 +315,7 @@ fn key_sets_are_taken_as_a_whole_or_not_at_all() {
         (changed(1, "key_ops", json!(["encrypt"])), Ok(1)),
         (changed(1, "key_ops", json!(["verify"])), Ok(2)),
         (changed(0, "alg", json!("PS256")), Ok(1)),
-        // Whoever reads these could make tokens.
+        // A reader of these could make tokens.
         (changed(0, "d", json!("AQAB")), Err(KeySetError::Private { index: 1 })),
         (changed(1, "d", json!("AQAB")), Err(KeySetError::Private { index: 1 })),
         (changed(1, "k", json!("AQAB")), Err(KeySetError::Private { index: 1 })),

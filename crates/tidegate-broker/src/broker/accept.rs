@@ -1,4 +1,4 @@
-//! Whether all sessions that a QoS 1 or 2 message goes to have a place for it, before its publisher is told so.
+//! Ensures that all sessions that a QoS 1 or 2 message goes to have a place for it, before it is acknowledged.
 //!
 //! ```text
 //!  PUBLISH ─▶ accept ─▶ sessions here: are they full?
@@ -43,7 +43,7 @@ pub(super) enum Answer {
     None,
 }
 
-/// Who has a place for a message.
+/// The sessions that have a place for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acceptance {
     /// All whose policy keeps it.
@@ -195,7 +195,7 @@ impl Broker {
                 self.shared.count_full();
                 marked.push(target.state.clone());
             }
-            // What was counted as on its way meanwhile may have kept another shard from seeing that there is room again.
+            // Messages in transit between shards may have kept another shard from seeing that there is room again.
             Reserved::None => self.shared.forget_not_full(&target.state),
         }
         reserved != Reserved::None

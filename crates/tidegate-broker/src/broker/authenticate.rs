@@ -22,7 +22,7 @@ pub enum AuthAnswer {
     Challenge(Vec<u8>),
     /// The client has shown again who it is: the same user, though maybe of other groups.
     Accept {
-        /// Who it is; the client name in it does not matter.
+        /// Its identity; the client name in it does not matter.
         identity: Identity,
         /// The last of the exchange, for the client.
         data: Option<Vec<u8>>,

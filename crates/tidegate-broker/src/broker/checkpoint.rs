@@ -1,10 +1,10 @@
-//! Writing the live state anew, so that the journal may let go of what stood before.
+//! Writing the live state again, so that the journal may release older records.
 //!
-//! A bounded number of records a turn, while everything else goes on. What is written while this runs stands behind where it
-//! began, and holds whichever of the two comes first: a session's part says again what is so, and changes apply to it whether
-//! they stand before or after.
+//! A bounded number of records a turn, interleaved with normal work. Records written while this runs are valid whichever of
+//! the two comes first: a session's part repeats its state, and changes apply to it whether they stand before or after.
 //!
-//! Always true: a message is written once, whoever waits for it; one that came after the checkpoint began is not written again.
+//! Always true: a message is written once, for all its subscribers; one that came after the checkpoint began is not written
+//! again.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
     Broker,
-    keep::{self, Keeper, closed, message_record, opened, waiting},
+    journal_writer::{self, Keeper, closed, message_record, opened, waiting},
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(super) struct Checkpoint {
     written: HashSet<u64>,
     /// Whether what is on disk is waited for: before the node runs.
     waits: bool,
-    /// What of it comes from disk: nobody goes on before that is here.
+    /// Whether a part of it is being read from disk, which the next step waits for.
     is_fetching: bool,
     fetched: Vec<Arc<Message>>,
     stage: Stage,
@@ -58,7 +58,7 @@ pub(super) struct Checkpoint {
 enum Stage {
     /// Sessions that are to be written, the last first.
     Sessions(Vec<Key>),
-    /// What waits for a session, and what of it is written.
+    /// The messages that wait for a session, and how many of them are written.
     Queue(Vec<Key>, Key, HashSet<u64>),
     /// Retained messages after that topic.
     Retained(Option<String>),
@@ -70,7 +70,7 @@ enum Stage {
 }
 
 impl Broker {
-    /// Begins to write the live state anew if the journal has grown to twice what it was after the last time, or takes nothing.
+    /// Begins to write the live state again if the journal has grown to twice its size after the last time, or refuses writes.
     pub(super) fn watch_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         if !keeper.is_watched && (keeper.may_recover() || keeper.is_large()) {
@@ -79,7 +79,7 @@ impl Broker {
         }
     }
 
-    /// What [`Timer::Journal`] is for.
+    /// The work of [`Timer::Journal`].
     pub(super) fn go_on_with_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.is_watched = false;
@@ -263,7 +263,8 @@ impl Broker {
         }
     }
 
-    /// What waits for a session, then what is in flight, to which some of it may have gone meanwhile; false if there is more.
+    /// The messages that wait for a session, then those in flight, to which some may have moved meanwhile; false if there is
+    /// more.
     fn write_queue(
         &mut self,
         checkpoint: &mut Checkpoint,
@@ -333,7 +334,7 @@ impl Broker {
         }
     }
 
-    /// What was asked for is here, or lost.
+    /// The requested messages are read, or lost.
     pub(super) fn fetched_for_checkpoint(&mut self, messages: Vec<Arc<Message>>) {
         if let Some(checkpoint) = self.keeper.as_mut().and_then(|keeper| keeper.checkpoint.as_mut())
         {
@@ -346,7 +347,7 @@ impl Broker {
         let keeper = self.keeper.as_mut()?;
         let mut found = Vec::new();
         let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
-            if keep::is_written(&kept.message.topic) {
+            if journal_writer::is_written(&kept.message.topic) {
                 found.push((kept.message.clone(), kept.sequence, kept.client.clone()));
             }
         });
@@ -425,7 +426,7 @@ impl Checkpoint {
         number <= self.last && !self.written.contains(&number)
     }
 
-    /// What is to be read next of messages, of which the first is on disk: nothing if that is lost.
+    /// The next messages to read, of which the first is on disk: none if that is lost.
     fn wanted(&self, left: &[&Queued]) -> Vec<Arc<Spilled>> {
         let mut bytes = 0;
         let on_disk = left.iter().filter(|queued| self.is_new(queued.number));
@@ -442,7 +443,7 @@ impl Checkpoint {
     }
 }
 
-/// What clears a topic.
+/// The empty message that clears a topic.
 fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
     StoredMessage {
         number: 0,

@@ -28,7 +28,7 @@ use crate::{
 pub struct ConnectRequest {
     /// Its CONNECT.
     pub connect: Connect,
-    /// Who it is; the client name in it is replaced where this server assigns one.
+    /// Its identity; the client name in it is replaced where this server assigns one.
     pub identity: Identity,
     /// The settings of its listener and user.
     pub config: Arc<SessionConfig>,
@@ -41,7 +41,7 @@ pub struct ConnectRequest {
 pub struct Refused {
     /// Why.
     pub reason: ReasonCode,
-    /// What to send before closing; nothing where the client takes less than that.
+    /// The CONNACK to send before closing; empty where the client accepts no packet of its size.
     pub connack: Vec<u8>,
 }
 
@@ -110,12 +110,12 @@ impl Broker {
         }
         let former =
             self.by_client.get(&*connect.client_id).and_then(|key| self.sessions.get(*key));
-        // What waits for one user is not another's, whatever name the client gives itself.
+        // Messages that wait for one user are not for another, even with the same client identifier.
         let is_other = former.is_some_and(|session| !session.is_of(&identity));
         let is_proved =
             former.is_some_and(|session| session.identity.kind != IdentityKind::Anonymous);
         if is_other && is_proved {
-            // Nor is it another's to end. Whose it is, is for the log: the client may be anybody.
+            // Nor is it another's to end. The log alone names the owner: the client may be anyone.
             let owner = former.map_or(&identity, |session| &session.identity);
             let client = connect.client_id.escape_debug();
             tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = identity.address.map(tracing::field::display),
@@ -177,7 +177,7 @@ impl Broker {
             (asked, 0) => asked,
             (asked, max) if asked == 0 || asked > max => {
                 if version != Version::V5 {
-                    // It cannot be told, and would be taken for dead before it is; as Mosquitto does it.
+                    // It cannot learn ours, and would time out before its own; as Mosquitto does it.
                     return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, "");
                 }
                 properties.server_keep_alive = Some(max);
@@ -198,9 +198,9 @@ impl Broker {
             Connack { session_present: false, reason: ReasonCode::SUCCESS, properties };
         let mut encoded = Vec::new();
         let accepted = Packet::Connack(Box::new(connack.clone()));
-        accepted.encode(version, &mut encoded).expect("what we say is short");
+        accepted.encode(version, &mut encoded).expect("our CONNACK is short");
         if encoded.len() > packet_bytes_max as usize {
-            // Who cannot be told our limits (MQTT-3.1.2-24) could not keep them.
+            // A client that cannot receive our limits (MQTT-3.1.2-24) could not keep them.
             return refuse(ReasonCode::PACKET_TOO_LARGE, "");
         }
         let client_id: Arc<str> = connect.client_id.as_str().into();
@@ -284,7 +284,7 @@ impl Broker {
         connack.session_present = session_present;
         Packet::Connack(Box::new(connack))
             .encode(version, connection.outbox.control(&mut self.buffers))
-            .expect("what we say is short");
+            .expect("our CONNACK is short");
         self.statistics.packets_sent += 1;
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
@@ -337,7 +337,7 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let (Some(session), Some(seconds)) = (connection.session, packet.session_expiry) {
             let session = self.sessions.get_mut(session).expect("a connection's session is there");
-            // Section 3.14.2.2.2: what was 0 stays 0.
+            // Section 3.14.2.2.2: an expiry of 0 stays 0.
             if session.expiry == Some(Duration::ZERO) && seconds > 0 {
                 let text = "the session's expiry cannot be raised from 0";
                 return self.disconnect(key, ReasonCode::PROTOCOL_ERROR, Some(text));
@@ -367,7 +367,7 @@ impl Broker {
         }
     }
 
-    /// Parts a connection from its session, which goes on as long as it may.
+    /// Parts a connection from its session, which lasts as long as it may.
     fn let_go(&mut self, now: Instant, key: Key, resumed: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(session_key) = connection.session.take() else { return };
@@ -404,7 +404,7 @@ impl Broker {
             // longer one leaves time to resume the session in (MQTT-3.1.2-8, and the comment behind MQTT-3.1.4-3). MQTT 3.1.1 has no
             // delay, and only DISCONNECT takes its will away (its MQTT-3.1.2-8).
             Some(will) if will.delay.is_zero() => self.publish_will(now, session_key, &will),
-            // Whoever resumes a session in time spares its will (MQTT-3.1.3-9).
+            // A client that resumes its session in time cancels the will (MQTT-3.1.3-9).
             Some(will) if !resumed => {
                 let at = now + will.delay;
                 session.will = Some((will, at));
@@ -537,8 +537,8 @@ impl Broker {
         self.release(session.blocks, session_key);
     }
 
-    /// Ends the sessions of clients that `which` is true of, and their connections; what waits for them is gone. Parts of this
-    /// program keep theirs. How many there were.
+    /// Ends the sessions of clients that `which` is true of, and their connections; their waiting messages are dropped. Parts
+    /// of this program keep theirs. How many there were.
     pub fn end_sessions(&mut self, now: Instant, which: &dyn Fn(&str, &Identity) -> bool) -> usize {
         let is_meant = |session: &Session| {
             !session.is_remainder()
@@ -560,8 +560,8 @@ impl Broker {
         keys.len()
     }
 
-    /// Of what waited for a session that has ended or was not acknowledged, what others may have: what came by shared
-    /// subscriptions, unless it had begun with QoS 2 (MQTT-4.8.2-5). The rest is counted as dropped.
+    /// The messages left by an ended session that other sessions may have: those that came by shared subscriptions
+    /// and were not begun with QoS 2 (MQTT-4.8.2-5). The rest is counted as dropped.
     fn left_behind(&mut self, inflight: Inflight, queue: Queue) -> Vec<Queued> {
         let mut left = Vec::new();
         let mut lost = 0;
@@ -592,7 +592,7 @@ impl Broker {
     }
 }
 
-/// How long the session outlives its connection, and whether the client is to be told that it is shorter than it asked.
+/// How long the session outlives its connection, and whether the client has to learn that it is shorter than it asked.
 fn session_expiry(
     connect: &Connect,
     max: Duration,

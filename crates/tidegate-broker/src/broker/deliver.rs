@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 use super::{
     Broker, Peer, Promised, RouteHandle,
     accept::{Acceptance, Answer, may_have},
-    keep::done,
+    journal_writer::done,
     mark_dirty,
     spill::fallback,
 };
@@ -28,22 +28,22 @@ use crate::{
     slab::Key,
 };
 
-/// What became of a message.
+/// The outcome of publishing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Handed to those who subscribe, each under the policy of its queue.
     Matched,
-    /// Nobody subscribes.
+    /// No session subscribes.
     Unmatched,
     /// No session got it, since there is no memory to hold it for those that must wait, or since one that would get it is full.
     Refused,
-    /// A session that would get it is full. Others got it, and the publisher is told by a reason code.
+    /// A session that would get it is full. Others got it, and the publisher gets a reason code.
     RefusedBySome,
-    /// Nobody got it, since it is larger than all memory that there may be, and whoever published it would send it again for ever.
+    /// No session got it, since it is larger than all memory that there may be, and its publisher would send it again forever.
     TooLarge,
-    /// Nobody got it, since it was to be retained and whoever published it has its share of what is.
+    /// No session got it, since it was to be retained and its publisher has used up its share of retained messages.
     OverShare,
-    /// Nobody got it, since it is to outlive the process and the journal takes nothing.
+    /// No session got it, since it is to outlive the process and the journal refuses writes.
     Unkept,
 }
 
@@ -57,14 +57,14 @@ impl Outcome {
     }
 }
 
-/// What became of a message that is to be retained.
+/// The outcome of retaining a message.
 enum Retained {
     Done,
     /// No memory is left for it.
     NoRoom,
     /// There are as many retained messages as may be.
     Full,
-    /// Whoever published it has its share.
+    /// Its publisher has used up its share.
     OverShare,
 }
 
@@ -218,7 +218,8 @@ impl Broker {
         if message.retain {
             match self.retain(message, held) {
                 Retained::Done => {}
-                // Whoever sends it again until it is accepted would do so for ever, and hold up all that is behind it.
+                // A publisher that sends it again until it is accepted would do so forever, and hold up all that is
+                // behind it.
                 Retained::Full | Retained::OverShare if self.is_sent_again(message) => {
                     self.note_unretained(message);
                 }
@@ -306,7 +307,7 @@ impl Broker {
         };
         let dropped = &mut self.statistics.dropped;
         if message.qos == QoS::AtMostOnce {
-            // Nobody keeps it, whatever the subscription.
+            // No subscription keeps it.
         } else if route.members_of(group).iter().any(may_have) {
             dropped.members_away += 1;
         } else if was_accepted {
@@ -436,7 +437,7 @@ impl Broker {
         Outcome::TooLarge
     }
 
-    /// It goes to who subscribes now, and to nobody later.
+    /// It goes to current subscribers, and to no later ones.
     #[cold]
     fn note_unretained(&mut self, message: &Incoming<'_>) {
         self.statistics.refused += 1;
@@ -467,13 +468,13 @@ impl Broker {
         if self.held(message, held).is_none() && self.promised && message.qos > QoS::AtMostOnce {
             // Other shards took what was there when it was accepted.
             let charge = self.shared.budget().charge_beyond(message.charge_bytes());
-            *held = Some(self.spares.hold(message, charge));
+            *held = Some(self.message_pool.hold(message, charge));
         }
         held.clone()
     }
 
     pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
-        self.charge(message.charge_bytes()).map(|charge| self.spares.hold(message, charge))
+        self.charge(message.charge_bytes()).map(|charge| self.message_pool.hold(message, charge))
     }
 
     fn has_room(&self, message: &Incoming<'_>) -> bool {
@@ -528,10 +529,10 @@ impl Broker {
     /// Makes the session that could give most give `bytes` back, or end; how many it gave.
     fn reclaim(&mut self, bytes: u64) -> u64 {
         let freed = self
-            .givers
+            .reclaim_heap
             .first(&mut self.sessions)
             .map_or(0, |(_, key)| self.reclaim_from(key, bytes));
-        let first = self.givers.first(&mut self.sessions);
+        let first = self.reclaim_heap.first(&mut self.sessions);
         self.shared.set_gives(self.shard, first.map_or(0, |(gives, _)| gives));
         freed
     }
@@ -640,7 +641,7 @@ impl Broker {
             // Other shards may have taken what was there when it was accepted.
             let charge =
                 budget.charge(bytes).or_else(|| self.promised.then(|| budget.charge_beyond(bytes)));
-            *held = charge.map(|charge| self.spares.hold(message, charge));
+            *held = charge.map(|charge| self.message_pool.hold(message, charge));
             if held.is_none() {
                 session.dropped.budget_full += 1;
                 self.statistics.dropped.budget_full += 1;
@@ -794,7 +795,7 @@ impl Broker {
             }
         }
         let bytes = queued.message.charged();
-        // What was acknowledged is kept: its publisher's shard looked at the share before.
+        // An acknowledged message is kept: its publisher's shard checked the share before.
         let is_over_share = !self.promised && session.is_over_share(&self.shared, &queued, bytes);
         if is_over_share {
             session.account.iter().for_each(|account| self.shared.note_over_share(account));
@@ -842,7 +843,7 @@ impl Broker {
                 Overflow::Disconnect if session.is_full && self.promised => break,
                 Overflow::Disconnect if session.is_full => false,
                 Overflow::Disconnect => {
-                    // What finds no place is kept all the same: it is acknowledged.
+                    // A message without a place is kept all the same: it is acknowledged.
                     session.is_full = true;
                     self.shared.note_full(&session.state);
                     let connection = session.connection.filter(|key| {
@@ -860,8 +861,8 @@ impl Broker {
                 Overflow::BlockPublisher => {
                     let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
                     if let Some(publisher) = blocks {
-                        if !self.shared.waits().insert(publisher, own) {
-                            // Who is not read from cannot acknowledge: all of the circle would wait for ever.
+                        if !self.shared.blocked_publishers().insert(publisher, own) {
+                            // A client that is not read from cannot acknowledge: the whole circle would wait forever.
                             queued.overflow = Overflow::Disconnect;
                             continue;
                         }
@@ -886,9 +887,9 @@ impl Broker {
         let is_behind = session.note_behind(&self.shared);
         // Its identity may come to have its share.
         let is_away = session.connection.is_none() && session.idles_at.is_none();
-        if let Some(gives) = self.givers.note(key, session) {
+        if let Some(gives) = self.reclaim_heap.note(key, session) {
             self.shared.note_gives(self.shard, gives);
-            self.givers.tidy(&self.sessions);
+            self.reclaim_heap.tidy(&self.sessions);
         }
         if expires {
             self.watch_lapse(key);
@@ -922,7 +923,7 @@ fn may_receive_by(
     if route.generation == shared.generation() { target.is_allowed(decide) } else { decide() }
 }
 
-/// What happens to a message for a session that is full.
+/// The policy for a message to a session that is full.
 fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
     route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
 }

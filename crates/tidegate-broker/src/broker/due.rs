@@ -1,19 +1,19 @@
-//! What is due at a time: silence, expiry, wills, `$SYS`.
+//! Timed work: silence, expiry, wills, `$SYS`.
 
 use std::time::Duration;
 
 use tidegate_message::{IdentityKind, Instant};
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{Broker, keep::done, sys::HEAVIEST};
+use super::{Broker, journal_writer::done, sys::HEAVIEST};
 use crate::{
     connection::{STALLED, Stall, silence},
     slab::Key,
     timers::Timer,
 };
 
-/// Retained messages that are forgotten in one go, and the least time to the next: all together within seconds, though a
-/// million expire at once, and nobody waits for longer than a fraction of a millisecond.
+/// Retained messages that are forgotten in one step, and the least time to the next: all together within seconds, though
+/// a million expire at once, and no client waits for longer than a fraction of a millisecond.
 const RETAINED_STEP: usize = 256;
 const RETAINED_PAUSE: Duration = Duration::from_millis(1);
 /// How often a session is looked at that has been away for too long and is over half full: a publisher of another shard that asks
@@ -64,7 +64,7 @@ impl Broker {
         }
     }
 
-    /// Looks at a connection when it has been silent for too long, unless somebody looks before.
+    /// Looks at a connection when it has been silent for too long, unless it is looked at earlier.
     pub(super) fn watch_silence(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let Some(at) = connection.silence_ends()
@@ -153,13 +153,13 @@ impl Broker {
             bytes = session.queue.bytes(), away_s = session.config.queue_idle_max.as_secs(),
             "its queue is full, or its identity has its share of the memory, and it has been away for long: its oldest messages are dropped from now on (mqtt.queue_idle_max)");
         let blocks = std::mem::take(&mut session.blocks);
-        if let Some(gives) = self.givers.note(key, session) {
+        if let Some(gives) = self.reclaim_heap.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }
         self.release(blocks, own);
     }
 
-    /// Looks at what waits for a session when some of it expires, unless somebody looks before.
+    /// Looks at the messages that wait for a session when some expire, unless they are looked at earlier.
     pub(super) fn watch_lapse(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         if let Some(at) = session.queue.next_expiry()
@@ -170,7 +170,7 @@ impl Broker {
         }
     }
 
-    /// Takes out of a session's queue what has expired: it has no place there, no memory, and makes nobody wait.
+    /// Takes expired messages out of a session's queue: they occupy no place, no memory, and block no publisher.
     pub(super) fn lapse(&mut self, now: Instant, key: Key) {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
@@ -192,7 +192,7 @@ impl Broker {
         }
     }
 
-    /// Looks at retained messages when one expires, unless somebody looks before.
+    /// Looks at retained messages when one expires, unless they are looked at earlier.
     pub(super) fn watch_retained(&mut self, at: Instant) {
         if self.retained_at.is_none_or(|set| at < set) {
             self.timers.cancel(self.retained_at.replace(at), Timer::Retained);

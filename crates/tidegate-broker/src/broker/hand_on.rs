@@ -19,7 +19,7 @@ use tidegate_wire::mqtt::Version;
 
 use super::{
     Broker,
-    keep::{done, waiting},
+    journal_writer::{done, waiting},
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
@@ -46,7 +46,7 @@ impl Session {
 impl Broker {
     /// Hands on what a session has left that has ended, and writes that it has.
     ///
-    /// What was left is in the journal under its number, `session`, which stays until all of it has gone.
+    /// The messages are in the journal under its number, `session`, which stays until all of them have gone.
     pub(super) fn hand_on_ended(&mut self, now: Instant, session: u64, left: Vec<Queued>) {
         let routes = self.shared.routes();
         let has_members =
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// Hands on what waited for a session that has left shared subscriptions and goes on.
+    /// Hands on the messages that waited for a session that has left shared subscriptions and continues.
     pub(super) fn hand_on_of(&mut self, now: Instant, key: Key, left: Vec<Queued>) {
         let own = self.session_key(key);
         let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
@@ -158,7 +158,7 @@ impl Broker {
     /// A remainder has messages.
     pub(super) fn note_remainder(&mut self, key: Key) {
         let session = self.sessions.get_mut(key).expect("the caller has entered it");
-        if let Some(gives) = self.givers.note(key, session) {
+        if let Some(gives) = self.reclaim_heap.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }
         self.watch_lapse(key);
@@ -183,7 +183,7 @@ impl Broker {
         }
         let numbers: Vec<u64> = left.iter().map(|queued| queued.number).collect();
         let is_written = self.hand_on(now, left);
-        let session = self.sessions.get_mut(key).expect("nobody ends it but this");
+        let session = self.sessions.get_mut(key).expect("only this ends the session");
         for number in numbers.into_iter().filter(|_| is_written) {
             done(&mut self.keeper, session, number);
         }
@@ -219,10 +219,10 @@ impl Broker {
         }
     }
 
-    /// Hands messages on that a member of shared subscriptions leaves, which is a member no more; what cannot be is counted as
-    /// dropped. All of them are in memory.
+    /// Hands messages on that a member of shared subscriptions leaves, which is a member no more; those without another member
+    /// are counted as dropped. All of them are in memory.
     ///
-    /// They were accepted: who takes them takes them however much waits for it, unless its policy drops. Whether the journal had room for
+    /// They were accepted: a member takes them however much waits for it, unless its policy drops. Whether the journal had room for
     /// who has them now.
     fn hand_on(&mut self, now: Instant, left: Vec<Queued>) -> bool {
         let mut is_written = true;

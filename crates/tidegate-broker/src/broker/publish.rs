@@ -60,7 +60,8 @@ pub struct Publication<'a> {
     pub retain: bool,
     /// Message Expiry Interval in seconds.
     pub message_expiry: Option<u32>,
-    /// What it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the same.
+    /// The number that it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the
+    /// same.
     pub id: PacketId,
 }
 
@@ -234,7 +235,8 @@ impl Broker {
         let session = self.sessions.get(session).expect("a connection's session is there");
         let config = &session.config;
         let checked = config.check_topic_name(topic).and_then(|()| {
-            // What a part of this process carries is not let in by itself, so that the rest is (`look_up`).
+            // A message that a part of this process carries is refused by itself, so that the rest is accepted
+            // (`look_up`).
             if config.is_local { Ok(()) } else { config.check_topic_characters(topic) }
         });
         checked.map_err(|error| Fault::new(topic_reason(&error), error.to_string()))
@@ -249,7 +251,7 @@ impl Broker {
         let session = connection.session.expect("checked before");
         let session = self.sessions.get(session).expect("a connection's session is there");
         if session.is_received(id) {
-            // What the first one said may still wait for the disk.
+            // The answer to the first one may still wait for the disk.
             self.depend_on_all();
             self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
             return true;
@@ -301,7 +303,7 @@ impl Broker {
         let arrived = self.arrived_bare(now, key, publication);
         if let Err(fault) = &arrived {
             if self.admission.is_some() {
-                // What was published before is answered before.
+                // Earlier publications are answered first.
                 self.admit(now, key);
             }
             self.end_by(key, fault);
@@ -335,7 +337,7 @@ impl Broker {
         self.arrived(now, key, topic, None, arrival)
     }
 
-    /// What was handed over since the last time is acknowledged, or will be as soon as that may be promised.
+    /// Acknowledges the messages handed over since the last call, or as soon as that may be promised.
     pub fn end_publications(&mut self, now: Instant, key: ConnectionKey) {
         self.end_received(now, key);
     }
@@ -451,7 +453,8 @@ impl Broker {
             let is_over =
                 connection.is_none_or(|connection| connection.drains || connection.is_closing);
             if is_over && owed.packet_id.is_some() {
-                // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1); what was handed over comes again.
+                // No message may be accepted before one that was refused (MQTT-4.6.0-5 of 3.1.1); those handed over come
+                // again.
                 self.statistics.refused += 1;
                 continue;
             }
@@ -473,7 +476,7 @@ impl Broker {
         owed: &mut Pending,
     ) -> Outcome {
         let passes = draft.verdict == Verdict::Pass;
-        // What is held for a draft that goes no further is room for its letters.
+        // The charge for a draft that goes no further covers its letters.
         let charge = owed.charge.take().filter(|_| passes);
         let publisher = session.filter(|_| passes).map(|session| self.session_key(session));
         let (before, last) = match (draft.verdict, letters) {
@@ -562,12 +565,12 @@ impl Broker {
             if self.is_published(draft)
                 && self.publish_draft(now, draft, None, None, Answer::None).is_refused()
             {
-                self.statistics.refused += 1; // Nobody could be told.
+                self.statistics.refused += 1; // There is no one to answer.
             }
         }
     }
 
-    /// Whether what operators made goes on. What came from too many messages is counted.
+    /// Whether the output of operators continues. Output beyond the limit is counted.
     fn is_published(&mut self, made: &Draft) -> bool {
         if made.hops == 0 || made.hops > HOPS_MAX {
             self.statistics.hops_exceeded += 1;
@@ -585,7 +588,7 @@ impl Broker {
         answer: Answer,
     ) -> Outcome {
         if self.shared.config().session.check_topic_characters(&draft.topic).is_err() {
-            // Of an operator: whoever made it made it of what it was given.
+            // The output of an operator is derived: its input came from others.
             self.statistics.refused += 1;
             return Outcome::Unmatched;
         }
@@ -689,7 +692,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells a publisher whose connection ends with what there is no room for that there will never be any, and goes on.
+    /// Tells a publisher that there will never be room for its message, whose connection ends for it, and continues.
     #[cold]
     fn refuse_for_good(
         &mut self,
@@ -722,8 +725,8 @@ impl Broker {
         }
         let connection = self.connections.get(key).expect("it is being received from");
         let version = connection.version;
-        // Before MQTT 5 an acknowledgement cannot say no. What is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); what
-        // was not accepted must not be, so the connection ends and the publisher may try again.
+        // Before MQTT 5 an acknowledgement cannot say no. A message that is not allowed is acknowledged (MQTT-3.3.5-2 of
+        // 3.1.1); one that was not accepted must not be, so the connection ends and the publisher may try again.
         let ends = match version {
             Version::V5 => reason == ReasonCode::QUOTA_EXCEEDED && self.ends_at_refusal(connection),
             _ => reason != ReasonCode::NOT_AUTHORIZED,
@@ -846,13 +849,13 @@ impl Broker {
 /// Where a bridge tells whether it is connected.
 const STATE_OF_A_BRIDGE: &str = "$SYS/broker/connection/+/state";
 
-/// What is wrong with a topic, in the words of MQTT 5: 0x90 is for one that is well formed and not taken (3.14.2.1), what is none for
-/// anybody makes the packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.
+/// The reason for a bad topic in MQTT 5: 0x90 is for one that is well formed and not accepted (3.14.2.1), an invalid one makes the
+/// packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.
 pub(super) fn topic_reason(error: &TopicError) -> ReasonCode {
     if error.is_limit() { ReasonCode::TOPIC_NAME_INVALID } else { ReasonCode::MALFORMED_PACKET }
 }
 
-/// What came with a PUBLISH, its topic aside.
+/// The properties of a PUBLISH apart from its topic.
 struct Arrival<'a> {
     qos: QoS,
     retain: bool,

@@ -46,7 +46,7 @@ impl Broker {
                 Ok(count) => taken += count,
                 Err(fault) => {
                     if self.admission.is_some() {
-                        // What was published before is answered before.
+                        // Earlier publications are answered first.
                         self.admit(now, key);
                     }
                     self.end_by(key, &fault);
@@ -65,7 +65,7 @@ impl Broker {
         self.disconnect(key, fault.reason, Some(&fault.text));
     }
 
-    /// What was read at once was taken.
+    /// All input read at once was handled.
     pub(super) fn end_received(&mut self, now: Instant, key: Key) {
         if self.admission.is_some() {
             self.admit(now, key);
@@ -91,7 +91,7 @@ impl Broker {
         let (first, packet_bytes) = (header.first, header.packet_bytes());
         let Some(body) = input.get(header.header_bytes..packet_bytes) else {
             if header.packet_type() != PUBLISH {
-                // The client was told how long its packets may be, and filters can be many.
+                // The client knows the maximum packet size, and filters can be many.
                 let has_filters = matches!(header.packet_type(), SUBSCRIBE | UNSUBSCRIBE);
                 return if packet_bytes > CONTROL_BYTES_MAX && !has_filters {
                     Err(Fault::new(
@@ -138,7 +138,7 @@ impl Broker {
             return Ok(packet_bytes);
         }
         if header.packet_type() == CONNECT {
-            // Not read: what may be wrong with it, such as its version, has no reason in DISCONNECT.
+            // Not read: an error in it, such as its version, has no reason in DISCONNECT.
             return Err(Fault::new(
                 ReasonCode::PROTOCOL_ERROR,
                 "a second CONNECT on one connection (MQTT-3.1.0-2)",
@@ -149,7 +149,7 @@ impl Broker {
         }
         let packet = Packet::decode(version, first, body)?;
         if self.admission.is_some() {
-            // What was published before goes before.
+            // Earlier publications go first.
             self.admit(now, key);
         }
         self.received_packet(now, key, packet)?;
@@ -167,7 +167,7 @@ impl Broker {
         self.check_topic(key, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
-        // Its payload is charged as it comes: who announces much has not sent it.
+        // Its payload is charged as it comes: a large announcement alone holds no memory.
         let bytes = charge_bytes(topic.len(), 0, forwarded.len(), publish.retain);
         let (charge, passed_over) = self.begin_charge(key, &topic, bytes, payload_bytes)?;
         if charge.is_none() {
@@ -194,8 +194,8 @@ impl Broker {
         Ok(())
     }
 
-    /// What the head of a large PUBLISH takes of memory, or why the message is passed over. Whether its publisher may send it is
-    /// asked before room is reserved.
+    /// The charge for the head of a large PUBLISH, or why the message is passed over. Whether its publisher may send it is asked
+    /// before room is reserved.
     fn begin_charge(
         &mut self,
         key: Key,
@@ -207,7 +207,7 @@ impl Broker {
             return Ok((None, Some(PassedOver::Denied)));
         }
         if bytes + payload_bytes as u64 > self.shared.receiving().limit() {
-            // There never is room for it, so nobody is made to give any.
+            // There never is room for it, so no session has to release any.
             return Ok((None, Some(PassedOver::NoRoom)));
         }
         let charge = self.charge_partial(key, bytes);
@@ -224,7 +224,7 @@ impl Broker {
         if is_over { PassedOver::OverShare } else { PassedOver::NoRoom }
     }
 
-    /// More of a large PUBLISH, as far as there is memory for it; what there is none for is passed over. How much was taken.
+    /// More of a large PUBLISH, as far as there is memory for it; the rest is passed over. How much was taken.
     fn receive_part(&mut self, now: Instant, key: Key, input: &[u8]) -> Result<usize, Fault> {
         let mut taken = 0;
         while taken < input.len() {
@@ -235,7 +235,7 @@ impl Broker {
                 let own = receiving.charge.as_ref().map_or(0, PartialCharge::bytes);
                 let more = self.charge_more(key, own, wanted);
                 let why = more.is_none().then(|| self.why_passed_over(key, own, wanted));
-                // Who had to make room may be this one.
+                // The session that made room may be this one.
                 let connection = self.connections.get_mut(key);
                 let Some(receiving) = connection.and_then(|c| c.receiving.as_mut()) else {
                     return Ok(input.len());
@@ -337,7 +337,7 @@ impl Broker {
             }
         }
         if let Some(Held::Memory(message)) = kept.map(|queued| queued.message) {
-            self.spares.put(message);
+            self.message_pool.put(message);
         }
         if !connection.resend.iter().any(|resend| resend.id == ack.packet_id) {
             connection.unacknowledged = connection.unacknowledged.saturating_sub(1);
@@ -483,7 +483,7 @@ impl Broker {
 }
 
 /// Whether a long SUBSCRIBE or UNSUBSCRIBE takes no more memory than a small multiple of its length, decoded: each filter and each
-/// property is then a value of its own. What is malformed is for the decoder to say.
+/// property is then a value of its own. The decoder reports malformed input.
 fn check_many_filters(
     version: Version,
     first: u8,

@@ -1,4 +1,4 @@
-//! What an earlier process left, before the shards begin.
+//! Restores the state of an earlier process, before the shards begin.
 //!
 //! A session goes to the shard that its client's name names now. A message is held once, however many wait for it. Nothing is
 //! written here: [`Broker::keep`] then writes all of it to a journal that begins with it.
@@ -12,7 +12,7 @@ use std::{
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{Broker, keep::Keeper};
+use super::{Broker, journal_writer::Keeper};
 use crate::{
     accounts::Account,
     budget::Budget,
@@ -30,7 +30,7 @@ use crate::{
     timers::Timer,
 };
 
-/// What is being restored, over all shards.
+/// The state that is being restored, over all shards.
 #[derive(Debug, Default)]
 struct Restoring {
     /// By where each is in memory, which its record keeps alive.
@@ -93,7 +93,7 @@ impl Broker {
         first.statistics.dropped.session_ended += found.unclaimed as u64;
         let config = first.shared.config().session.clone();
         let mut barred = 0;
-        // Whose a retained message is, its publisher's session says, if that is still there.
+        // A retained message's owner is known from its publisher's session, if that is still there.
         let owners: HashMap<Arc<str>, Arc<Account>> = sessions
             .iter()
             .filter(|session| !session.is_of_somebody())
@@ -159,7 +159,7 @@ impl Broker {
 
     /// Writes what is so to `journal`, and what comes to be so from now on.
     ///
-    /// The journal is empty. What cannot be written is as if there were none: [`Broker::journal_counts`] tells of failures.
+    /// The journal is empty. A failed write is as if there were no record: [`Broker::journal_counts`] counts failures.
     pub fn keep(&mut self, journal: Box<dyn Journal>) {
         let mut keeper = Box::new(Keeper::new(journal, self.shared.clone()));
         if let Some(error) = keeper.journal.failure() {
@@ -185,7 +185,7 @@ impl Broker {
         Ok(())
     }
 
-    /// What a session has left that had ended or must not have it any more, and others are to have.
+    /// The messages of a session that has ended or must not have them any more, for other members.
     fn restore_remainder(
         &mut self,
         now: Instant,
@@ -211,7 +211,7 @@ impl Broker {
         let stored = recovered.message.clone();
         let mut queued = self.restored(now, recovered, restoring, true);
         let session = self.sessions.get_mut(key).expect("just begun");
-        // What finds no place at all is in memory: it was promised.
+        // A message without a place is held in memory: it was promised.
         if queued.overflow == Overflow::Spill
             && self.spilling.place(session, &mut queued, false)
             && let Held::Disk(spilled) = &queued.message
@@ -262,7 +262,7 @@ impl Broker {
             authorize.receives_all() || may_receive(authorize, &identity, &queued.message.topic)
         };
         let (queue, gone): (Vec<_>, Vec<_>) = queue.into_iter().partition(is_allowed);
-        // What it must not have any more may be for another member of a shared subscription.
+        // A message that it must not have any more may be for another member of a shared subscription.
         let (others, gone): (Vec<_>, Vec<_>) =
             gone.into_iter().partition(|queued| queued.group.is_some());
         self.statistics.dropped.not_allowed += gone.len() as u64;
@@ -328,10 +328,10 @@ impl Broker {
             session.is_full = true;
             self.shared.note_full(&session.state);
         }
-        if let Some(gives) = self.givers.note(key, session) {
+        if let Some(gives) = self.reclaim_heap.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }
-        // What expired meanwhile is not brought back.
+        // Messages that expired meanwhile are not brought back.
         self.lapse(now, key);
         self.watch_lapse(key);
         self.watch_idle(key);
@@ -386,13 +386,13 @@ impl Broker {
         let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
         queued.number = number;
         queued.group = group;
-        // What has begun with QoS 2 is told by its exchange.
+        // For a message begun with QoS 2, its exchange knows.
         queued.is_repeated = qos == QoS::AtLeastOnce;
         queued
     }
 }
 
-/// What was sent of each topic, with the numbers of the messages, in order.
+/// The messages sent of each topic, with their numbers, in order.
 type SentByTopic = HashMap<Arc<str>, VecDeque<(u64, RecoveredQueued)>>;
 
 /// A session's messages that had been sent, by topic and with their numbers, and those that wait; all in order.

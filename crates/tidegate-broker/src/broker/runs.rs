@@ -62,7 +62,7 @@ struct Leads {
 /// So many messages were looked at that are not published as one.
 struct InVain(usize);
 
-/// What a subscriber may be handed now.
+/// Room that a subscriber has now.
 struct Room {
     messages: usize,
     payload_bytes: u64,
@@ -169,7 +169,8 @@ impl Broker {
         Ok(bytes)
     }
 
-    /// Whose bundle it is, and where its next message leads to, if some may be published as one from there on.
+    /// The connection of a bundle, and where its next message leads to, if some may be published as one from there
+    /// on.
     fn begin_run(&mut self, key: Key, bundle: &BundleReader) -> Option<(SessionKey, Leads, Room)> {
         let publisher = self.connections.get(key)?;
         let budget = self.shared.budget();
@@ -200,7 +201,8 @@ impl Broker {
             Some((route, true)) => route,
             Some((_, false)) => return None,
             None => {
-                // Of this publisher for the first time; what cannot be is told where it goes by itself.
+                // Of this publisher for the first time; an invalid topic is reported where the message goes by
+                // itself.
                 let topic = std::str::from_utf8(publication.topic).ok()?;
                 looked_up = self.allowed_route(key, topic).ok()??;
                 &looked_up
@@ -229,7 +231,7 @@ impl Broker {
         Some(leads)
     }
 
-    /// What a subscriber may be handed now, if it may be handed runs.
+    /// Room that a subscriber has now, if it may be handed runs.
     fn room(&self, leads: Leads) -> Option<Room> {
         let session = self.sessions.get(leads.to.key())?;
         let connection = self.connections.get(session.connection?)?;
@@ -311,7 +313,7 @@ pub(super) fn part(session: &mut Session, budget: &Budget) {
             received: run.received(),
             publisher: None,
         };
-        // What the bundle takes is given back once its last run is parted.
+        // The bundle's memory is given back once its last run is parted.
         let charge = budget.charge_beyond(incoming.charge_bytes());
         let held = Held::Memory(incoming.hold_charged(charge));
         let (since, overflow) = (run.received(), config.overflow_of(run.qos()));

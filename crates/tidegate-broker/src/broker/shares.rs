@@ -1,4 +1,4 @@
-//! Shares of identities: what is charged to whom, and what happens to whoever has all that it may.
+//! Shares of identities: charges for their memory, and the consequences of a share that is used up.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     slab::Key,
 };
 
-/// What is free of a share, as a part of all memory, before sessions that have been away for long give way to others.
+/// Free part of a share, relative to all memory, before sessions that have been away for long give way to others.
 const FREE_PART: u64 = 16;
 
 impl Broker {
@@ -33,7 +33,7 @@ impl Broker {
         self.charge(bytes).map(|charge| charge.of(account))
     }
 
-    /// Holds a message that nobody waits for, such as a will.
+    /// Holds a message without subscribers, such as a will.
     pub(super) fn hold_in(
         &mut self,
         account: Option<&Arc<Account>>,
@@ -50,8 +50,8 @@ impl Broker {
         self.charge_more(key, 0, bytes)
     }
 
-    /// The same for a packet that holds `own` bytes already. One packet may take all that packets may, if it is the only one of
-    /// its identity: what is announced as the largest packet must be possible.
+    /// The same for a packet that holds `own` bytes already. One packet may use the whole allowance for packets, if it is the
+    /// only one of its identity: a packet of the announced maximum size must be possible.
     pub(super) fn charge_more(
         &mut self,
         key: ConnectionKey,
@@ -63,7 +63,7 @@ impl Broker {
         let shared = self.shared.clone();
         let half = shared.receiving();
         if bytes > half.limit() {
-            return None; // There never is, so nobody else is to blame.
+            return None; // There never is, so no other identity is to blame.
         }
         if let Some(account) = &account
             && !shared.partial_share_allows(account, own, bytes)
@@ -164,7 +164,7 @@ impl Session {
         self.queue.set_account(account.filter(|_| !self.is_idle));
     }
 
-    /// Nobody is connected to it any more, or somebody is.
+    /// Its connection has ended, or a new one has come.
     pub(crate) fn set_left_behind(&mut self, is_left: bool) {
         if self.is_left_behind != is_left {
             self.is_left_behind = is_left;
@@ -176,7 +176,7 @@ impl Session {
 }
 
 /// Whether a message of `bytes` has to be within its share. One alone may be larger, or it could never be sent; and there is no room
-/// for one that is larger than all memory, whoever it waits for.
+/// for one that is larger than all memory.
 fn is_bounded(shared: &Shared, account: &Account, bytes: u64) -> bool {
     account.bytes() > 0 && bytes <= shared.budget().limit()
 }

@@ -1,7 +1,7 @@
 //! Messages of queues go to disk and come back.
 //!
-//! What is written is written at once; what is read is asked for and comes later, so that no connection waits for the disk but the
-//! one whose messages are there.
+//! Writes happen at once; reads are asked for and come later, so that no connection waits for the disk but the one whose messages
+//! are there.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::QoS;
 
-use super::{Broker, keep::done, mark_dirty};
+use super::{Broker, journal_writer::done, mark_dirty};
 use crate::{
     config::Overflow,
     message::Message,
@@ -19,14 +19,15 @@ use crate::{
     spill::{Spill, SpillError, Spilled, Spilling, Wanted, WantedBy},
 };
 
-/// Bytes of each class of a queue that are to be in memory while more is on disk: what leaves while the next is read.
+/// Bytes of each class of a queue that are to be in memory while more is on disk: enough to send while the next is
+/// read.
 pub(super) const FETCH_BYTES: u64 = 1 << 20;
 /// Messages that are asked for at once.
 pub(super) const FETCH_MESSAGES: usize = 256;
 /// Bytes that a session gives at least when memory is wanted back, so that not every message asks.
 const GIVE_BYTES: u64 = 256 << 10;
 
-/// Whom messages that were on disk are for.
+/// The session or checkpoint that reads messages from disk.
 enum Reader {
     Checkpoint,
     Connection(Key),
@@ -75,14 +76,14 @@ impl Broker {
         }
         let behind = session.note_behind(&self.shared);
         let released = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
-        if let Some(gives) = self.givers.note(session_key, session) {
+        if let Some(gives) = self.reclaim_heap.note(session_key, session) {
             self.shared.note_gives(self.shard, gives);
         }
         self.release(released, own);
         self.end_drained(key);
     }
 
-    /// What the disk gave of `wanted`, one result for each message in order.
+    /// The results of reading `wanted`, one for each message in order.
     pub fn handle_fetched(
         &mut self,
         now: Instant,
@@ -98,7 +99,7 @@ impl Broker {
                 let reader = match session.connection {
                     Some(connection) => Reader::Connection(connection),
                     None if session.is_remainder() => Reader::Remainder(own.key()),
-                    // Who left meanwhile asks again when he comes.
+                    // A session that left meanwhile asks again when it returns.
                     None => return,
                 };
                 (session.queue.is_starved(is_large), reader)
@@ -216,7 +217,7 @@ impl Spilling {
     }
 }
 
-/// What holds for a message that was to wait on disk and cannot.
+/// The policy for a message that was to wait on disk and cannot.
 pub(super) fn fallback(qos: QoS) -> Overflow {
     if qos == QoS::AtMostOnce { Overflow::DropNewest } else { Overflow::Disconnect }
 }

@@ -66,10 +66,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether texts are filters, in a packet of a client. What is none makes the packet malformed and ends the connection, as for
-    /// Mosquitto: SUBACK's and DISCONNECT's 0x8F is for a filter that is correctly formed and not taken (3.9.3, 3.14.2.1), such as one over
-    /// our limits, and UNSUBACK has no reason for it but the one of 3.11.3 that is worded alike (MQTT-4.7.1-1, MQTT-4.7.1-2, MQTT-4.7.3-1,
-    /// MQTT-4.8.2-1, MQTT-4.8.2-2; 4.13.1).
+    /// Whether texts are filters, in a packet of a client. An invalid filter makes the packet malformed and ends the connection, as for
+    /// Mosquitto: SUBACK's and DISCONNECT's 0x8F is for a filter that is correctly formed and not accepted (3.9.3, 3.14.2.1), such as one
+    /// over our limits, and UNSUBACK has no reason for it but the one of 3.11.3 that is worded alike (MQTT-4.7.1-1, MQTT-4.7.1-2,
+    /// MQTT-4.7.3-1, MQTT-4.8.2-1, MQTT-4.8.2-2; 4.13.1).
     fn check_filters<'a>(
         &self,
         key: Key,
@@ -82,7 +82,7 @@ impl Broker {
         let config = &session.config;
         filters.try_for_each(|filter| {
             let checked = config.check_topic_filter(filter).and_then(|_| {
-                // Who has such a one from before may end it.
+                // A client that has one from before may end it.
                 if are_new { config.check_topic_characters(filter) } else { Ok(()) }
             });
             match checked {
@@ -240,7 +240,7 @@ impl Broker {
             });
         }
         if !left_groups.is_empty() {
-            // What has not begun is another member's; what has goes on here (MQTT-3.10.4-3).
+            // Messages that have not begun go to other members; those that have continue here (MQTT-3.10.4-3).
             let left = session.queue.take_groups(|name| left_groups.contains(name));
             if !left.is_empty() {
                 self.hand_on_of(now, session_key, left);
@@ -259,8 +259,8 @@ impl Broker {
     }
 }
 
-/// What a client of MQTT 3.1 is told of its filters. Its SUBACK has no failure: who may not subscribe is answered as if it might (3.1,
-/// section 3.8: "it must therefore make a positive acknowledgement"), and for want of room its connection ends.
+/// The answer to a client of MQTT 3.1 about its filters. Its SUBACK has no failure: a client that may not subscribe is answered as if
+/// it might (3.1, section 3.8: "it must therefore make a positive acknowledgement"), and for want of room its connection ends.
 fn grant_all(packet: &Subscribe, reasons: &mut [ReasonCode]) -> Result<(), Fault> {
     for (asked, reason) in packet.filters.iter().zip(reasons) {
         if *reason == ReasonCode::NOT_AUTHORIZED {

@@ -1,4 +1,4 @@
-//! `$SYS/broker/#`: what the node counts, under the names that Mosquitto's users know where there is one.
+//! `$SYS/broker/#`: the node's counters, under the names that Mosquitto's users know where there is one.
 //!
 //! Shard 0 publishes for the node, from what each shard reported last.
 
@@ -16,13 +16,13 @@ use crate::{
 /// Sessions that are named because they hold most.
 pub(super) const HEAVIEST: usize = 10;
 
-/// What one publication of `$SYS` leaves for the next.
+/// State that one publication of `$SYS` leaves for the next.
 #[derive(Debug)]
 pub(super) struct Sys {
     loads: Loads,
     /// Sessions that were named.
     named: usize,
-    /// What operators counted, by name.
+    /// Counts of operators, by name.
     operators: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Broker {
         let heaviest = shared.heaviest(HEAVIEST);
         self.sys.loads.update(now, &statistics);
         let budget = shared.budget();
-        // Before what is told now takes some of it.
+        // Before this publication takes some of it.
         let disk = self.spilling.disk.as_ref();
         let held = [
             ("spill/bytes", disk.map_or(0, |disk| disk.bytes())),
@@ -69,7 +69,7 @@ impl Broker {
                 format!("{bytes} {retained} {sessions} {name}")
             })
             .collect();
-        // Told also if there are none, so that the number of topics does not depend on it.
+        // Published also if there are none, so that the number of topics does not depend on it.
         let none = || "none".to_owned();
         let identities = Some(identities.join("\n")).filter(|lines| !lines.is_empty());
         self.tell(now, "identities/heaviest", &identities.unwrap_or_else(none));
@@ -88,7 +88,7 @@ impl Broker {
         for (place, report) in heaviest.iter().enumerate() {
             self.tell(now, &format!("clients/heaviest/{}", place + 1), &json(report));
         }
-        // Nothing is retained of places that nobody has any more.
+        // The retained messages of ranks that are not in use any more are cleared.
         for place in heaviest.len()..self.sys.named {
             self.tell(now, &format!("clients/heaviest/{}", place + 1), "");
         }
@@ -107,7 +107,7 @@ impl Broker {
         self.tell_others(now, &shared);
     }
 
-    /// What others count, by their names.
+    /// The counts of other parts of the node, by their names.
     fn tell_others(&mut self, now: Instant, shared: &Shared) {
         let mut said = Vec::new();
         shared.told().retain_mut(|told| {
@@ -146,7 +146,7 @@ impl Broker {
     }
 }
 
-/// Every counter by its topic; whoever adds one to [`Statistics`] is made to name it here.
+/// Every counter by its topic; a counter added to [`Statistics`] has to be named here.
 fn counts(statistics: &Statistics) -> [(&'static str, u64); 25] {
     let &Statistics {
         connections,
@@ -257,7 +257,7 @@ impl Loads {
     }
 }
 
-/// What a session holds and what it lost, as JSON.
+/// The state and losses of a session, as JSON.
 fn json(report: &SessionReport) -> String {
     let dropped = report.dropped.by_reason().map(|(reason, count)| format!("\"{reason}\":{count}"));
     format!(

@@ -1,4 +1,4 @@
-//! What leaves next on one connection.
+//! The bytes to send next on one connection.
 
 use std::{io::IoSlice, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 use super::{
     Broker, ConnectionKey,
     deliver::{Outgoing, append, is_large, may_begin},
-    keep::done,
+    journal_writer::done,
     mark_dirty,
 };
 use crate::{
@@ -26,12 +26,12 @@ use crate::{
     timers::Timer,
 };
 
-/// Most bytes of one write: what the kernel may hold unsent (TCP_NOTSENT_LOWAT). A longer write would put more there than
-/// the schedule can take back.
+/// Most bytes of one write, and the kernel's limit on unsent bytes (TCP_NOTSENT_LOWAT). A longer write would put more
+/// there than the schedule can take back.
 pub const WRITE_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of output that each connection may have beside the node's budget: [`WRITE_BYTES_MAX`] and a message copied behind
-/// that, in a buffer that grew to its next power of two.
+/// Bytes of output that each connection may have outside the node's budget: [`WRITE_BYTES_MAX`] and a message copied
+/// behind that, in a buffer that grew to its next power of two.
 const OUTPUT_OWN_BYTES: u64 = 2 * WRITE_BYTES_MAX as u64;
 
 /// Retained messages that are looked at in one go.
@@ -56,7 +56,7 @@ impl Broker {
         })
     }
 
-    /// What the kernel knows of the connection.
+    /// The kernel's state of the connection.
     pub fn set_link(&mut self, now: Instant, key: ConnectionKey, link: LinkState) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.link = link;
@@ -64,7 +64,8 @@ impl Broker {
         }
     }
 
-    /// What leaves now, at most [`WRITE_BYTES_MAX`] bytes; the caller writes it and tells [`Broker::transmitted`].
+    /// The next bytes to send, at most [`WRITE_BYTES_MAX`]; the caller writes them and reports by
+    /// [`Broker::transmitted`].
     pub fn transmit<'a>(
         &'a mut self,
         now: Instant,
@@ -103,7 +104,7 @@ impl Broker {
         }
     }
 
-    /// The client takes no more deliveries for now, or takes them again; packets go on.
+    /// The client accepts no more deliveries for now, or accepts them again; other packets are not affected.
     pub fn hold_up_deliveries(&mut self, key: ConnectionKey, is_held_up: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.hold_up(is_held_up);
@@ -148,8 +149,8 @@ impl Broker {
     }
 
     /// Holds what waits in the output of a connection that the kernel takes nothing from within the node's budget, or ends the
-    /// connection. What the queue gives in one go is each connection's own: who is to drain a queue that fills the budget must
-    /// be able to.
+    /// connection. Output from one pass over the queue is each connection's own: a client that drains a queue that fills the
+    /// budget must be able to.
     pub(super) fn charge_output(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let bytes = connection.outbox.capacity() as u64;
@@ -402,7 +403,7 @@ impl Broker {
                     dup: is_repeated || queued.is_repeated,
                     ids: queued.ids.as_slice(),
                 };
-                // What an earlier connection began may have been allowed by rules of its time.
+                // An exchange that an earlier connection began may have been allowed by rules of its time.
                 let authorize = self.shared.authorize();
                 let topic = queued.message.topic();
                 let is_allowed = match is_repeated {
@@ -515,7 +516,7 @@ impl Broker {
                 }
                 session.queue.push(queued, is_large);
                 session.note_behind(&self.shared);
-                if let Some(gives) = self.givers.note(session_key, session) {
+                if let Some(gives) = self.reclaim_heap.note(session_key, session) {
                     self.shared.note_gives(self.shard, gives);
                 }
             }

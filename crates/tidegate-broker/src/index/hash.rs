@@ -2,7 +2,7 @@
 //!
 //! Multiplies 64 by 64 bits and folds the halves of the product, as wyhash does, from a state that
 //! only this process knows: a fraction of SipHash's time on the short keys here. Not for anything
-//! that must withstand somebody who sees the hashes.
+//! that must withstand an attacker who sees the hashes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -58,7 +58,7 @@ impl Hasher for Folding {
     }
 
     fn write_u8(&mut self, byte: u8) {
-        // Ends a text. `write` has told its length already.
+        // Ends a text. `write` has hashed its length already.
         self.state ^= u64::from(byte);
     }
 

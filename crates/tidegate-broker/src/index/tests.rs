@@ -27,7 +27,7 @@ fn a_filter_has_one_value_for_each_subscriber() {
     assert_eq!(index.insert("a/+", 2, 20), None);
     assert_eq!(index.len(), 2);
     assert_eq!(index.get("a/+", 1), Some(11));
-    assert_eq!(index.get("a", 1), None, "a node on the way is no subscription");
+    assert_eq!(index.get("a", 1), None, "a node on the way is not a subscription");
     assert_eq!(index.remove("a", 1), None);
     assert_eq!(index.remove("a/+", 3), None);
     assert_eq!(index.remove("a/+", 1), Some(11));

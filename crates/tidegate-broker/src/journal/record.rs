@@ -16,7 +16,7 @@ use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 /// The version of all records.
 const VERSION: u8 = 1;
-/// Beside the retain flag of what waits: the name of a shared subscription follows.
+/// In addition to the retain flag of a waiting message: the name of a shared subscription follows.
 const IN_GROUP: u8 = 2;
 
 /// One thing that is so from now on. Sessions and messages have numbers that their shard gives, from 1 and never again.
@@ -28,7 +28,7 @@ pub enum Record {
     Closed {
         /// The session.
         session: u64,
-        /// How long it outlives its connection; none for ever.
+        /// How long it outlives its connection; none forever.
         expiry: Option<Duration>,
         /// When it ends, if ever by itself.
         ends_at: Option<Instant>,
@@ -58,11 +58,11 @@ pub enum Record {
     },
     /// A message came.
     Message(StoredMessage),
-    /// A session waits for a message that another record has: only where the live state is written anew.
+    /// A session waits for a message that another record has: only at checkpoints.
     Queued {
         /// The message.
         number: u64,
-        /// Who waits, and how.
+        /// The session, and how it waits.
         waiting: Waiting,
     },
     /// A QoS 2 message is to be sent with that identifier.
@@ -143,7 +143,7 @@ pub struct Opened {
     pub groups: Vec<Arc<str>>,
     /// The version that it spoke last.
     pub version: Version,
-    /// How long it outlives its connection; none for ever.
+    /// How long it outlives its connection; none forever.
     pub expiry: Option<Duration>,
     /// The connection's will.
     pub will: Option<StoredWill>,
@@ -217,7 +217,7 @@ pub struct StoredMessage {
     pub retained: Option<RetainedAs>,
     /// Sessions of this shard that wait for it.
     pub waiting: Vec<Waiting>,
-    /// What goes to other shards.
+    /// The parts for other shards.
     pub sent: Vec<(u8, u64, Sent)>,
     /// Quality of service that it was published with.
     pub qos: QoS,
@@ -264,7 +264,7 @@ pub struct Waiting {
     pub group: Option<Arc<str>>,
 }
 
-/// What a message is to another shard.
+/// The role of a message at another shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// For all its sessions that subscribe.
@@ -390,7 +390,7 @@ impl Record {
         }
     }
 
-    /// What follows the record's head.
+    /// The payload after the record's head.
     pub fn payload(&self) -> Payload {
         match self {
             Self::Message(message) => message.payload.clone(),

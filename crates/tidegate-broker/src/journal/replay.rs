@@ -1,7 +1,7 @@
 //! From the records of journals back to what they say.
 //!
-//! A record may be missing where the disk or the power failed; what remains is taken as it is. What was written anew at a
-//! checkpoint comes again, and changes nothing.
+//! A record may be missing where the disk or the power failed; the remaining ones are taken as they are. Records repeated
+//! at a checkpoint come again, and change nothing that is known.
 //!
 //! Always true: no bytes lead to a panic; a session is there only if a record says whose it is.
 
@@ -21,7 +21,7 @@ use super::record::{
 };
 use crate::routes::shared;
 
-/// What one journal says, read record by record.
+/// The state that one journal describes, read record by record.
 #[derive(Debug, Default)]
 pub struct Replay {
     sessions: BTreeMap<u64, Session>,
@@ -35,7 +35,7 @@ pub struct Replay {
     places: HashMap<u64, u64>,
     /// By topic.
     retained: HashMap<Arc<str>, Retained>,
-    /// Records that were read, so that what came later can be told from what came before.
+    /// Records that were read, to order later ones after earlier ones.
     records: u64,
 }
 
@@ -161,7 +161,7 @@ impl Replay {
     }
 
     fn session(&mut self, number: u64) -> &mut Session {
-        // What opens it may come later: at a checkpoint, all of it is written anew.
+        // Its opening may come later: at a checkpoint, all of it is written again.
         self.sessions.entry(number).or_default()
     }
 
@@ -269,7 +269,7 @@ impl Replay {
         }
     }
 
-    /// Hands a message over that another shard has sent and this one does not have; whether somebody takes it.
+    /// Hands a message over that another shard has sent and this one does not have; whether a session takes it.
     fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) -> bool {
         let mut takers = Vec::new();
         for (&key, session) in self.sessions.iter().filter(|(_, session)| session.opened.is_some())
@@ -318,7 +318,7 @@ impl Replay {
 }
 
 impl Session {
-    /// It has ended. What came by shared subscriptions and may be another member's waits until one has it.
+    /// It has ended. Messages that came by shared subscriptions and may be another member's wait until one has them.
     fn leave(&mut self) {
         let Self { subscriptions, waiting, begun, accepted, received, .. } = self;
         subscriptions.clear();
@@ -348,18 +348,18 @@ fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained:
     }
 }
 
-/// What all journals of a node say together.
+/// The state that all journals of a node describe together.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// The sessions.
     pub sessions: Vec<RecoveredSession>,
     /// The retained messages.
     pub retained: Vec<RecoveredRetained>,
-    /// What was found, in numbers.
+    /// Counts of the records found.
     pub found: Found,
 }
 
-/// What was found, in numbers.
+/// Counts of the records found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Sessions.
@@ -372,16 +372,16 @@ pub struct Found {
     pub handed_over: usize,
     /// Messages on their way for a shared subscription that has no member any more.
     pub unclaimed: usize,
-    /// Things that nothing says whose they are: what said so is lost.
+    /// Entries without an owner: the record that named it is lost.
     pub lost: usize,
 }
 
 /// A session as it was.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecoveredSession {
-    /// Who has it.
+    /// Its owner.
     pub opened: Opened,
-    /// How long it outlives its connection; none for ever.
+    /// How long it outlives its connection; none forever.
     pub expiry: Option<Duration>,
     /// When it ends. None if never by itself, or if it was connected.
     pub ends_at: Option<Instant>,
@@ -393,7 +393,7 @@ pub struct RecoveredSession {
     pub subscriptions: Vec<(Box<str>, Options)>,
     /// QoS 2 exchanges in the order in which they began: with their message, or PUBREC came.
     pub inflight: Vec<(PacketId, Option<RecoveredQueued>)>,
-    /// What waits, in order.
+    /// The waiting messages, in order.
     pub queue: Vec<RecoveredQueued>,
     /// QoS 2 identifiers that were received and not released.
     pub received: Vec<PacketId>,
@@ -444,7 +444,7 @@ impl RecoveredSession {
         self.opened.kind == IdentityKind::Anonymous && self.opened.from.is_none()
     }
 
-    /// Whose it is.
+    /// Its owner.
     pub fn identity(&self) -> Identity {
         let Opened { kind, user, groups, client_id, from, .. } = &self.opened;
         Identity {
@@ -500,7 +500,7 @@ impl Recovered {
         recovered
     }
 
-    /// What was on its way between two shards arrives.
+    /// Messages that were on their way between two shards arrive.
     fn hand_over(&mut self, replays: &mut [Replay]) {
         let mut next = HANDED_OVER;
         for from in 0..replays.len() {

@@ -229,7 +229,7 @@ fn records_are_these_bytes() {
 }
 
 #[test]
-fn whatever_the_disk_has_is_taken_without_a_panic() {
+fn any_bytes_on_disk_are_read_without_a_panic() {
     let mut draw = Draw(SmallRng::seed_from_u64(2));
     for round in 0..3_000 {
         let mut replay = Replay::default();
@@ -327,7 +327,7 @@ fn texts(queue: &[RecoveredQueued]) -> Vec<Bytes> {
 }
 
 #[test]
-fn what_was_on_its_way_between_shards_arrives_once() {
+fn messages_between_shards_arrive_once() {
     let mut sender = Replay::default();
     let sends = |number, to: u8, sent, what| {
         Record::Message(StoredMessage { sent: vec![(to, number, sent)], ..text(0, what) })
@@ -347,7 +347,7 @@ fn what_was_on_its_way_between_shards_arrives_once() {
     taker.apply(subscribed(2, "$share/g/t"));
     taker.apply(opened(3, "c"));
     taker.apply(subscribed(3, "$share/g/t"));
-    // The second has arrived, and was acknowledged since; the last one, for nobody.
+    // The second has arrived, and was acknowledged since; the last one has no subscriber.
     taker.apply(Record::Message(StoredMessage {
         origin: Some((0, 2)),
         waiting: vec![waits(1)],
@@ -367,7 +367,7 @@ fn what_was_on_its_way_between_shards_arrives_once() {
 }
 
 #[test]
-fn what_is_handed_over_keeps_its_place_before_what_was_sent_later() {
+fn messages_between_shards_keep_their_place_before_later_ones() {
     let mut sender = Replay::default();
     for (number, what) in [(1, "one"), (2, "two"), (3, "three"), (4, "four"), (5, "five")] {
         sender.apply(Record::Message(StoredMessage {

@@ -5,10 +5,11 @@
 //!                               └ near
 //! ```
 //!
-//! What has expired in the middle leaves a mark in its place until the front comes there, or half of all places are marks.
+//! A message that has expired in the middle leaves a mark in its place until the front comes there, or half of all places
+//! are marks.
 //!
-//! Always true: what is before `near` is in memory or a mark, the first is no mark, and what stands there, if anything does, is on disk. What came under another
-//! policy may be in memory behind that.
+//! Always true: all before `near` is in memory or a mark, the first is no mark, and a message at `near`, if there is one, is on disk. Messages that came under
+//! another policy may be in memory behind that.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -125,7 +126,7 @@ impl Class {
     /// Puts a message in the place of another, which it gives.
     pub(super) fn exchange(&mut self, at: usize, queued: Queued) -> Queued {
         if at < self.near {
-            // As far as it is in memory is found anew.
+            // Finds again how far it is in memory.
             let behind = self.waiting.range(at..self.near);
             self.near_bytes -= behind.map(|queued| queued.message.charged()).sum::<u64>();
             self.near = at;

@@ -1,10 +1,9 @@
 //! Our policy: start a large message unless waiting is likely to help.
 //!
-//! What it costs: on a link of 10 Mbit/s a message of 1 MB takes 0.84 s, and a small one that comes after its
-//! start waits for the rest of that. No order of starts changes this, so on a link that is *always* that slow
-//! withholding only idles it: the large one is started as soon as no small one waits, the kernel has sent all it
-//! had and no more of that is on the way than the path holds. Only where the link is slower than it was of late can a later start be quicker, and only if
-//! small messages do come is anyone helped. So all three must hold for a large message to be withheld:
+//! The cost: on a link of 10 Mbit/s a message of 1 MB takes 0.84 s, and a small one that comes after its start waits for the rest of that. No order of
+//! starts changes this, so on a link that is *always* that slow withholding only idles it: the large one is started as soon as no small one waits, the
+//! kernel has sent all it had and no more of that is on the way than the path holds. Only where the link is slower than it was of late can a later start
+//! be quicker, and only if small messages do come is anyone helped. So all three must hold for a large message to be withheld:
 //!
 //! 1. its predicted time, bytes by delivery rate, exceeds the budget;
 //! 2. a small message was started within that predicted time: another is to be expected;
@@ -38,21 +37,22 @@ const DIP: f64 = 0.5;
 const RATE_BELIEVED: Duration = Duration::from_secs(1);
 /// Times the least RTT above which the path may be congested.
 const RTT_FACTOR: u32 = 4;
-/// Busy time after which it is judged anew what held the connection back: the kernel counts in ticks of up to 10 ms.
+/// Busy time after which the cause that held the connection back is judged again: the kernel counts in ticks of up to
+/// 10 ms.
 const BUSY_SPAN: Duration = Duration::from_millis(50);
 /// How far back our bytes in flight are remembered.
 const RECENT: Duration = Duration::from_secs(30);
 /// How long before the path runs dry a large message is started: timers and threads are late by a
 /// millisecond or more, and a path that idles for 2 ms before each of many large messages makes them 3 % later in the end.
 const START_AHEAD: Duration = Duration::from_millis(8);
-/// What every path may hold: ten segments, which TCP begins with.
+/// Bytes that every path may hold: ten segments, the initial window of TCP.
 const HELD_MIN: u64 = 14_600;
 /// Least and most time until a look at bytes that the kernel has still to send, or that stand in the way: a rate that is not
 /// renewed, or a loss that is mended, makes the time foreseen too long.
 const DRAIN_MIN: Duration = Duration::from_millis(1);
 const DRAIN_MAX: Duration = Duration::from_millis(10);
 
-/// What was seen of the path and of the small messages.
+/// Measurements of the path and of the small messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadline {
     looked: Option<Instant>,

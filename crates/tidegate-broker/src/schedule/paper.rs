@@ -17,8 +17,8 @@
 //! A decision stands until the next RTT, or until `ΔS > D`. Choices where the paper is silent: a message that
 //! reaches the head of the queue between two RTTs is decided at once by the latest (the paper labels "upon each
 //! message arrival", and to wait for the next query would add up to `T_Q` on a calm path); with no RTT yet it
-//! is sent; [`Policy::Historic`], which has no `D`, is decided anew when `ΔS > D` and then when (6) turns true
-//! by itself, so that a subscriber whose answers stop does not keep its messages withheld for ever.
+//! is sent; [`Policy::Historic`], which has no `D`, is decided again when `ΔS > D` and then when (6) turns true
+//! by itself, so that a subscriber whose answers stop does not keep its messages withheld forever.
 
 use std::{cmp::Ordering, collections::VecDeque, time::Duration};
 
@@ -28,18 +28,18 @@ use super::{Next, PaperConfig, Policy, Threshold, Waiting};
 
 /// More RTTs than that are not averaged, whatever the configuration says.
 pub(super) const SAMPLES_MAX: usize = 1024;
-/// What the kernel measures its RTT with.
+/// The size that the kernel measures its RTT with.
 const SEGMENT_BYTES: u64 = 1_460;
 /// `ΔS` must be above the limit, so a timer ends just after it.
 const JUST_AFTER: Duration = Duration::from_nanos(1);
 
-/// The queries, what they told, and the decision that stands.
+/// The queries, their results, and the decision that stands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paper {
     query: Query,
     /// When the latest RTT came, and from where.
     latest: Option<(Instant, Source)>,
-    /// When the kernel's RTT was last looked at, and the last that was taken: one that nobody renewed is no news.
+    /// When the kernel's RTT was last looked at, and the last that was taken: one that was not renewed is not new.
     looked: Option<Instant>,
     kernel: Duration,
     /// Latest RTTs at the size of a query, newest last.
@@ -55,7 +55,7 @@ enum Query {
     Answered(Instant),
 }
 
-/// What an RTT was measured by, the better the later.
+/// The source of an RTT, in ascending order of quality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     /// The kernel: of a segment, and to a proxy where there is one.
@@ -69,7 +69,7 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug)]
 struct Decision {
     of: Waiting,
-    /// When it is taken anew if no RTT comes; nothing if the message is to be sent.
+    /// When it is decided again if no RTT comes; none if the message is to be sent.
     until: Option<Instant>,
 }
 
@@ -166,7 +166,7 @@ impl Paper {
         }
     }
 
-    /// A decision: nothing if the message is sent now, else when it is decided anew at the latest.
+    /// A decision: none if the message is sent now, else when it is decided again at the latest.
     fn withheld_until(
         &self,
         policy: &Policy,

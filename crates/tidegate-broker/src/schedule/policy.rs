@@ -32,15 +32,15 @@ pub enum Policy {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadlineConfig {
     /// Longest that a large message may predictably hold up a small one that comes after it, while the path is
-    /// congested; at most an hour. Default 100 ms: what a person takes for immediate. Lower withholds more.
+    /// congested; at most an hour. Default 100 ms: people perceive this as immediate. Lower withholds more.
     pub small_budget: Duration,
     /// Longest withholding of a large message; zero for none, at most an hour. Default 5 s. Set it to what a large
     /// message is worth late; the paper's `D` is 20 s.
     pub deadline: Duration,
     /// Part of the bytes that is the large class's while small messages wait all the time, 0 to 1 (taken as
-    /// 0.99 at most, so that small ones move too). Default 0.2: a floor against starvation; what small messages
-    /// leave goes to large ones anyway. At zero a large message still starts after each `deadline` of small
-    /// ones.
+    /// 0.99 at most, so that small ones move too). Default 0.2: a floor against starvation; capacity that small
+    /// messages leave goes to large ones anyway. At zero a large message still starts after each `deadline` of
+    /// small ones.
     pub large_share: f64,
     /// Bytes of a round of deficit round robin, 1 to 256 MiB. Default 64 KiB. Shares are exact to one such round
     /// and one message.
@@ -56,7 +56,7 @@ pub struct PaperConfig {
     /// `T_Q`, the period of queries, 10 ms to an hour. Default 5 s.
     pub query_period: Duration,
     /// `D`, the longest withholding; zero for none, at most an hour. Default 20 s. [`Policy::Historic`] ends by
-    /// itself; there it says only when to decide anew if no RTT comes.
+    /// itself; there it says only when to decide again if no RTT comes.
     pub withhold_max: Duration,
     /// Bytes of a query, at most 1 MiB. Default 10 KB (10,000). Their topic is
     /// [`BrokerConfig::query_topic`](crate::BrokerConfig::query_topic).
@@ -87,7 +87,7 @@ pub enum SizeProfile {
     /// In proportion to the bytes: the path's own delay is nothing.
     Linear,
     /// (bytes, factor) in order of bytes, straight lines between; the first factor below the first, the last
-    /// line goes on beyond the last. At least one; factors are above zero and do not fall.
+    /// line extended beyond the last. At least one; factors are above zero and do not fall.
     Points(Vec<(u64, f64)>),
 }
 
@@ -301,8 +301,8 @@ impl SizeProfile {
         }
     }
 
-    /// What an RTT of `from` bytes is to be multiplied with for one of `to` bytes. Above zero and finite,
-    /// one where the profile says nothing.
+    /// The factor from an RTT of `from` bytes to one of `to` bytes. Above zero and finite, one where the
+    /// profile says nothing.
     pub fn scale(&self, from: u64, to: u64) -> f64 {
         let factor = self.factor(to) / self.factor(from);
         if factor.is_finite() && factor > 0.0 { factor } else { 1.0 }
@@ -330,7 +330,7 @@ impl SizeProfile {
 
 /// A word that names no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {word:?}: none, deadline, conservative, probabilistic or historic")]
+#[error("unknown policy {word:?}; choose none, deadline, conservative, probabilistic or historic")]
 pub struct UnknownPolicyError {
     /// The word.
     pub word: String,
@@ -340,34 +340,34 @@ pub struct UnknownPolicyError {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum PolicyError {
     /// [`DeadlineConfig::small_budget`].
-    #[error("a budget of small messages of {0:?}; it is an hour at most")]
+    #[error("a budget of small messages of {0:?} is over the limit of an hour")]
     SmallBudget(Duration),
     /// [`DeadlineConfig::deadline`].
-    #[error("a deadline of {0:?}; it is an hour at most")]
+    #[error("a deadline of {0:?} is over the limit of an hour")]
     Deadline(Duration),
     /// [`DeadlineConfig::large_share`].
-    #[error("a share of large messages of {0}; it is from 0 to 1")]
+    #[error("a share of large messages of {0} is outside 0 to 1")]
     LargeShare(f64),
     /// [`DeadlineConfig::quantum_bytes`].
-    #[error("a round of {0} bytes; it is from 1 byte to 256 MiB")]
+    #[error("a round of {0} bytes is outside 1 byte to 256 MiB")]
     QuantumBytes(u64),
     /// [`Threshold::Fixed`].
-    #[error("a latency threshold of {0:?}; it is above zero and an hour at most")]
+    #[error("a latency threshold of {0:?} is zero or over the limit of an hour")]
     Threshold(Duration),
     /// [`Threshold::MovingAverage`].
-    #[error("a moving average of {0} samples; they are from 1 to {SAMPLES_MAX}")]
+    #[error("a moving average of {0} samples is outside 1 to {SAMPLES_MAX}")]
     Samples(usize),
     /// [`PaperConfig::query_period`].
-    #[error("a query each {0:?}; the period is from 10 ms to an hour")]
+    #[error("a query period of {0:?} is outside 10 ms to an hour")]
     QueryPeriod(Duration),
     /// [`PaperConfig::withhold_max`].
-    #[error("withholding for {0:?}; it is an hour at most")]
+    #[error("withholding for {0:?} is over the limit of an hour")]
     WithholdMax(Duration),
     /// [`PaperConfig::query_bytes`].
-    #[error("queries of {0} bytes; they are of 1 MiB at most")]
+    #[error("queries of {0} bytes are over the limit of 1 MiB")]
     QueryBytes(u64),
     /// [`PaperConfig::lambda`].
-    #[error("a lambda of {0}; it is above zero, 1 / the mean seconds of congestion")]
+    #[error("a lambda of {0} is not above zero; it is 1 / the mean seconds of congestion")]
     Lambda(f64),
     /// [`SizeProfile::Points`] has none.
     #[error(
@@ -375,7 +375,7 @@ pub enum PolicyError {
     )]
     NoPoints,
     /// A factor of [`SizeProfile::Points`].
-    #[error("the size profile's factor at {bytes} bytes is {factor}; it is above zero")]
+    #[error("the size profile's factor at {bytes} bytes is {factor}, which is not above zero")]
     Factor {
         /// At that size.
         bytes: u64,

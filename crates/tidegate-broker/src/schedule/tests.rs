@@ -209,7 +209,7 @@ fn sizes_scale_along_the_profile() {
         (&points, 10_000, 60_000, 1.5),
         (&points, 110_000, 560_000, 3.0),
         (&points, 10_000, 1, 1.0),          // below the first
-        (&points, 10_000, 1_910_000, 18.0), // the last line goes on
+        (&points, 10_000, 1_910_000, 18.0), // the last line is extended
         (&SizeProfile::Points(vec![]), 1, 2, 1.0),
         (&SizeProfile::Points(vec![(5, 2.0)]), 1, 9, 1.0),
     ] {

@@ -38,7 +38,7 @@ const SAMPLES: usize = 31;
 const SAMPLES_MIN: usize = 3;
 
 /// Median of the latest values, one a second, each counted only if it differs from the one before: a value
-/// that nobody renews is no news. Zero is no value.
+/// that is not renewed is not new. Zero is no value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlowMedian {
     values: [u64; SAMPLES],

@@ -44,7 +44,7 @@ impl SimulatedSpill {
         self.state().is_failing = is_failing;
     }
 
-    /// Whether it answers nothing from now on; what is asked meanwhile is answered later.
+    /// Whether it answers nothing from now on; requests in the meantime are answered later.
     pub fn set_deaf(&self, is_deaf: bool) {
         self.state().is_deaf = is_deaf;
     }
@@ -59,7 +59,7 @@ impl SimulatedSpill {
         self.state().writes
     }
 
-    /// What was asked for first, by which shard, and the answer.
+    /// The first request, its shard, and the answer.
     pub fn answer(&self) -> Option<(usize, Wanted, Answers)> {
         let mut state = self.state();
         if state.is_deaf {
@@ -76,7 +76,7 @@ impl State {
         if self.is_failing {
             return Err(SpillError::of(io::Error::other("the simulated disk fails")));
         }
-        Ok(self.records.get(&place.position).expect("what is wanted is there").clone())
+        Ok(self.records.get(&place.position).expect("the wanted record is there").clone())
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate_message::{Action, Decision, Target};
 
 use super::*;
 
-/// Nobody publishes below `no/`, subscribes to `secret`, or receives from `hidden/` but "root"; below `members/` members
+/// Only "root" publishes below `no/`, subscribes to `secret`, or receives from `hidden/`; below `members/` members
 /// publish.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
@@ -41,8 +41,8 @@ impl Authorize for Rules {
     }
 }
 
-/// Everybody may do everything, until a test takes away what is below a level, from all but "root" or from those who are not
-/// in its group.
+/// All is allowed to all, until a test takes away what is below a level, from all but "root" or from those who are not in
+/// its group.
 #[derive(Debug, Default)]
 struct Taken {
     levels: Mutex<Vec<&'static str>>,
@@ -121,7 +121,7 @@ fn what_waits_is_not_sent_once_the_right_to_it_is_gone() {
                 world.publish(p, message(topic, qos, &format!("{number:<3000}")));
             }
             rules.take_away("gone");
-            // What comes now is not let in, and what waits is not sent.
+            // New messages are refused, and waiting ones are not sent.
             world.publish(p, message("gone/a", AtLeastOnce, "new"));
             let s = world.join(kept("s"));
             let left: Vec<String> =
@@ -160,7 +160,7 @@ fn what_was_sent_is_not_sent_again_once_the_right_to_it_is_gone() {
 }
 
 #[test]
-fn what_waits_is_not_sent_to_somebody_who_left_the_group() {
+fn waiting_messages_are_not_sent_to_a_user_that_left_the_group() {
     with_taken(|world, _| {
         let p = world.join(v5("p"));
         let s = world.join(by_method("s"));
@@ -323,7 +323,7 @@ fn a_subscription_that_is_not_allowed_fails_alone() {
 }
 
 #[test]
-fn what_must_not_be_received_is_not_now_or_retained() {
+fn forbidden_messages_are_not_received_now_or_retained() {
     with_rules(|world| {
         let p = world.join(v5("p"));
         world.publish(p, retained("hidden/a", AtMostOnce, "retained"));
@@ -339,7 +339,7 @@ fn what_must_not_be_received_is_not_now_or_retained() {
 }
 
 #[test]
-fn a_user_with_the_client_identifier_of_nobody_in_particular_has_his_own_rights() {
+fn a_user_with_the_client_identifier_of_an_anonymous_one_has_its_own_rights() {
     with_rules(|world| {
         let p = world.join(v5("p"));
         let s = world.join(kept("s"));
@@ -484,7 +484,7 @@ fn an_authentication_out_of_turn_is_a_protocol_error() {
 }
 
 #[test]
-fn who_fails_to_authenticate_again_is_disconnected() {
+fn a_client_that_fails_to_authenticate_again_is_disconnected() {
     // MQTT-4.12.1-2
     each(|world| {
         let s = world.join(v5("s"));
@@ -516,7 +516,7 @@ fn another_user_has_no_place_in_a_connection() {
 }
 
 #[test]
-fn who_authenticated_again_has_the_rights_of_the_new_groups() {
+fn a_client_that_authenticated_again_has_the_rights_of_the_new_groups() {
     with_rules(|world| {
         let at = world.join(by_method("a"));
         let may = |world: &mut World| {
@@ -533,7 +533,7 @@ fn who_authenticated_again_has_the_rights_of_the_new_groups() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_forgotten() {
+fn an_answer_that_is_not_waited_for_is_forgotten() {
     each(|world| {
         let at = world.join(by_method("a"));
         world.authenticated(at, AuthAnswer::Challenge(Vec::new()));
@@ -570,7 +570,7 @@ fn an_auth_that_the_client_could_not_take_is_not_sent() {
     }
 }
 
-/// On all shards, publishers of both kinds: who is told by a reason, and who by the end of its connection.
+/// On all shards, publishers of both kinds: those that get a reason, and those whose connection ends.
 fn publishers(world: &mut World) -> Vec<At> {
     let names = ["p", "q", "r", "s", "t", "u"];
     let connect = |(index, name): (usize, &&str)| if index < 3 { v5(name) } else { v4(name) };
@@ -617,10 +617,10 @@ fn small_queues() -> BrokerConfig {
 fn a_full_session_has_no_say_over_what_it_may_not_have() {
     with_taken_of(small_queues(), |world, rules| {
         full(world, "bob", &["#"]);
-        // Never allowed, and nobody has asked for it yet.
+        // Never allowed, and not asked for yet.
         let all = publishers(world);
         assert!(all_are_accepted(world, &all, "members/a"));
-        // What it may have is refused.
+        // A message that it may have is refused.
         let id = world.publish(all[0], message("gone/a", AtLeastOnce, "x")).unwrap();
         assert_eq!(world.accepted(all[0], id), ReasonCode::QUOTA_EXCEEDED);
         // Not any more once its right is taken away.
@@ -667,7 +667,7 @@ fn a_full_member_of_a_group_has_no_say_over_what_it_may_not_have() {
         assert!(all_are_accepted(world, &all, "members/a"));
         rules.take_away("gone");
         assert!(all_are_accepted(world, &all, "gone/a"));
-        // Where another may have it, that one has the say, and its place is not given to nobody.
+        // Where another may have it, that one decides, and its place is not given away.
         let root = Connect { username: Some("root".into()), ..kept("root") };
         let at = world.join(root.clone());
         world.subscribe(at, "$share/g/#", ExactlyOnce);
@@ -710,7 +710,7 @@ fn memory_is_not_wanted_for_a_session_that_may_not_have_the_message() {
 }
 
 #[test]
-fn what_is_on_its_way_to_a_member_that_lost_its_right_is_anothers_or_counted() {
+fn messages_on_their_way_to_a_member_without_the_right_go_to_another_or_are_counted() {
     for has_other in [false, true] {
         let rules = Arc::new(Taken::default());
         let mut world = World::with_rules(settings(), 3, rules.clone());

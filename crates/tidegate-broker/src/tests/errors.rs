@@ -1,10 +1,10 @@
-//! What ends a connection, and what is said then (sections 4.13, 2.1.3 and 3.14).
+//! Errors that end a connection, and the reasons sent (sections 4.13, 2.1.3 and 3.14).
 
 use super::*;
 use crate::journal::Recovered;
 
 #[test]
-fn what_a_client_must_not_send_ends_its_connection() {
+fn forbidden_packets_end_the_connection() {
     let malformed = ReasonCode::MALFORMED_PACKET;
     let protocol = ReasonCode::PROTOCOL_ERROR;
     let connect = {
@@ -183,7 +183,7 @@ fn nothing_behind_an_error_counts() {
 
 #[test]
 fn nothing_follows_our_disconnect() {
-    // MQTT-3.14.4-1: the world checks it. What waits is QoS 0 and 1, small and large; one packet is half out.
+    // MQTT-3.14.4-1: the world checks it. QoS 0 and 1, small and large messages wait; one packet is half out.
     for room in [0, 5, 50, 5_000, 30_000] {
         each(|world| {
             let s = world.join(kept("s"));
@@ -224,7 +224,7 @@ fn packets_over_our_maximum_are_refused_before_they_have_come() {
         assert_eq!(fits.len(), 1000);
         world.raw(at, &fits);
         assert!(world.is_open(at));
-        // What holds for one client holds for nobody else.
+        // One client's limit does not hold for another.
         let other = world.join(v5("other"));
         world.publish(other, message("t", AtMostOnce, &"x".repeat(100_000)));
         assert!(world.is_open(other));
@@ -294,7 +294,8 @@ fn wills_over_our_limits_are_refused_at_connect() {
 
 #[test]
 fn filters_over_our_limits_are_refused_alone_and_the_limit_is_named() {
-    // 3.9.3: 0x8F; 3.1.1, 3.9.3: 0x80. MQTT-3.1.2-29, MQTT-3.9.2-1: who wants no text, or could not take it, gets none.
+    // 3.9.3: 0x8F; 3.1.1, 3.9.3: 0x80. MQTT-3.1.2-29, MQTT-3.9.2-1: a client that wants no text, or could not take it,
+    // gets none.
     let suback = |world: &mut World, at, text: &str| {
         let filters = vec![filter(text, AtMostOnce), filter("a/#", AtMostOnce)];
         let (packet_id, user_properties) = (id(1), Vec::new());
@@ -440,7 +441,7 @@ fn users(names: &[&str]) -> std::collections::HashSet<String> {
 }
 
 #[test]
-fn a_user_is_ended_everywhere_and_nobody_else() {
+fn a_user_is_ended_everywhere_and_no_other() {
     each(|world| {
         let of =
             |user: &str, client: &str| Connect { username: Some(user.to_owned()), ..kept(client) };
@@ -492,13 +493,13 @@ fn an_acknowledgement_of_another_kind_ends_the_connection() {
                 wrong(world, s, id);
                 let expected = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
                 assert_eq!(world.end_reason(s), expected, "{name}");
-                // It goes on with the next connection.
+                // It continues with the next connection.
                 let s = world.join(connect.clone());
                 let again = world.messages(s);
                 assert_eq!(again.len(), usize::from(before.is_none()), "{name}");
                 assert!(again.iter().all(|delivery| delivery.dup));
                 assert!(world.is_open(s));
-                // What is known no more is nothing to anybody, nor is what comes twice.
+                // An unknown identifier has no effect, nor has one that comes twice.
                 puback(world, s, id);
                 pubcomp(world, s, id);
                 assert!(world.is_open(s), "{name}");
@@ -538,7 +539,8 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
             let at = world.join(v4("p"));
             world.publish(at, message(topic, AtLeastOnce, "x"));
             assert!(!world.is_open(at));
-            // What a part of the process carries is refused by itself, so that the rest goes on; large ones alike.
+            // A message that a part of the process carries is refused by itself, so that the rest continues; large
+            // ones alike.
             let local = SessionConfig { is_local: true, ..SessionConfig::default() };
             let at = world.join_with(v5("local"), local);
             for text in ["x", &"x".repeat(100_000)] {
@@ -548,7 +550,7 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
             assert!(world.is_open(at));
         });
     }
-    // What was retained before is not restored: it would lock clients out.
+    // Earlier retained ones are not restored: that would lock clients out.
     let mut world = World::keeping(BrokerConfig { session: open, ..settings() }, 1, false);
     let p = world.join(v5("p"));
     world.publish(p, retained("a\n", AtLeastOnce, "x"));
@@ -561,7 +563,7 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
 }
 
 #[test]
-fn what_connack_says_is_not_there_is_refused() {
+fn features_denied_by_connack_are_refused() {
     // MQTT-3.2.2-9, -11, -12: Maximum QoS; MQTT-3.2.2-13, -14: Retain Available
     let less =
         SessionConfig { max_qos: AtLeastOnce, retain_available: false, ..SessionConfig::default() };

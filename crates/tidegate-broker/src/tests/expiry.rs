@@ -1,4 +1,4 @@
-//! What has expired has no place, no bytes and no vote (section 3.3.2.3.3).
+//! Expired messages have no place, no bytes and no vote (section 3.3.2.3.3).
 
 use super::*;
 use crate::{Dropped, Overflow};
@@ -59,7 +59,7 @@ fn a_queue_of_what_has_expired_takes_a_fresh_message() {
 }
 
 #[test]
-fn what_lasts_keeps_its_place_among_what_expires() {
+fn lasting_messages_keep_their_place_among_expiring_ones() {
     // Every third lasts, some of those that expire do so late; large ones among small ones.
     each_with(BrokerConfig { session: config(Overflow::Disconnect), ..settings() }, |world| {
         let s = world.join(kept("s"));
@@ -94,7 +94,7 @@ fn what_lasts_keeps_its_place_among_what_expires() {
 }
 
 #[test]
-fn what_has_expired_takes_none_of_the_nodes_memory() {
+fn expired_messages_take_none_of_the_nodes_memory() {
     let config = BrokerConfig { payload_bytes_max: 200_000, ..settings() };
     each_with(config, |world| {
         let s = world.join(kept("s"));

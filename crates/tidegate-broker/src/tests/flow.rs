@@ -78,7 +78,7 @@ fn a_publisher_that_exceeds_our_receive_maximum_is_disconnected() {
 }
 
 #[test]
-fn what_is_larger_than_the_subscriber_takes_is_left_out() {
+fn messages_larger_than_the_subscriber_accepts_are_left_out() {
     // MQTT-3.1.2-24, MQTT-3.1.2-25; at the very byte
     for alias_maximum in [0, 1, 10] {
         for size in 0..40 {
@@ -166,7 +166,7 @@ fn an_answer_that_is_larger_than_the_client_takes_is_not_sent() {
             assert!(refused.connack.len() <= size as usize, "{size}");
             assert_eq!(refused.connack.is_empty(), size < 5, "{size}");
         }
-        assert!(world.is_open(at), "nobody took the session over");
+        assert!(world.is_open(at), "the session was not taken over");
         connect.properties.maximum_packet_size = Some(least);
         let at = world.join(connect);
         let filters = |count| (0..count).map(|n| filter(&n.to_string(), AtMostOnce)).collect();
@@ -284,7 +284,7 @@ fn a_subscriber_that_takes_aliases_gets_them() {
         world.cut(s);
         let s = world.join(connect);
         send(world);
-        assert_eq!(world.messages(s).len(), 6); // the world checks that they are defined anew
+        assert_eq!(world.messages(s).len(), 6); // the world checks that they are defined again
     });
 }
 
@@ -305,7 +305,7 @@ fn latency_queries_keep_to_the_protocol() {
         world.advance(seconds(6));
         assert_eq!(world.messages(s).len(), 1);
         world.cut(s);
-        // It is no message: nobody sends it again.
+        // It is no message: it is not sent again.
         let s = world.mute(kept("s"));
         world.advance(seconds(60));
         assert!(world.messages(s).is_empty());
@@ -403,7 +403,7 @@ fn a_large_message_is_withheld_in_a_dip_until_its_deadline_at_most() {
         assert_eq!((world.messages(s).len(), withheld(world)), (1, 1));
         world.advance(Duration::from_millis(1));
         assert_eq!((world.messages(s).len(), withheld(world)), (1, 2));
-        // Nobody is helped where no small message comes.
+        // No subscriber is helped where no small message comes.
         world.advance(seconds(9));
         look(world, s, 110_000);
         world.publish(p, message("large", AtMostOnce, &large));
@@ -413,7 +413,7 @@ fn a_large_message_is_withheld_in_a_dip_until_its_deadline_at_most() {
 
 #[test]
 fn small_messages_that_go_at_once_end_with_the_large_one_that_waited() {
-    // They are of its share while it waits, and of nobody's after.
+    // They are of its share while it waits, and of no share after.
     let large = "x".repeat(20_000);
     each(|world| {
         let (s, p) = warmed(world, SessionConfig::default());
@@ -459,7 +459,7 @@ fn conservative() -> SessionConfig {
 }
 
 #[test]
-fn who_answers_no_queries_is_judged_by_the_kernel() {
+fn a_client_without_query_answers_is_judged_by_the_kernel() {
     let large = "x".repeat(1_000_000);
     each(|world| {
         let s = world.join_with(v5("s"), conservative());
@@ -490,7 +490,7 @@ fn who_answers_no_queries_is_judged_by_the_kernel() {
         trip(world, 100);
         world.publish(p, message("small", AtMostOnce, "s"));
         assert_eq!((world.messages(s).len(), withheld(world)), (2, 1));
-        // What nobody renewed is no news: the threshold is exceeded by the latest that was.
+        // A value that is not renewed is not new: the threshold is exceeded by the latest that was.
         world.advance(seconds(5));
         trip(world, 700);
         trip(world, 700);
@@ -503,7 +503,7 @@ fn who_answers_no_queries_is_judged_by_the_kernel() {
 }
 
 #[test]
-fn who_answers_no_queries_is_judged_by_its_own_acknowledgements() {
+fn a_client_without_query_answers_is_judged_by_its_own_acknowledgements() {
     let large = "x".repeat(1_000_000);
     each(|world| {
         let s = world.join_with(v5("s"), conservative());

@@ -80,7 +80,7 @@ fn much_is_handed_on_a_bounded_number_a_turn() {
 }
 
 #[test]
-fn nobody_waits_for_the_disk_while_what_is_there_is_handed_on() {
+fn no_client_waits_for_the_disk_while_messages_are_handed_on() {
     each_with(on_disk(), |world| {
         let second = leave_much(world, AtLeastOnce);
         assert!(world.disk.bytes() > 100_000);
@@ -89,7 +89,7 @@ fn nobody_waits_for_the_disk_while_what_is_there_is_handed_on() {
         world.advance(seconds(1));
         let mut got = numbers(world, second);
         assert!(got.len() < 100, "{}", got.len());
-        // All else goes on.
+        // All else continues.
         let p = world.join(v5("p"));
         let s = world.join(v5("s"));
         world.subscribe(s, "other", AtLeastOnce);
@@ -110,7 +110,7 @@ fn nobody_waits_for_the_disk_while_what_is_there_is_handed_on() {
 }
 
 #[test]
-fn what_is_on_disk_for_a_group_without_members_is_counted_and_not_read() {
+fn messages_on_disk_for_a_group_without_members_are_counted_and_not_read() {
     each_with(on_disk(), |world| {
         let second = leave_much(world, AtLeastOnce);
         world.unsubscribe(second, &["$share/g/t"]);
@@ -127,7 +127,7 @@ fn what_is_on_disk_for_a_group_without_members_is_counted_and_not_read() {
 }
 
 #[test]
-fn what_the_disk_does_not_give_back_is_counted() {
+fn unreadable_messages_on_disk_are_counted() {
     for has_disk in [false, true] {
         let mut world = World::new(on_disk(), 1);
         let second = leave_much(&mut world, AtLeastOnce);
@@ -179,7 +179,7 @@ fn a_process_that_ends_in_the_middle_loses_nothing_of_it() {
                 let shards = world.shards.len();
                 world.restart(shards);
                 assert_eq!((remainders(&world), sessions(&world)), (1, 1));
-                // Once more, before it goes on.
+                // Once more, before it continues.
                 world.restart(shards);
                 world.advance(seconds(1));
                 assert_eq!(remainders(&world), 0);
@@ -195,7 +195,7 @@ fn a_process_that_ends_in_the_middle_loses_nothing_of_it() {
 }
 
 #[test]
-fn what_a_member_that_unsubscribes_leaves_is_handed_on_in_turns_too() {
+fn messages_of_a_member_that_unsubscribes_are_handed_on_in_turns_too() {
     for restarts in [false, true] {
         for mut world in keeping(&settings()) {
             let mut connect = kept("first");
@@ -241,7 +241,7 @@ fn what_a_member_that_unsubscribes_leaves_is_handed_on_in_turns_too() {
 }
 
 #[test]
-fn what_waits_for_another_member_expires_and_gives_its_memory_back() {
+fn messages_that_wait_for_another_member_expire_and_give_memory_back() {
     each_with(on_disk(), |world| {
         world.beyond = 1 << 20;
         let first = world.join(kept("first"));
@@ -303,7 +303,7 @@ fn an_unsubscription_is_acknowledged_once_all_of_it_is_durable() {
 }
 
 #[test]
-fn what_no_member_takes_at_a_restart_is_counted() {
+fn messages_that_no_member_takes_at_a_restart_are_counted() {
     let mut world = World::keeping(settings(), 3, false);
     let p = world.join(v5("p"));
     let s = world.join(kept("s"));
@@ -314,7 +314,7 @@ fn what_no_member_takes_at_a_restart_is_counted() {
     forget(&mut world, "s");
     world.hold_peers = false;
     for shard in &mut world.shards {
-        // What was on its way goes with the process.
+        // Messages on their way go with the process.
         (0..3).for_each(|other| _ = shard.poll_peers(other, &mut Vec::new()));
     }
     world.restart(3);

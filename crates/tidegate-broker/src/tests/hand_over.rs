@@ -33,7 +33,7 @@ impl World {
         taken
     }
 
-    /// What was acknowledged, in order.
+    /// The acknowledgements, in order.
     fn pubacks(&mut self, at: At) -> Vec<(u16, ReasonCode)> {
         let puback = |got| match got {
             Other(Packet::Puback(ack)) => Some((ack.packet_id.get(), ack.reason)),
@@ -44,7 +44,7 @@ impl World {
 }
 
 #[test]
-fn what_is_handed_over_is_published_in_order_and_acknowledged_by_its_last() {
+fn a_bundle_is_published_in_order_and_acknowledged_by_its_last_message() {
     each(|world| {
         let s = world.join(v5("s"));
         world.subscribe(s, "#", AtLeastOnce);
@@ -88,7 +88,7 @@ fn many_topics_at_once_all_find_their_subscribers() {
 }
 
 #[test]
-fn what_nobody_wants_or_rules_forbid_is_said_of_all() {
+fn results_of_unmatched_and_forbidden_messages_are_said_of_all() {
     let mut world = World::with_rules(settings(), 1, Arc::new(auth::Rules::default()));
     let p = world.join_with(v5("p"), through());
     let lonely = [publication(1, "a", AtLeastOnce, "x")];
@@ -112,7 +112,7 @@ fn what_nobody_wants_or_rules_forbid_is_said_of_all() {
 }
 
 #[test]
-fn what_there_is_no_room_for_ends_it_and_what_came_before_is_acknowledged() {
+fn a_message_without_room_ends_it_and_earlier_ones_are_acknowledged() {
     let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
     each_with(config, |world| {
         let s = world.join(kept("s"));
@@ -136,7 +136,7 @@ fn what_there_is_no_room_for_ends_it_and_what_came_before_is_acknowledged() {
 }
 
 #[test]
-fn what_is_larger_than_all_memory_is_refused_for_good_and_the_rest_goes_on() {
+fn a_message_larger_than_all_memory_is_refused_for_good_and_the_rest_is_published() {
     refuses_for_good("x", "huge", |_| {});
 }
 
@@ -260,7 +260,7 @@ fn hands_out() -> SessionConfig {
 }
 
 impl World {
-    /// What is handed out to a client now.
+    /// The deliveries to a client now.
     fn handed(&mut self, at: At) -> Vec<Handed> {
         let client = &self.clients[at.0];
         let Some(key) = client.key else { return Vec::new() };
@@ -269,7 +269,7 @@ impl World {
         handed
     }
 
-    /// What is handed out to a client now, message by message.
+    /// The deliveries to a client now, message by message.
     fn deliveries(&mut self, at: At) -> Vec<Delivery> {
         let one = |handed| match handed {
             Handed::One(delivery) => delivery,
@@ -278,7 +278,7 @@ impl World {
         self.handed(at).into_iter().map(one).collect()
     }
 
-    /// What is handed out to a client until there is no more, each time acknowledged.
+    /// The deliveries to a client until there are no more, each acknowledged.
     fn all_handed(&mut self, at: At) -> Vec<Handed> {
         let mut all = Vec::new();
         loop {
@@ -344,7 +344,7 @@ fn messages_are_handed_out_as_they_are_held_and_acknowledged_as_ever() {
 }
 
 #[test]
-fn what_was_handed_out_and_not_acknowledged_comes_again() {
+fn unacknowledged_deliveries_come_again() {
     each(|world| {
         let s = world.join_with(kept("s"), hands_out());
         world.subscribe(s, "t", AtLeastOnce);
@@ -376,7 +376,7 @@ fn what_was_handed_out_and_not_acknowledged_comes_again() {
 }
 
 #[test]
-fn what_is_held_up_waits_under_its_policy_and_goes_on_in_order() {
+fn held_up_deliveries_wait_under_their_policy_and_continue_in_order() {
     each(|world| {
         let config = SessionConfig {
             queue_messages_max: 3,
@@ -391,9 +391,9 @@ fn what_is_held_up_waits_under_its_policy_and_goes_on_in_order() {
         for number in 1..=5 {
             world.publish(p, message("t", AtMostOnce, &number.to_string()));
         }
-        // What was in the output already, and no more.
+        // The packets that were in the output already, and no more.
         assert_eq!(world.deliveries(s).iter().map(text).collect::<Vec<_>>(), ["0"]);
-        // Answers go on.
+        // Answers are still sent.
         world.subscribe(s, "other", AtMostOnce);
         assert!(world.deliveries(s).is_empty());
         world.hold_up(s, false);
@@ -467,7 +467,7 @@ fn the_memory_of_what_was_acknowledged_serves_the_next() {
         assert_eq!(got.iter().map(text).collect::<Vec<_>>(), expected);
         places.push(got.iter().map(|d| Arc::as_ptr(&d.message)).collect::<Vec<_>>());
         let ids: Vec<_> = got.iter().filter_map(|delivery| delivery.packet_id).collect();
-        // Whoever still holds one has it as it was.
+        // A reader that still holds one has it unchanged.
         held.extend(got.pop());
         drop(got);
         ids.iter().for_each(|id| world.puback(s, *id));
@@ -590,13 +590,13 @@ fn messages_of_a_bundle_go_to_one_client_as_one_and_are_acknowledged_in_any_orde
         let report = world.shards[0].sessions(1).remove(0);
         assert_eq!((report.inflight, report.inflight_bytes), (0, 0));
     }
-    assert_eq!(world.shared.budget().used(), 0, "nobody holds any of it");
+    assert_eq!(world.shared.budget().used(), 0, "no part of it is held");
     let statistics = world.shards[0].statistics();
     assert_eq!((statistics.received, statistics.sent), (83, 83));
 }
 
 #[test]
-fn what_came_as_one_and_was_not_acknowledged_comes_again_one_by_one() {
+fn an_unacknowledged_run_comes_again_message_by_message() {
     let mut world = World::new(settings(), 1);
     let (s, p) = sink_and_publisher(&mut world, hands_out());
     let empties = Arc::default();
@@ -612,7 +612,7 @@ fn what_came_as_one_and_was_not_acknowledged_comes_again_one_by_one() {
     assert_eq!(report.inflight, 20);
     assert!(report.inflight_bytes > 0);
     assert_eq!(world.shared.budget().used(), report.inflight_bytes, "the bundle is let go");
-    // What comes meanwhile waits behind it.
+    // A message that comes meanwhile waits behind it.
     assert!(world.hand_over_bundle(p, &numbered(&["new".to_owned()], 60, AtLeastOnce), &empties));
     let s = world.join_with(kept("s"), hands_out());
     let one = |handed: Handed| match handed {
@@ -715,7 +715,7 @@ fn little_of_a_bundle_does_not_hold_all_of_it() {
     let empties = Arc::default();
     let all = some(200);
     let mut all = numbered(&all, 10, AtLeastOnce);
-    // Nobody wants the others.
+    // The others have no subscriber.
     all[2..].iter_mut().for_each(|publication| publication.topic = b"u");
     assert!(world.hand_over_bundle(p, &all, &empties));
     let got = world.deliveries(s);
@@ -740,7 +740,7 @@ fn where_the_budget_has_no_room_for_a_bundle_messages_go_one_by_one() {
 }
 
 #[test]
-fn memory_of_bundles_comes_back_once_nobody_has_any_of_it() {
+fn memory_of_bundles_comes_back_once_it_is_unused() {
     let mut world = World::new(settings(), 1);
     let (s, p) = sink_and_publisher(&mut world, hands_out());
     let empties: Arc<Empties> = Arc::default();
@@ -751,7 +751,7 @@ fn memory_of_bundles_comes_back_once_nobody_has_any_of_it() {
         let got = world.handed(s);
         world.settle(s, &ids(&got));
         let [Handed::Run(run)] = &got[..] else { panic!("{got:?}") };
-        // Whoever still has a piece of it, has it as it was.
+        // A reader that still holds a piece of it has it unchanged.
         let memory = run.memory();
         let piece = memory.slice(memory.len() - 2..);
         places.push(memory.as_ptr());

@@ -1,4 +1,4 @@
-//! What outlives the process, and what the power.
+//! State that outlives the process, and a power failure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,7 +77,7 @@ impl Tape {
     pub(super) fn replay(&self) -> Replay {
         let mut replay = Replay::default();
         for record in self.state().records.iter().flatten() {
-            replay.read(record).expect("what was written can be read");
+            replay.read(record).expect("a written record can be read");
         }
         replay
     }
@@ -140,7 +140,7 @@ impl Journal for Tape {
     }
 }
 
-/// What of a session outlives the process.
+/// The part of a session that outlives the process.
 #[derive(Debug, PartialEq)]
 struct Kept {
     subscriptions: BTreeMap<String, Options>,
@@ -154,7 +154,7 @@ struct Kept {
     will: Option<(String, Instant)>,
 }
 
-/// What lives, and what the journals say of it.
+/// The live state, and the state in the journals.
 fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
     let mut live = BTreeMap::new();
     for shard in &world.shards {
@@ -273,7 +273,7 @@ impl World {
         let recovered = recovered(self);
         let is_gated = self.tapes[0].state().is_gated;
         self.shared = Shared::new(config, shards, self.rules.clone(), self.now);
-        // What waited on disk went with the process.
+        // Messages on disk went with the process.
         self.disk = Arc::new(SimulatedSpill::new(1 << 30));
         let broker = |shard| {
             let mut broker = Broker::new(self.shared.clone(), shard, 8, self.now);
@@ -788,7 +788,7 @@ fn a_disk_that_fails_ends_who_waits_for_it_and_the_node_goes_on() {
     world.end();
 }
 
-/// Clients do what they like; the journals always say what is so, also while they are written anew.
+/// Clients act at random; the journals always agree with the live state, also during a checkpoint.
 #[test]
 fn the_journals_say_what_is_so_whatever_happens() {
     for seed in 0..150 {
@@ -874,7 +874,7 @@ fn the_journals_say_what_is_so_whatever_happens() {
 }
 
 #[test]
-fn what_is_sent_again_after_restarts_says_so() {
+fn messages_sent_again_after_restarts_say_so() {
     // MQTT-3.3.1-1, MQTT-3.3.1-3: whatever it was sent by, and however the connection had ended.
     for sends in ["at once", "from its queue", "retained", "shared", "large"] {
         for (leaves, restarts, takes) in

@@ -80,7 +80,7 @@ fn acknowledgements_overtake_messages_that_wait() {
 }
 
 #[test]
-fn what_waited_without_a_connection_goes_before_what_comes_then() {
+fn messages_that_waited_without_a_connection_go_before_new_ones() {
     each(|world| {
         let p = world.join(v5("p"));
         let mut connect = kept("s");

@@ -1,4 +1,4 @@
-//! What happens when subscribers do not keep up, and when memory ends.
+//! Behaviour when subscribers do not keep up, and when memory ends.
 
 use super::*;
 use crate::{Dropped, Overflow, TopicConfig};
@@ -121,7 +121,7 @@ fn a_refused_newest_message_leaves_nothing_behind_under_latest() {
 fn a_subscriber_may_be_disconnected_and_finds_what_waited() {
     each(|world| {
         let (s, _, _) = run(world, Overflow::Disconnect, AtLeastOnce, 20);
-        assert!(!world.is_open(s)); // nobody could be told why
+        assert!(!world.is_open(s)); // no client could learn why
         let ended: u64 =
             world.shards.iter().map(|shard| shard.statistics().overflow_disconnects).sum();
         assert_eq!(ended, 1);
@@ -181,7 +181,7 @@ fn a_publisher_is_let_go_when_the_subscriber_ends() {
 }
 
 #[test]
-fn who_publishes_to_itself_is_not_blocked_for_ever() {
+fn a_client_that_publishes_to_itself_is_not_blocked_forever() {
     each(|world| {
         let s = world.join_with(v5("s"), config(Overflow::BlockPublisher, 2));
         world.subscribe(s, "#", AtLeastOnce);
@@ -226,8 +226,8 @@ fn publishers_that_would_wait_for_each_other_do_not() {
             let open = clients.iter().map(|at| world.is_open(*at));
             assert_eq!(open.filter(|open| !open).count(), 1);
             assert_eq!(world.end_reason(clients[0]), Some(ReasonCode::QUOTA_EXCEEDED));
-            assert_eq!(dropped(world).total(), 0, "what was acknowledged is kept");
-            // All others come to their ends: who acknowledges is heard, and so all are let go.
+            assert_eq!(dropped(world).total(), 0, "acknowledged messages are kept");
+            // All others come to their ends: acknowledgements are heard, and so all are released.
             let last = clients[count - 1];
             assert!(!world.is_paused(last));
             for at in clients[1..].iter().rev() {
@@ -238,12 +238,12 @@ fn publishers_that_would_wait_for_each_other_do_not() {
                 }
                 assert!(!world.is_paused(*at));
             }
-            // It finds what waited, and nobody waits any more.
+            // It finds the waiting messages, and no publisher waits any more.
             let first = world.join(narrow("c0"));
             assert!(!world.is_paused(first));
             assert!(!world.messages(first).is_empty());
             world.advance(seconds(1));
-            assert!(world.shared.waits().is_empty());
+            assert!(world.shared.blocked_publishers().is_empty());
         });
     }
 }
@@ -275,7 +275,7 @@ fn a_row_of_publishers_waits_without_a_loss() {
         assert!(!world.is_paused(middle) && !world.is_paused(first));
         assert_eq!(world.messages(slow).len(), 20);
         assert_eq!(dropped(world).total(), 0);
-        assert!(world.shared.waits().is_empty());
+        assert!(world.shared.blocked_publishers().is_empty());
     });
 }
 
@@ -382,7 +382,7 @@ fn a_message_is_refused_when_somebody_must_wait_and_there_is_no_memory() {
         assert_eq!(world.end_reason(old), None);
         // QoS 0 is only counted.
         world.publish(p, message("t", AtMostOnce, &text));
-        // Who can be handed it at once gets it all the same.
+        // A session that can be handed it at once gets it all the same.
         let quick = world.join(v5("quick"));
         world.subscribe(quick, "other", AtMostOnce);
         world.publish(p, message("other", AtLeastOnce, "x"));
@@ -393,7 +393,7 @@ fn a_message_is_refused_when_somebody_must_wait_and_there_is_no_memory() {
 }
 
 #[test]
-fn what_was_accepted_is_delivered_though_memory_is_short() {
+fn accepted_messages_are_delivered_though_memory_is_short() {
     let config = BrokerConfig { payload_bytes_max: 50_000, ..settings() };
     each_with(config, |world| {
         let s = world.join(kept("s"));
@@ -437,7 +437,7 @@ fn accepts(world: &mut World, at: At, bytes: &[u8]) -> ReasonCode {
 }
 
 #[test]
-fn what_is_not_whole_takes_half_of_the_budget_at_most() {
+fn incomplete_packets_take_half_of_the_budget_at_most() {
     let ok = ReasonCode::NO_MATCHING_SUBSCRIBERS;
     each_with(a_million(), |world| {
         let p = world.join(v5("p"));
@@ -454,7 +454,7 @@ fn what_is_not_whole_takes_half_of_the_budget_at_most() {
         assert_eq!(world.shared.budget().used(), 0);
         assert_eq!(accepts(world, p, &large(70_000)), ok);
         assert_eq!(accepts(world, p, &large(500_001)), ReasonCode::QUOTA_EXCEEDED);
-        // What is whole takes from the other half alone.
+        // Complete messages take from the other half alone.
         world.publish(p, retained("r", AtLeastOnce, &"x".repeat(450_000)));
         assert_eq!(world.shared.retained_count(), 1);
         assert!(partial(world, 500_000).is_some());
@@ -463,13 +463,13 @@ fn what_is_not_whole_takes_half_of_the_budget_at_most() {
 }
 
 #[test]
-fn who_stalls_a_large_message_loses_its_memory_to_others() {
+fn a_stalled_large_message_loses_its_memory_to_others() {
     each_with(a_million(), |world| {
         let stalls = world.join(Connect { keep_alive: 3_600, ..v5("stalls") });
         let other = world.join(v5("other"));
-        // What has come of it is what it holds.
+        // It holds the bytes that have come of it.
         world.raw(stalls, &large(400_000)[..390_000]);
-        // While nobody wants it, it keeps it.
+        // It keeps the memory while no other needs it.
         world.advance(seconds(3_000));
         assert!(world.is_open(stalls));
         assert_eq!(accepts(world, other, &large(70_000)), ReasonCode::NO_MATCHING_SUBSCRIBERS);
@@ -486,7 +486,7 @@ fn who_stalls_a_large_message_loses_its_memory_to_others() {
 }
 
 #[test]
-fn who_was_refused_memory_itself_has_none_to_lose() {
+fn a_client_that_was_refused_memory_has_none_to_lose() {
     each_with(a_million(), |world| {
         let at = world.join(v5("a"));
         let bytes = large(600_000);
@@ -532,13 +532,13 @@ fn outputs_of_stalled_subscribers_are_inside_the_budget() {
         let ended = stalled.iter().filter(|&&s| !world.is_open(s)).count();
         assert!((10..40).contains(&ended), "{ended} of 40 ended");
         assert!(world.is_open(p), "the publisher is not to blame");
-        // A short payload with long properties is not copied beside that.
+        // A short payload with long properties is not copied in addition.
         let mut long = vec![0x26, 0, 1, b'a'];
         long.extend_from_slice(&60_000_u16.to_be_bytes());
         long.resize(6 + 60_000, b'v');
         world.raw(p, &publish_bytes(message("t", AtMostOnce, ""), &long));
         assert!(world.shared.budget().used() <= world.shared.budget().limit());
-        // Who reads again has it all, and takes nothing more.
+        // A client that reads again has it all, and takes nothing more.
         let mut whole = 0;
         for &s in &stalled {
             world.room(s, usize::MAX);
@@ -586,14 +586,14 @@ fn publishers_are_let_go_when_what_they_wait_for_is_given_up() {
         world.publish(p, message("b", AtMostOnce, &"x".repeat(90_000)));
     }
     assert!(world.is_paused(p));
-    // Somebody keeps what needs most of the memory.
+    // Another client keeps a message that needs most of the memory.
     let other = world.join(v5("other"));
     world.publish(other, retained("r", AtMostOnce, &"y".repeat(500_000)));
-    assert!(!world.is_paused(p), "what it waited for is gone");
+    assert!(!world.is_paused(p), "the session it waited for is gone");
 }
 
 #[test]
-fn whatever_finds_no_memory_is_counted() {
+fn messages_without_memory_are_counted() {
     let config = BrokerConfig { payload_bytes_max: 100_000, ..settings() };
     each_with(config, |world| {
         let s = world.join(v5("s"));
@@ -608,7 +608,7 @@ fn whatever_finds_no_memory_is_counted() {
             world.shards.iter().map(|shard| shard.statistics().refused).sum()
         };
         assert_eq!((refused(world), dropped(world).budget_full), (1, 0));
-        // Nobody is told of QoS 0, on whatever shard the subscriber is.
+        // QoS 0 has no answer, on whatever shard the subscriber is.
         world.publish(p, message("t", AtMostOnce, &"x".repeat(50_000)));
         assert_eq!((refused(world), dropped(world).budget_full), (1, 1));
         assert!(world.messages(s).is_empty());
@@ -617,7 +617,7 @@ fn whatever_finds_no_memory_is_counted() {
 }
 
 #[test]
-fn what_waits_is_dropped_by_its_own_topics_policy_alone() {
+fn waiting_messages_are_dropped_by_their_own_topics_policy_alone() {
     let topics = vec![TopicConfig {
         filter: "telemetry/#".into(),
         large_bytes: None,
@@ -647,7 +647,7 @@ fn what_waits_is_dropped_by_its_own_topics_policy_alone() {
 }
 
 #[test]
-fn what_a_full_subscriber_does_not_take_is_not_acknowledged_as_taken() {
+fn messages_that_a_full_subscriber_refuses_are_not_acknowledged_as_accepted() {
     for is_connected in [false, true] {
         for qos in [AtLeastOnce, ExactlyOnce] {
             each(|world| {
@@ -716,7 +716,7 @@ fn a_full_subscriber_takes_no_copy_from_another_and_its_publisher_is_told() {
         let named: Vec<_> =
             world.shards.iter().flat_map(|shard| shard.sessions(9)).map(|s| s.dropped).collect();
         assert!(named.contains(&Dropped { queue_full: 6, ..Dropped::default() }), "{named:?}");
-        // A message that is sent again goes to nobody before all have a place, or it would come twice.
+        // A message that is sent again goes to no session before all have a place, or it would come twice.
         assert_eq!(publish(world, ExactlyOnce, "x"), ReasonCode::QUOTA_EXCEEDED);
         let old = world.join(v4("old"));
         world.publish(old, message("t", AtLeastOnce, "x"));
@@ -763,7 +763,7 @@ fn burst(
     sent.into_iter().map(|(.., text)| text).collect()
 }
 
-/// What reaches a session that comes back, by text.
+/// The messages that a returning session receives, by text.
 fn fetched(world: &mut World, name: &str, limits: &SessionConfig) -> Vec<String> {
     let at = world.join_with(kept(name), limits.clone());
     let mut texts = world.texts(at);
@@ -923,7 +923,7 @@ fn a_full_member_of_a_group_is_passed_over() {
 }
 
 #[test]
-fn who_stalls_on_one_shard_keeps_nobody_from_memory_on_another() {
+fn a_stalled_client_on_one_shard_keeps_no_other_from_memory_on_another() {
     let config = BrokerConfig { payload_bytes_max: 4 << 20, ..settings() };
     let mut world = World::new(config, 3);
     // One after the other on the three shards.
@@ -944,7 +944,7 @@ fn who_stalls_on_one_shard_keeps_nobody_from_memory_on_another() {
     let large = "y".repeat(300_000);
     let mut refused = 0;
     for _ in 0..30 {
-        // It goes on, and takes what room there is.
+        // It continues, and takes the room that there is.
         flooded(&mut world, 2);
         for (from, topic) in [(to_b, "b"), (to_c, "c")] {
             let id = world.publish(from, message(topic, AtLeastOnce, &large)).unwrap();
@@ -959,7 +959,7 @@ fn who_stalls_on_one_shard_keeps_nobody_from_memory_on_another() {
 }
 
 #[test]
-fn what_a_whole_queue_lost_is_counted() {
+fn losses_of_a_whole_queue_are_counted() {
     let config = BrokerConfig { payload_bytes_max: 1 << 20, ..settings() };
     let mut world = World::new(config, 1);
     let s = world.join(v5("s"));
@@ -973,7 +973,7 @@ fn what_a_whole_queue_lost_is_counted() {
     let (queued, session_ended) = (report.queued as u64, report.inflight as u64);
     world.publish(p, retained("r", AtLeastOnce, &"y".repeat(500_000)));
     assert!(queued > 5 && !world.is_open(s));
-    // What was in flight went with the session.
+    // Messages in flight went with the session.
     let expected = Dropped { budget_full: queued, session_ended, ..Dropped::default() };
     assert_eq!((dropped(&world), session_ended), (expected, 1));
 }
@@ -1127,7 +1127,7 @@ fn nobody_is_refused_for_a_session_that_was_full_and_away_for_long() {
             });
         }
     }
-    // Zero is for ever.
+    // Zero is forever.
     let session =
         SessionConfig { queue_idle_max: Duration::ZERO, ..config(Overflow::Disconnect, 10) };
     let mut world = World::new(BrokerConfig { session, ..settings() }, 1);
@@ -1149,7 +1149,7 @@ fn a_session_that_is_full_without_another_message_is_idle_in_time_too() {
         SessionConfig { queue_idle_max: seconds(600), ..config(Overflow::Disconnect, 10) };
     each_with(BrokerConfig { session, ..settings() }, |world| {
         for name in ["a", "b", "c", "d"] {
-            // `fuller` is full when the other has as much as may wait: what it is asked to take then comes to nothing.
+            // `fuller` is full when the other has as much as may wait: a request to it then has no effect.
             let (full, fuller) = (format!("full{name}"), format!("fuller{name}"));
             for (client, own) in [(&full, "full"), (&fuller, "fuller")] {
                 let at = world.join(kept(client));

@@ -1,4 +1,4 @@
-//! What is forwarded with a message, and its expiry (section 3.3.2.3).
+//! Properties that are forwarded with a message, and its expiry (section 3.3.2.3).
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn properties_are_forwarded_unaltered_and_in_order() {
     for size in [1, 20_000, 100_000] {
         for (before, after) in [(false, false), (true, false), (false, true)] {
             each(|world| {
-                // Beside those that are the server's: alias and expiry.
+                // In addition to those that are the server's: alias and expiry.
                 let alias = [0x23, 0, 1];
                 let expiry = [2, 0, 0, 0, 9];
                 let mut all = Vec::new();
@@ -79,8 +79,8 @@ fn a_message_expires_while_it_waits_and_is_sent_with_what_is_left() {
 }
 
 #[test]
-fn what_was_begun_is_sent_again_though_it_expired() {
-    // MQTT-3.3.2-5 spares what has begun to be delivered.
+fn begun_messages_are_sent_again_though_they_expired() {
+    // MQTT-3.3.2-5 excepts messages whose delivery has begun.
     each(|world| {
         let s = world.mute(kept("s"));
         world.subscribe(s, "t", AtLeastOnce);

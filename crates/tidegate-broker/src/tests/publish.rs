@@ -179,7 +179,7 @@ fn operators_see_large_messages_and_a_qos_2_message_once() {
 }
 
 #[test]
-fn what_came_before_an_error_passes_the_operators_and_is_answered_before_the_goodbye() {
+fn messages_before_an_error_pass_the_operators_and_are_answered_before_the_goodbye() {
     with_operator(|world| {
         let s = world.join(v5("s"));
         world.subscribe(s, "#", AtMostOnce);

@@ -28,7 +28,7 @@ fn every_pair_of_qos_gives_the_lower_one() {
 
 #[test]
 fn a_publisher_is_answered_by_its_qos() {
-    // MQTT-3.4.4, 3.3.4: none, PUBACK, PUBREC; 0x10 where nobody subscribes
+    // MQTT-3.4.4, 3.3.4: none, PUBACK, PUBREC; 0x10 without a subscriber
     each(|world| {
         let p = world.join(v5("p"));
         world.acknowledges(p, false);
@@ -101,7 +101,7 @@ fn a_qos_1_message_that_comes_again_is_delivered_again() {
 }
 
 #[test]
-fn what_was_not_acknowledged_is_sent_again_in_order_with_dup_and_its_identifier() {
+fn unacknowledged_messages_are_sent_again_in_order_with_dup_and_their_identifier() {
     // MQTT-4.4.0-1, MQTT-3.3.1-1, MQTT-4.6.0-1
     for version in [Version::V4, Version::V5] {
         let connect = Connect { version, ..kept("s") };
@@ -228,7 +228,7 @@ fn a_puback_with_an_error_ends_the_exchange() {
 }
 
 #[test]
-fn what_was_begun_and_never_left_is_sent_to_the_next_connection() {
+fn begun_messages_that_never_left_are_sent_to_the_next_connection() {
     each(|world| {
         let s = world.join(kept("s"));
         world.subscribe(s, "t", AtLeastOnce);

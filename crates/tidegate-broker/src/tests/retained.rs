@@ -107,7 +107,7 @@ fn a_retained_message_expires() {
         world.advance(seconds(6));
         world.subscribe(s, "a", AtMostOnce);
         assert!(world.messages(s).is_empty());
-        // Who looks at it last takes it away.
+        // The last look takes it away.
         assert_eq!((world.shared.retained_count(), world.shared.budget().used()), (0, 0));
     });
 }
@@ -135,7 +135,7 @@ fn expiring(topic: &str, seconds: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_expired_gives_its_place_and_memory_back_though_nobody_looks() {
+fn expired_messages_give_back_place_and_memory_without_a_look() {
     each_with(BrokerConfig { retained_max: 2, ..settings() }, |world| {
         let p = world.join(v5("p"));
         let retain = |world: &mut World, topic: &str| {
@@ -304,7 +304,7 @@ fn topics_with_retained_messages_are_limited() {
 }
 
 #[test]
-fn what_is_sent_again_until_it_is_taken_goes_on_without_being_retained() {
+fn messages_sent_again_until_accepted_pass_without_being_retained() {
     each_with(BrokerConfig { retained_max: 1, ..settings() }, |world| {
         let s = world.join(v5("s"));
         world.subscribe(s, "#", AtLeastOnce);

@@ -1,4 +1,4 @@
-//! What a session keeps and how long (section 4.1, 3.1.2.11.2, 3.14.2.2.2).
+//! The state that a session keeps and how long (section 4.1, 3.1.2.11.2, 3.14.2.2.2).
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn a_session_outlives_its_connection_by_its_expiry() {
 }
 
 #[test]
-fn resuming_starts_the_expiry_anew() {
+fn resuming_restarts_the_expiry() {
     each(|world| {
         let at = world.join(expiring(10));
         world.cut(at);
@@ -165,7 +165,7 @@ fn reconnecting_often_leaves_no_timers_behind() {
 }
 
 #[test]
-fn what_has_ended_leaves_no_timers_behind() {
+fn ended_sessions_leave_no_timers_behind() {
     let mut world = World::new(settings(), 1);
     let (now, broker) = (world.now, &mut world.shards[0]);
     let mut pass = |connect: Connect| {
@@ -228,7 +228,7 @@ fn a_session_is_never_another_users() {
                 }
                 world.publish(w, message("t", AtLeastOnce, "for a"));
                 if is_connected {
-                    assert!(world.is_open(first), "nobody else has ended it");
+                    assert!(world.is_open(first), "no other client has ended it");
                     assert_eq!(world.texts(first), ["for a"]);
                     world.cut(first);
                 }
@@ -240,7 +240,7 @@ fn a_session_is_never_another_users() {
 }
 
 #[test]
-fn a_session_of_nobody_in_particular_ends_where_a_user_comes_by_its_name() {
+fn an_anonymous_session_ends_where_a_user_comes_by_its_name() {
     for is_connected in [true, false] {
         each(|world| {
             let w = world.join(v5("w"));
@@ -315,11 +315,14 @@ fn sessions_are_listed_with_their_owners_and_ended_with_all_they_have() {
             }
         }
 
-        // Nobody else has the name until it is free.
+        // No other client has the name until it is free.
         let connect = of("away", "carol");
         let refused = world.try_connect(connect.clone()).expect_err("it is ada's");
         assert_eq!(refused.reason, ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
-        assert!(!String::from_utf8_lossy(&refused.connack).contains("ada"), "whose, is not told");
+        assert!(
+            !String::from_utf8_lossy(&refused.connack).contains("ada"),
+            "the owner is not named"
+        );
         let (now, ada) = (world.now, |_: &str, who: &Identity| &*who.name == "ada");
         let ended: usize = world.shards.iter_mut().map(|shard| shard.end_sessions(now, &ada)).sum();
         assert_eq!(ended, 2);

@@ -25,7 +25,7 @@ fn each_message_goes_to_one_member_and_all_take_part() {
 }
 
 #[test]
-fn who_leaves_gets_nothing_more_and_the_others_get_all() {
+fn a_member_that_leaves_gets_nothing_more_and_the_others_get_all() {
     each(|world| {
         let members: Vec<At> = (0..3).map(|n| world.join(v5(&format!("m{n}")))).collect();
         for member in &members {
@@ -59,7 +59,7 @@ fn a_member_without_a_connection_is_passed_over_while_another_has_one() {
             world.publish(p, message("t", AtLeastOnce, "x"));
         }
         assert_eq!(world.messages(second).len(), 4);
-        // With nobody there it waits for one of them.
+        // With all members away it waits for one of them.
         world.cut(second);
         for _ in 0..4 {
             world.publish(p, message("t", AtLeastOnce, "x"));
@@ -180,7 +180,7 @@ fn member(name: &str, how: End) -> Connect {
 
 #[test]
 fn what_a_member_that_ends_did_not_acknowledge_is_anothers() {
-    // 4.8.2: what is in flight with QoS 1, and what was not sent; MQTT-4.8.2-5: not what has begun with QoS 2.
+    // 4.8.2: messages in flight with QoS 1, and those not sent; MQTT-4.8.2-5: not those begun with QoS 2.
     for how in ENDS {
         for qos in [AtLeastOnce, ExactlyOnce] {
             each(|world| {
@@ -208,7 +208,7 @@ fn what_a_member_that_ends_did_not_acknowledge_is_anothers() {
                 let begun = if qos == ExactlyOnce { sent } else { 0 };
                 let mut expected: Vec<String> = (begun..20).map(|n| n.to_string()).collect();
                 if how == End::Unsubscribes && qos == AtLeastOnce {
-                    // What had begun went on where it was until that ended.
+                    // Messages that had begun continued where they were until that ended.
                     expected.rotate_left(5);
                 }
                 assert_eq!(texts, expected, "{how:?} {qos:?}");
@@ -237,7 +237,7 @@ fn what_no_member_takes_is_counted() {
             assert_eq!(dropped(world), expected, "{how:?}");
         });
     }
-    // What waits for a subscriber of its own is counted, too, when its session ends.
+    // Messages that wait for a subscriber of its own are counted, too, when its session ends.
     each(|world| {
         let alone = world.mute(member("alone", End::Expires));
         world.subscribe(alone, "t", AtLeastOnce);
@@ -291,7 +291,7 @@ fn a_member_that_ends_after_a_restart_leaves_what_waits_to_another() {
 }
 
 #[test]
-fn what_waits_on_disk_for_a_member_that_ends_is_anothers() {
+fn messages_on_disk_for_a_member_that_ends_go_to_another() {
     let session = SessionConfig {
         queue_bytes_max: 10_000,
         overflow: crate::Overflow::Spill,
@@ -348,7 +348,7 @@ fn members_that_are_full_take_what_was_accepted_for_another() {
 }
 
 #[test]
-fn what_is_on_its_way_to_a_member_that_has_ended_is_anothers() {
+fn messages_on_their_way_to_an_ended_member_go_to_another() {
     // Between two shards: handed to a member there that ends before it arrives.
     let mut world = World::new(settings(), 3);
     let names = ["zero", "one", "two"];
@@ -396,7 +396,7 @@ fn a_member_that_is_away_and_keeps_nothing_is_passed_over() {
             let mut texts = world.texts(keeps);
             texts.sort();
             assert_eq!((texts, dropped(world).total()), (sent, 0));
-            // Where there is no other, it is counted; with QoS 0, nobody expects to have it later.
+            // Where there is no other, it is counted; a QoS 0 message is not expected later.
             world.unsubscribe(keeps, &["$share/g/t"]);
             for at in publishers {
                 world.publish(at, message("t", qos, "x"));
@@ -433,7 +433,7 @@ fn a_member_that_leaves_while_a_message_comes_is_passed_over_if_it_keeps_nothing
 }
 
 #[test]
-fn what_a_bridge_published_goes_to_a_member_that_is_not_the_bridge() {
+fn messages_of_a_bridge_go_to_a_member_that_is_not_the_bridge() {
     // A bridge of MQTT 3.1.1 has none of its own messages back, by whatever subscription.
     each(|world| {
         let bridge = world.join(Connect { bridge: true, ..v4("bridge") });

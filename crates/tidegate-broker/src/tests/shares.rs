@@ -1,4 +1,5 @@
-//! What one identity may hold, and what announcements take: nobody takes the last of the memory from the others.
+//! The share of one identity, and the memory for announced packets: no client takes the last of the memory from the
+//! others.
 
 use super::{auth::Rules, *};
 use crate::config::Overflow;
@@ -24,7 +25,7 @@ fn begun(topic: &str, payload: usize, sent: usize) -> Vec<u8> {
     whole[..whole.len() - payload + sent].to_vec()
 }
 
-/// Somebody else publishes 100 kB to somebody who is away, and it is taken.
+/// Another client publishes 100 kB to a session that is away, and it is taken.
 fn others_are_served(world: &mut World) {
     let s = world.join(of("bob", kept("bob-s")));
     world.subscribe(s, "bob/#", AtLeastOnce);
@@ -33,7 +34,7 @@ fn others_are_served(world: &mut World) {
     let sent = world.publish(p, message("bob/t", AtLeastOnce, &"y".repeat(100_000))).unwrap();
     assert_eq!(world.accepted(p, sent), ReasonCode::SUCCESS);
     let s = world.join(of("bob", kept("bob-s")));
-    assert_eq!(world.messages(s).len(), 1, "what was acknowledged waits");
+    assert_eq!(world.messages(s).len(), 1, "acknowledged messages wait");
     world.leave(p);
     world.disconnect(s, Disconnect { session_expiry: Some(0), ..Disconnect::default() });
 }
@@ -50,7 +51,7 @@ fn who_may_not_publish_reserves_no_memory_by_announcing_much() {
             assert_eq!(world.shared.budget().used(), 0);
         }
         others_are_served(world);
-        // The message is answered once it has come, as a small one is, and the connection goes on.
+        // The message is answered once it has come, as a small one is, and the connection stays.
         let rest = "x".repeat(1_500_000 - 90_000);
         world.raw(attackers[0], rest.as_bytes());
         assert_eq!(world.accepted(attackers[0], id(1)), ReasonCode::NOT_AUTHORIZED);
@@ -61,7 +62,7 @@ fn who_may_not_publish_reserves_no_memory_by_announcing_much() {
 }
 
 #[test]
-fn what_is_announced_is_charged_as_it_comes() {
+fn announced_bytes_are_charged_as_they_come() {
     each_with(four_megabytes(), |world| {
         let p = world.join(of("ada", v5("p")));
         world.raw(p, &begun("t", 1_000_000, 10));
@@ -132,7 +133,7 @@ fn retained_messages_of_one_identity_leave_room_to_others() {
             assert!(world.shared.budget().used() <= LIMIT / 4 * 3);
             assert!(world.shared.share_refusals() > 40);
             others_are_served(world);
-            // What is hers she may exchange and take back, and then there is room again.
+            // She may exchange and take back her own, and then there is room again.
             let sent = world.publish(m, retained("m/0", AtLeastOnce, &"z".repeat(60_000))).unwrap();
             assert_eq!(world.accepted(m, sent), ReasonCode::NO_MATCHING_SUBSCRIBERS);
             for n in 0..10 {
@@ -206,7 +207,7 @@ fn sessions_that_one_identity_left_behind_leave_room_to_others() {
             let used = world.shared.budget().used();
             assert!(used <= LIMIT / 4 * 3, "{used} of {LIMIT} bytes");
             others_are_served(world);
-            // What was acknowledged waits, all of it, and when it is fetched there is room again.
+            // Acknowledged messages wait, all of them, and when they are fetched there is room again.
             for (n, taken) in taken.iter().enumerate() {
                 let at = world.join(of("mallory", kept(&format!("m{n}"))));
                 assert_eq!(world.messages(at).len(), *taken, "session {n}");
@@ -236,7 +237,7 @@ fn ever_more_sessions_that_are_left_behind_hold_no_more() {
         }
         let used = world.shared.budget().used();
         assert!(used <= LIMIT / 4 * 3 && taken.len() > 90, "{used} bytes of {}", taken.len());
-        // Whoever reads has what could not wait for the others.
+        // A client that reads has the messages that could not wait for the others.
         assert_eq!(world.messages(s).len(), 400);
         world.cut(s);
         others_are_served(world);
@@ -302,7 +303,7 @@ fn members_of_a_group_whose_identity_has_its_share_are_passed_over() {
 }
 
 #[test]
-fn messages_that_give_way_keep_nobody_out_of_its_share() {
+fn messages_that_give_way_keep_no_identity_out_of_its_share() {
     for overflow in [Overflow::DropOldest, Overflow::Spill] {
         each_with(four_megabytes(), |world| {
             let gives = SessionConfig { overflow, ..SessionConfig::default() };
@@ -360,7 +361,7 @@ fn connected_clients_that_acknowledge_nothing_leave_room_to_others() {
         let used = world.shared.budget().used();
         assert!(used <= LIMIT / 8 * 7 && accepted > 150, "{used} bytes of {accepted}");
         others_are_served(world);
-        // What they acknowledge makes room again.
+        // Their acknowledgements make room again.
         for at in &clients {
             for got in world.messages(*at) {
                 world.puback(*at, got.id.unwrap());
@@ -462,7 +463,7 @@ fn answers_that_are_not_read_are_in_the_share() {
 }
 
 #[test]
-fn what_an_identity_left_behind_does_not_hold_up_those_of_its_clients_that_read() {
+fn sessions_left_behind_do_not_hold_up_clients_of_their_identity_that_read() {
     each_with(four_megabytes(), |world| {
         left_behind(world, 10);
         let s = world.join(of("mallory", kept("reader")));
@@ -481,7 +482,7 @@ fn what_an_identity_left_behind_does_not_hold_up_those_of_its_clients_that_read(
 }
 
 #[test]
-fn sessions_of_an_identity_with_its_share_that_are_away_for_long_hold_up_nobody() {
+fn sessions_of_an_identity_with_its_share_that_are_away_for_long_hold_up_no_one() {
     let session = SessionConfig { queue_idle_max: seconds(600), ..SessionConfig::default() };
     each_with(BrokerConfig { session, ..four_megabytes() }, |world| {
         left_behind(world, 40);
@@ -566,7 +567,7 @@ fn a_message_for_many_sessions_of_one_identity_counts_once() {
 }
 
 #[test]
-fn what_is_in_flight_of_sessions_left_behind_counts_as_well() {
+fn messages_in_flight_of_sessions_left_behind_count_as_well() {
     each_with(four_megabytes(), |world| {
         let p = world.join(of("bob", v5("p")));
         for n in 0..30 {
@@ -598,7 +599,7 @@ fn sessions_that_one_identity_may_leave_are_a_share_of_all() {
             }
         }
         assert_eq!(refused, 30);
-        // Whoever it has may come back, and others may come.
+        // Clients with a session may come back, and others may come.
         let at = world.join(of("mallory", kept("m0")));
         world.cut(at);
         others_are_served(world);

@@ -44,7 +44,7 @@ fn numbers(messages: &[Delivery], topic: &str) -> Vec<usize> {
 }
 
 #[test]
-fn what_finds_no_room_waits_on_disk_and_comes_back_in_order() {
+fn messages_without_room_wait_on_disk_and_come_back_in_order() {
     for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
         each_with(node(40_000), |world| {
             let slow = [world.join(kept("a")), world.join(kept("b"))];
@@ -139,7 +139,7 @@ fn an_absent_subscriber_finds_all_of_it_and_another_connection_goes_on() {
 }
 
 #[test]
-fn what_a_session_has_on_disk_goes_with_it() {
+fn messages_of_a_session_on_disk_go_with_it() {
     each_with(node(10_000), |world| {
         for ends in [0, 1, 2] {
             let s = world.join(if ends == 0 { v5("s") } else { kept("s") });
@@ -263,7 +263,7 @@ fn without_a_disk_the_fallback_holds() {
 }
 
 #[test]
-fn what_the_disk_does_not_give_back_is_counted_and_the_rest_arrives() {
+fn unreadable_messages_on_disk_are_counted_and_the_rest_arrives() {
     each_with(node(10_000), |world| {
         let s = world.join(kept("s"));
         world.subscribe(s, "#", AtMostOnce);
@@ -350,7 +350,7 @@ fn config_of(world: &World) -> SessionConfig {
 }
 
 #[test]
-fn what_is_on_disk_survives_the_process_by_the_journal() {
+fn messages_on_disk_survive_the_process_by_the_journal() {
     for (shards, is_gated, checkpoint) in
         [(1, false, false), (3, true, false), (1, true, true), (3, false, true)]
     {
@@ -366,7 +366,7 @@ fn what_is_on_disk_survives_the_process_by_the_journal() {
             world.publish(p, message("t", qos, &text(number, 2_000)));
         }
         if checkpoint {
-            // Some of it is sent while it is written anew, and more comes.
+            // Some are sent while the journal is written again, and more come.
             for shard in &mut world.shards {
                 shard.begin_checkpoint_now();
                 shard.checkpoint_some(20);
@@ -390,7 +390,7 @@ fn what_is_on_disk_survives_the_process_by_the_journal() {
         journal::check(&world);
         assert!(world.disk.bytes() > 50_000);
         world.restart(shards % 3 + 1);
-        assert!(world.disk.bytes() > 50_000, "what was restored finds no room either");
+        assert!(world.disk.bytes() > 50_000, "restored messages find no room either");
         assert!(world.shared.budget().used() < 60_000 + 240 * SPILLED_BYTES);
         let count = if checkpoint { 120 } else { 100 };
         for name in ["b", "a"] {
@@ -405,7 +405,7 @@ fn what_is_on_disk_survives_the_process_by_the_journal() {
 }
 
 #[test]
-fn whatever_happens_order_holds_and_nothing_is_lost() {
+fn order_holds_and_nothing_is_lost() {
     for seed in 0..60 {
         let mut random = SmallRng::seed_from_u64(seed);
         let shards = random.random_range(1..4);
@@ -469,7 +469,8 @@ fn whatever_happens_order_holds_and_nothing_is_lost() {
             world.advance(seconds(60));
             got[at].extend(world.messages(client));
             for topic in ["t0", "t1", "t2"] {
-                // What may come again does; each first coming is in order, of each QoS where the process ended (4.6.0-6).
+                // Messages that may come again do; each first coming is in order, of each QoS where the process ended
+                // (4.6.0-6).
                 for qos in [&[AtLeastOnce][..], &[ExactlyOnce], &[AtLeastOnce, ExactlyOnce]] {
                     if keeps && qos.len() == 2 {
                         continue;

@@ -118,11 +118,11 @@ fn wildcards_do_not_match_topics_of_the_server() {
         world.advance(seconds(25));
         assert!(world.messages(all).is_empty());
         assert!(world.texts(sys).contains(&"20 seconds".to_owned()));
-        // Nobody else publishes there.
+        // No other client publishes there.
         let p = world.join(v5("p"));
         let id = world.publish(p, message("$SYS/broker/uptime", AtLeastOnce, "x")).unwrap();
         assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);
-        // Other topics with $ are nobody's.
+        // Other topics with $ have no owner.
         world.subscribe(sys, "$other/#", AtMostOnce);
         world.publish(p, message("$other/a", AtMostOnce, "x"));
         assert_eq!(world.messages(sys).len(), 1);
@@ -171,7 +171,7 @@ fn a_subscription_holds_for_the_next_message_of_every_shard() {
 
 #[test]
 fn a_subscribe_of_many_filters_is_taken_as_far_as_packets_may_be() {
-    // 3.2.2.3.6: what CONNACK says of packets is so for all that may be long.
+    // 3.2.2.3.6: the maximum packet size in CONNACK holds for all packets that may be long.
     let config = BrokerConfig { subscriptions_max: 30_000, ..settings() };
     each_with(config, |world| {
         for connect in [v5("a"), v4("b")] {
@@ -249,7 +249,7 @@ fn mqtt_3_1_is_never_told_of_a_failure_that_it_has_no_word_for() {
     assert_eq!(refused, ReasonCode::UNSPECIFIED_ERROR);
 }
 
-/// Nobody has what is secret.
+/// No client has secret topics.
 #[derive(Debug)]
 struct DenySecrets;
 

@@ -1,4 +1,4 @@
-//! What the node tells of itself.
+//! The node's reports on itself.
 
 use tidegate_message::topic_matches;
 
@@ -38,7 +38,7 @@ fn slow(world: &mut World, name: &str, publisher: At) -> At {
 }
 
 #[test]
-fn what_is_told_is_what_the_book_lists() {
+fn published_sys_topics_are_those_of_the_book() {
     let book = include_str!("../../../../docs/src/mqtt.md");
     let (_, section) = book.split_once("## What the node counts").expect("the section");
     let section = section.split("\n## ").next().expect("its text");
@@ -48,7 +48,7 @@ fn what_is_told_is_what_the_book_lists() {
     };
     let listed: Vec<&str> = rows.flat_map(names).collect();
     each_with(telling(), |world| {
-        // What other parts of the node count.
+        // Counts of other parts of the node.
         let parts: [(&str, &[&str]); 3] = [
             ("uplinks", &["looped"]),
             ("connection/cloud", &["state"]),
@@ -69,7 +69,7 @@ fn what_is_told_is_what_the_book_lists() {
         }
         for filter in &listed {
             let is_told = told.keys().any(|topic| topic_matches(filter, topic));
-            assert!(is_told, "{filter} is told");
+            assert!(is_told, "{filter} is published");
         }
         // The broker's own, those of the parts, and the one that holds something.
         assert_eq!(told.len(), 73 + 6 + 1, "all there are");
@@ -120,7 +120,7 @@ fn counts_are_the_nodes_own() {
         }
         // Nothing is held but what is retained.
         assert_eq!(after["store/messages/count"], after["retained messages/count"]);
-        // What is told takes some of it itself.
+        // The report takes some of it itself.
         let budget = world.shared.budget();
         for (topic, expected) in [
             ("payload/bytes", budget.used()),
@@ -173,7 +173,7 @@ fn a_slow_subscriber_is_named_with_what_it_holds_and_lost_as_long_as_it_does() {
         world.advance(seconds(20));
         assert_eq!(told(world, watcher)["clients/heaviest/1"], "");
         world.advance(seconds(10));
-        assert!(!told(world, watcher).contains_key("clients/heaviest/1"), "it is told once");
+        assert!(!told(world, watcher).contains_key("clients/heaviest/1"), "it is published once");
         let late = world.join(v5("late"));
         world.subscribe(late, "$SYS/broker/clients/heaviest/+", AtMostOnce);
         assert!(world.messages(late).is_empty());

@@ -109,7 +109,7 @@ fn a_will_waits_for_its_delay_or_the_end_of_the_session() {
 }
 
 #[test]
-fn who_resumes_in_time_spares_the_delayed_will() {
+fn a_session_resumed_in_time_cancels_the_delayed_will() {
     // MQTT-3.1.3-9
     each(|world| {
         let watcher = watch(world);

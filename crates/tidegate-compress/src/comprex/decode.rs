@@ -6,7 +6,7 @@ use crate::{
     varint,
 };
 
-/// What a decoder holds at most.
+/// Limits of a decoder's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComprexDecoderConfig {
     /// Most topics, each of at most [`BYTES_MAX`] bytes and a payload of as many; 2²⁰. An encoder may have no more
@@ -71,7 +71,7 @@ impl Known {
     /// Takes a message in full; no regions are known from then on.
     fn set(&mut self, number: u64, whole: &[u8]) {
         self.whole.clear();
-        // No room for more: what topics that take turns need then lies close together.
+        // No room for more: the bytes of topics that take turns then lie close together.
         self.whole.reserve_exact(whole.len() + WORD);
         self.whole.extend_from_slice(whole);
         self.whole.extend_from_slice(&[0; WORD]);
@@ -105,7 +105,7 @@ impl Known {
                 && let Some(to) = new.first_chunk_mut()
                 && let Some(last) = last.first_chunk_mut()
             {
-                // What stands after the region stays.
+                // Bytes after the region stay.
                 let told = LOWEST[len];
                 let word = u64::from_le_bytes(*last) & !told | u64::from_le_bytes(*from) & told;
                 (*to, *last) = (word.to_le_bytes(), word.to_le_bytes());
@@ -151,7 +151,7 @@ impl ComprexDecoder {
     ///
     /// # Errors
     ///
-    /// [`ComprexError`]: the messages before the damage were given out; the decoder must begin anew with its encoder.
+    /// [`ComprexError`]: the messages before the damage were given out; the decoder must start over with its encoder.
     pub fn decode(
         &mut self,
         batch: &[u8],
@@ -174,7 +174,7 @@ impl ComprexDecoder {
     ///
     /// # Errors
     ///
-    /// [`ComprexError`]: the messages before the damage are in `log`, and nothing else; the decoder must begin anew with its encoder.
+    /// [`ComprexError`]: the messages before the damage are in `log`, and nothing else; the decoder must start over with its encoder.
     pub fn decode_into(
         &mut self,
         batch: &[u8],

@@ -31,8 +31,8 @@ pub struct ComprexConfig {
     pub batch_bytes: usize,
     /// Most topics; messages of those beyond it are sent in full, without a number.
     pub topics_max: usize,
-    /// Whether a topic of which a static byte has changed is learned from the beginning, as in the paper; false. What changed before is
-    /// known otherwise, which is better for decimals.
+    /// Whether a topic of which a static byte has changed is learned from the beginning, as in the paper; false. Earlier changes are
+    /// otherwise remembered, which is better for decimals.
     pub forgets: bool,
 }
 
@@ -42,7 +42,7 @@ impl Default for ComprexConfig {
     }
 }
 
-/// What an encoder has done.
+/// Counts of an encoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComprexCounts {
     /// Messages that were sent as regions.
@@ -218,12 +218,12 @@ impl ComprexEncoder {
         }
     }
 
-    /// What is left of the batch; empty if nothing is.
+    /// The rest of the batch; empty if there is none.
     pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.batch)
     }
 
-    /// What is to go out by the critical queue; empty if nothing is.
+    /// The batch for the critical queue; empty if there is none.
     ///
     /// It corrects messages that were pushed before, some of which may be in the batch that is being filled, and must not overtake them:
     /// hand it to [`ComprexDecoder::correct`](super::ComprexDecoder::correct)'s side only with or after the batches of all messages that were pushed before this call, the
@@ -232,7 +232,7 @@ impl ComprexEncoder {
         std::mem::take(&mut self.critical)
     }
 
-    /// What was done.
+    /// The counts so far.
     pub fn counts(&self) -> ComprexCounts {
         self.counts
     }
@@ -275,7 +275,7 @@ impl Entry {
 
     /// The same of all that are stored.
     fn all_stored_hold(&self) -> bool {
-        // What is empty has no static byte, and is not stored.
+        // An empty entry has no static byte, and is not stored.
         self.stored.chunks_exact(self.last.len().max(1)).all(|stored| self.holds(stored))
     }
 
@@ -287,7 +287,7 @@ impl Entry {
             self.unsteady.clear();
             self.unsteady.resize(payload.len(), false);
         }
-        // Not with the message before: what changes once in a hundred messages would seldom be seen.
+        // Not with the message before: a change once in a hundred messages would seldom be seen.
         note_changes(&mut self.unsteady, &self.base, payload);
         self.looks += 1;
         if self.looks < STEADY_AFTER {
@@ -315,7 +315,7 @@ impl Entry {
             return;
         }
         if self.seen == 0 && !self.is_known || self.last.len() != payload.len() {
-            // Where the length differs, every byte does: what keeps changing it is compared less, like noise.
+            // Where the length differs, every byte does: a topic that keeps changing it is compared less, like noise.
             self.dynamic.clear();
             self.dynamic.resize(payload.len(), self.seen > 0);
             self.is_known = false;
@@ -353,7 +353,8 @@ impl Entry {
         }
     }
 
-    /// Sends again what may be wrong, up to the message `number`; what differs in it is dynamic from now on, unless all is learned anew.
+    /// Sends again whatever may be wrong, up to the message `number`; bytes that differ in it are dynamic from now on, unless all is
+    /// learned again.
     fn flush(
         &mut self,
         topic: &[u8],

@@ -1,4 +1,5 @@
-//! Where a key's entry is: a table of twice as many places and more, seeded so that nobody can choose keys that fall on one place.
+//! The place of a key's entry: a table of twice as many places and more, seeded so that a sender cannot choose keys that fall on
+//! one place.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

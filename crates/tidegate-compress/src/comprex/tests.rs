@@ -88,7 +88,7 @@ fn with_as_much_stored_as_is_let_pass_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_let_pass_and_not_stored_is_counted_as_lost() {
+fn messages_passed_and_not_stored_are_counted_as_lost() {
     let messages = workload(Workload::City, Form::Fixed, 20_000);
     let config = ComprexConfig { max_n: 60, max_store: 2, ..ComprexConfig::default() };
     let (came, counts, _) = through(config, &messages);
@@ -134,7 +134,7 @@ fn a_topic_without_static_bytes_is_compared_less_and_in_the_end_never() {
 }
 
 #[test]
-fn what_once_changed_stays_dynamic() {
+fn bytes_that_once_changed_stay_dynamic() {
     // Each new digit shows a static byte to be none, and none of the others to be static.
     let messages: Vec<_> =
         (0..3000_u32).map(|n| (b"count".to_vec(), format!("count={n:06}").into_bytes())).collect();
@@ -227,7 +227,7 @@ fn a_log_gets_what_was_pushed() {
 }
 
 #[test]
-fn what_ends_early_leaves_a_log_with_whole_messages() {
+fn truncated_batches_leave_a_log_with_whole_messages() {
     let messages: Vec<_> = (0..7_u8)
         .map(|n| (b"a".to_vec(), [&[n, 9, n, n][..], &[n; 12], &[9], &[n; 30], &[9]].concat()))
         .collect();
@@ -404,7 +404,7 @@ fn record() -> impl Strategy<Value = Record> {
     prop_oneof![3 => full, 3 => regions, 6 => next]
 }
 
-/// What a decoder should make of records, in as few words as it can be said.
+/// The expected behaviour of a decoder on records, in as few words as possible.
 #[derive(Clone, Default)]
 struct Model {
     known: HashMap<usize, Last>,
@@ -477,7 +477,7 @@ impl Model {
 
 type Came = Vec<(Vec<u8>, u64, Vec<u8>)>;
 
-/// What both ways of a decoder make of batches, and whether they were taken; they must agree.
+/// The results of both decoders for batches, and whether they were accepted; they must agree.
 fn decoded(batches: &[Vec<u8>], topics_max: usize) -> (Came, bool) {
     let config = ComprexDecoderConfig { topics_max };
     let (mut one, mut other) =

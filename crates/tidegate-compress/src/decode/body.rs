@@ -29,7 +29,7 @@ impl<'a> Body<'a> {
             bytes = rest;
             Ok(part)
         });
-        let mut part = || parts.next().expect("two lengths were taken beside the columns'");
+        let mut part = || parts.next().expect("two lengths were taken in addition to the columns'");
         let (records, masks) = (part()?, part()?);
         let columns = parts.collect::<Result<Vec<_>, _>>()?;
         if !bytes.is_empty() {

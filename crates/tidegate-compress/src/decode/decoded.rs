@@ -6,7 +6,7 @@ use crate::{batch::Header, kept::Kept};
 /// The messages of a batch, one after the other in one piece of memory.
 #[derive(Clone, Debug, Default)]
 pub struct Decoded {
-    /// What is beyond `len` has no meaning: it is room that can be written to in pieces of a fixed size.
+    /// Bytes beyond `len` have no meaning: they are room that can be written to in pieces of a fixed size.
     bytes: Vec<u8>,
     len: usize,
     spans: Vec<Span>,
@@ -95,13 +95,13 @@ impl Decoded {
         self.len
     }
 
-    /// What was appended from `start` on.
+    /// The bytes appended from `start` on.
     #[inline]
     pub(super) fn since(&self, start: usize) -> &[u8] {
         &self.bytes[start..self.len]
     }
 
-    /// What was appended last is a message of this topic.
+    /// The bytes appended last are a message of this topic.
     #[inline]
     pub(super) fn end_message(&mut self, kept: &Kept) {
         self.spans.push(Span {

@@ -1,4 +1,4 @@
-//! Rows: a topic's next payload, put together from its last and what is told.
+//! Rows: a topic's next payload, made from its last and the changes.
 
 use super::{
     Body, DecodeError, Decoded, Decoder,
@@ -82,7 +82,7 @@ impl Decoder {
                 }
             } else {
                 let old_len = kept.form().data.len();
-                // What is written to the lengths before an error is forgotten with the topic.
+                // Lengths written before an error are forgotten with the topic.
                 let (lens, old) = kept.parts_mut();
                 fields(schema, body, (old, old_len), lens, &mut scratch.starts, &mut writer)?;
                 let len = writer.len;
@@ -273,7 +273,7 @@ fn fields(
     let mut records = body.records;
     // So much of `old` is in `out`, or what stands there in its place.
     let mut copied = 0;
-    // Slots that are told of, and those that are not expected to stay.
+    // Slots that a token is sent for, and those that are not expected to stay.
     let mut slots = mask | schema.watched_mask;
     while slots != 0 {
         let number = slots.trailing_zeros() as usize;
@@ -319,7 +319,7 @@ fn fields(
     Ok(())
 }
 
-/// Appends a field that was `before`: what its token says, or what was predicted if it has none.
+/// Appends a field that was `before`: the value of its token, or the predicted one if it has none.
 fn field(
     slot: &mut Slot,
     before: &[u8],
@@ -341,7 +341,7 @@ fn field(
         }
         return Ok(());
     }
-    // What was predicted changes nothing of what the next prediction is made from.
+    // A predicted value changes nothing that the next prediction is made from.
     match (prediction.text, prediction.value) {
         (None, Some(value)) => out.print(slot.numeral, value),
         (text, _) => {
@@ -363,7 +363,7 @@ const STEP: usize = BLOCK_STEP;
 /// Room for a payload: each byte of the last once, a text for each slot, and what is written beyond its end.
 const ROW_BYTES: usize = KEPT_BYTES_MAX + SLOTS_MAX * FIELD_BYTES_MAX + 2 * TEXT_MAX;
 
-// What is printed is no longer than a text may be.
+// A printed number is no longer than a text may be.
 const _: () = assert!(TEXT_MAX <= FIELD_BYTES_MAX && STEP <= TEXT_MAX);
 
 /// Where a message is put together, with room for the longest.

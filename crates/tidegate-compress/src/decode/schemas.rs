@@ -106,7 +106,7 @@ fn take_cut(records: &mut &[u8]) -> Result<Schema, DecodeError> {
     Ok(Schema::new(cut, gaps.into()))
 }
 
-/// Puts together a payload that is told by what differs from the schema's prototype.
+/// Makes a payload from its differences to the schema's prototype.
 pub(super) fn take_against(
     schema: &Schema,
     records: &mut &[u8],
@@ -121,7 +121,7 @@ pub(super) fn take_against(
         records.split_at_checked(lens.len().div_ceil(8)).ok_or(DecodeError::Truncated)?;
     *records = rest;
     payload.clear();
-    // What stands before `at` was looked at, what stands before `copied` is in the payload, or what has taken its place.
+    // Bytes before `at` were looked at; bytes before `copied` are in the payload, or their replacement is.
     let (mut at, mut copied) = (0, 0);
     for (field, (&old_len, &gap)) in lens.iter().zip(&schema.gaps).enumerate() {
         let begin = at + usize::from(gap);

@@ -1,8 +1,8 @@
-//! The body of a batch that is being filled: records, and in columns their masks and tokens beside them.
+//! The body of a batch that is being filled: records, and in columns their masks and tokens.
 
 use crate::varint;
 
-/// What a record is that is no ordinary message.
+/// Kinds of records that are not ordinary messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Special {
@@ -15,7 +15,7 @@ pub(crate) enum Special {
     Undefine = 2,
     /// `varint` length and a payload that is not kept.
     Verbatim = 3,
-    /// A schema: `varint` number, kind, `varint` fields, what the kind needs. It begins anew.
+    /// A schema: `varint` number, kind, `varint` fields, what the kind needs. It starts over.
     Schema = 4,
     /// The slot of a field: `varint` number of the schema, field, predictor, kind of number, decimals.
     Slot = 5,

@@ -1,4 +1,4 @@
-//! Rows: what changed of a topic's payload since its last.
+//! Rows: the changes of a topic's payload since its last.
 
 use super::{Encoder, body::put_bytes};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     varint,
 };
 
-/// What one message needs for a moment.
+/// Scratch memory for one message.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) lens: Vec<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Scratch {
     pub(super) old: Vec<u8>,
     pub(super) packing: Packing,
     values: Values,
-    /// What they differ by from what they were, or are expected to be.
+    /// Their differences to the former or the expected values.
     deltas: Values,
     /// Mask and tokens of a row of numbers.
     line: Line,
@@ -235,7 +235,7 @@ impl Encoder {
         let scratch = &mut self.scratch;
         let cost = kept.cost();
         let (codes, data) = kept.parts_mut();
-        // What was packed before a slot was added has fewer numbers.
+        // A row packed before a slot was added has fewer numbers.
         if !schema.fits(codes) {
             return false;
         }
@@ -268,7 +268,7 @@ impl Encoder {
                 self.changes.push((id, slot.field, slot.numeral, predictor));
             }
         }
-        // What each number differs by from the last; where it is not expected to stay, from what it is expected to be.
+        // The difference of each number to the last; where it is not expected to stay, to the expected one.
         let values = &values[..usize::from(schema.ranks)];
         let deltas = &mut scratch.deltas.0;
         for ((delta, &value), number) in
@@ -286,7 +286,7 @@ impl Encoder {
             let rank = usize::from(slot.rank);
             let before = values[rank].wrapping_sub(deltas[rank]);
             let predicted =
-                slot.predict_number(before).expect("what is watched was found to be a number");
+                slot.predict_number(before).expect("a watched slot was found to be a number");
             deltas[rank] = values[rank].wrapping_sub(predicted);
             slot.note_number(before, values[rank], deltas[rank] != 0);
         }

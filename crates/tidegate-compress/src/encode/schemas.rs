@@ -1,4 +1,5 @@
-//! The schemas of an encoder: which one a payload has, which of its fields have slots, and what the decoder is told of both.
+//! The schemas of an encoder: which one a payload has, which of its fields have slots, and the records that define both for
+//! the decoder.
 
 use super::{Encoder, KEPT_BYTES_MAX, Message, OPAQUE, SCHEMAS_MAX, Special};
 use crate::{
@@ -38,7 +39,7 @@ impl Known {
     }
 }
 
-/// What a payload is to be kept as.
+/// The form in which a payload is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Cut, by the schema of this number.
@@ -167,7 +168,7 @@ impl Encoder {
             .map_or(&self.config.layout, |(_, layout)| layout)
     }
 
-    /// Tells the decoder of a schema, which begins anew on both sides.
+    /// Defines a schema for the decoder, which starts over on both sides.
     fn announce(&mut self, id: u16) {
         self.put_special(Special::Schema);
         let known = &mut self.schemas[usize::from(id) - 1];

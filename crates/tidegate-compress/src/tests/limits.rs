@@ -1,4 +1,4 @@
-//! What is too much is refused by name, and what does not fit is forgotten.
+//! Excess is refused by name, and state without room is forgotten.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn topics_beyond_the_limit_push_out_others_on_both_sides() {
 }
 
 #[test]
-fn what_is_used_stays_and_what_is_not_goes() {
+fn used_topics_stay_and_unused_ones_go() {
     let config = EncoderConfig { topics_max: 100, ..EncoderConfig::default() };
     let mut pair = Pair::new(config);
     // Ten topics come every time, hundreds of others once.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a sender keeps until it is acknowledged, here for ever: messages, and in which batch each was.
+/// Messages that a sender keeps until they are acknowledged, here forever, and the batch of each.
 pub(super) struct Link {
     pub(super) encoder: Encoder,
     pub(super) decoder: Decoder,
@@ -85,7 +85,7 @@ fn after_a_loss_only_what_was_lost_is_defined_again() {
         assert_eq!(
             link.decode(&lost[0]),
             Err(DecodeError::Sequence { found: 20, expected: 22 }),
-            "what was lost and comes late is refused"
+            "a lost batch that comes late is refused"
         );
         assert_eq!(link.received.len(), 1040);
     }
@@ -385,7 +385,7 @@ fn a_batch_that_begins_otherwise_after_a_loss_finds_room() {
 }
 
 #[test]
-fn what_is_undefined_after_a_loss_fills_half_a_batch_at_most() {
+fn undefinitions_after_a_loss_fill_half_a_batch_at_most() {
     let config = EncoderConfig { body_bytes: 1000, ..EncoderConfig::default() };
     let mut link = Link::new(config);
     link.sent = workload(Workload::City, 2000, 2000, Form::Natural);
@@ -411,7 +411,7 @@ fn what_is_undefined_after_a_loss_fills_half_a_batch_at_most() {
 #[test]
 fn the_longest_message_after_a_loss_of_many_topics_finds_room_in_its_batch() {
     const TOPICS: u32 = 600_000;
-    // As much as there may be of them, so that the decoder may have no room for others beside them.
+    // As much as there may be of them, so that the decoder may have no room for others.
     let state_bytes_max = u64::from(TOPICS) * 80;
     let config =
         EncoderConfig { layout: Layout::Opaque, state_bytes_max, ..EncoderConfig::default() };

@@ -63,7 +63,7 @@ fn numbers_that_make_a_payload_too_long_cost_their_topic_and_no_more() {
     pair.send(&(0..300).map(|n| (b"t".to_vec(), vec![], payload(n))).collect::<Vec<_>>(), 10);
     pair.send(&texts("other", &["1,2", "1,3"]), 2);
     let others = (64 + 2 + "other".len() + "1,3".len()) as u64;
-    // All twenty slots are told, and all numbers have ten digits more.
+    // All twenty slots have tokens, and all numbers have ten digits more.
     let mut body = vec![0, 0xff, 0xff, 0x1f];
     for _ in 0..20 {
         varint::put(&mut body, varint::zigzag(100_000_000_000_000_000));

@@ -166,7 +166,7 @@ fn a_schema_that_is_used_cannot_become_another() {
     let body = [undefine.clone(), csv(1, 3), vec![2, 1, 2]].concat();
     let error = decoder.decode(&forged(1, &body, &second), &mut decoded).unwrap_err();
     assert!(matches!(error, DecodeError::UnknownTopic { number: 0 }), "{error}");
-    // What was of its shape before is so no more.
+    // A topic that was of its shape before is so no more.
     let mut decoder = start();
     let body = [undefine.clone(), csv(1, 3), definition(3, Some(b"t"), 1, b"1,3")].concat();
     let error = decoder.decode(&forged(1, &body, &second), &mut decoded).unwrap_err();
@@ -224,7 +224,7 @@ fn shapes_that_take_turns_come_back_over_a_link_that_breaks() {
             if batches.is_empty() {
                 continue;
             }
-            // What comes after the first that is lost or damaged is lost as well.
+            // Batches after the first that is lost or damaged are lost as well.
             let len = batches.len();
             let fails = numbers.below(2 * len as u32) as usize;
             let is_damaged = fails < len && numbers.below(2) == 0;

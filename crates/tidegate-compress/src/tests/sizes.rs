@@ -1,4 +1,4 @@
-//! What things cost in bytes: figures that a change should not make worse unseen.
+//! Costs in bytes: figures that a change should not make worse unseen.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a description.
+//! Problems of a description.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct CompileError {
     pub flow: String,
     /// Where in it.
     pub place: Place,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a description.
+/// Problems of a description.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// It has no topic filter.
@@ -55,16 +55,16 @@ pub enum Problem {
     Filter {
         /// The text.
         filter: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: TopicError,
     },
     /// It reads no field.
     #[error("fields is empty; name at least one")]
     NoFields,
-    /// What stands between columns cannot.
-    #[error("delimiter {found:?} is no ASCII character that can stand between columns")]
+    /// The delimiter of columns is not allowed.
+    #[error("delimiter {found:?} is not an ASCII character that can stand between columns")]
     Delimiter {
-        /// What was written.
+        /// The delimiter as written.
         found: char,
     },
     /// A key is for another format.
@@ -92,7 +92,7 @@ pub enum Problem {
         field: String,
         /// The key.
         key: &'static str,
-        /// What it is for.
+        /// Its purpose.
         needs: &'static str,
     },
     /// A field lacks a key.
@@ -114,7 +114,7 @@ pub enum Problem {
     Bound {
         /// The key.
         key: &'static str,
-        /// What it is.
+        /// The value found.
         found: f64,
         /// The least it may be.
         min: f64,
@@ -136,7 +136,7 @@ pub enum Problem {
     /// A field is not known where it is asked for.
     #[error("no field {field:?} is known here; there are {known}")]
     UnknownField {
-        /// What is asked for.
+        /// The field as written.
         field: String,
         /// Those that there are.
         known: String,
@@ -146,7 +146,7 @@ pub enum Problem {
     WrongKind {
         /// The field.
         field: String,
-        /// What it should be.
+        /// The required kind.
         wanted: &'static str,
     },
     /// A field of that name is there already.
@@ -158,9 +158,9 @@ pub enum Problem {
     /// A model, table or set is not there.
     #[error("no {kind} {name:?} was loaded; there are {known}")]
     Unknown {
-        /// What kind of thing.
+        /// The kind of thing.
         kind: &'static str,
-        /// What is asked for.
+        /// The name as written.
         name: String,
         /// Those that there are.
         known: String,
@@ -170,7 +170,7 @@ pub enum Problem {
     NoColumn {
         /// The table.
         table: String,
-        /// What is asked for.
+        /// The column as written.
         column: String,
     },
     /// A table has something else where a number should be.
@@ -202,10 +202,10 @@ pub enum Problem {
     },
     /// A window is of no form.
     #[error(
-        "{found:?} is no extent of a window; write a number of values, or a length of time such as \"1min\""
+        "{found:?} is not an extent of a window; write a number of values, or a length of time such as \"1min\""
     )]
     Extent {
-        /// What was written.
+        /// The value as written.
         found: String,
     },
     /// A template is none.
@@ -213,7 +213,7 @@ pub enum Problem {
     Template {
         /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         source: TemplateError,
     },
     /// A payload is replaced that goes nowhere.
@@ -221,12 +221,12 @@ pub enum Problem {
         "forward is \"none\", so that no payload that is replaced goes anywhere; use notify, or forward \"kept\""
     )]
     NothingForwarded,
-    /// The state that the flow keeps beside its keys does not fit the bound.
+    /// The state that the flow keeps apart from its keys does not fit the bound.
     #[error(
         "Bloom filters take {bytes} bytes of state, and {limit} is the most; lower expected, or raise state_bytes_max"
     )]
     SharedTooLarge {
-        /// What it comes to.
+        /// Its bytes.
         bytes: u64,
         /// The bound.
         limit: u64,
@@ -236,7 +236,7 @@ pub enum Problem {
         "{keys} keys of {key_bytes} bytes take {bytes} bytes of state, and {limit} is the most; lower keys_max, key_bytes_max or windows, or raise state_bytes_max"
     )]
     StateTooLarge {
-        /// What it comes to.
+        /// Its bytes.
         bytes: u64,
         /// The bound.
         limit: u64,

@@ -1,6 +1,6 @@
 //! Average, minimum, maximum and count: since the beginning, decaying, or over a window.
 //!
-//! A sliding window of n values is two runs: what is left of the last n-block, as aggregates from each place to its end, and the
+//! A sliding window of n values is two runs: the rest of the last n-block, as aggregates from each place to its end, and the
 //! block at hand from its beginning. A value is combined twice and never taken back out, so that no error of a sum outlives its
 //! window; once in n values the block is turned into such aggregates. A sliding window of time is made of panes.
 
@@ -18,7 +18,7 @@ pub(crate) struct Aggregate {
     pub(crate) at: usize,
 }
 
-/// What is computed.
+/// The aggregate to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Average,
@@ -59,7 +59,7 @@ const NEVER: i64 = i64::MIN;
 const PANE_WORDS: usize = 3;
 
 impl Operation {
-    /// What combines with any value to that value.
+    /// The value that combines with any value to that value.
     const fn identity(self) -> f64 {
         match self {
             Self::Average | Self::Count => 0.0,
@@ -308,7 +308,7 @@ fn slide_by_count(operation: Operation, state: &mut [u64], value: f64, size: u64
         return *count as f64;
     }
     let result = |seen: u64, place: u64, combined: f64, ring: &[u64]| {
-        // What the block before still adds: nothing in the first block, and nothing once this one is full.
+        // The contribution of the block before: none in the first block, and none once this one is full.
         let combined = match ring.get(place as usize) {
             Some(rest) if seen > size => operation.combine(float(*rest), combined),
             _ => combined,

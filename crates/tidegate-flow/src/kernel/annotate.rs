@@ -20,7 +20,7 @@ pub(crate) struct Annotate {
     pub(crate) keep_missing: bool,
 }
 
-/// What is looked up.
+/// The value to look up.
 #[derive(Debug)]
 pub(crate) enum Input {
     Column(Column),

@@ -62,7 +62,7 @@ impl Bloom {
         self.words.len() as u64 * 8
     }
 
-    /// What it has learned; nothing if it does not learn.
+    /// The learned state; empty if it does not learn.
     pub(super) fn learned(&self) -> &[u64] {
         if self.learn { &self.words } else { &[] }
     }

@@ -1,4 +1,4 @@
-//! What leaves a flow: notifications, and payloads that take the place of others.
+//! The output of a flow: notifications, and payloads that take the place of others.
 
 use super::{Context, filter::is_set};
 use crate::{
@@ -20,7 +20,7 @@ impl Notify {
     pub(super) fn run(&self, context: &mut Context<'_, '_>) {
         let batch = &*context.batch;
         if let Some(when) = self.when {
-            // Most of the time nobody need be told, which is seen of many rows at a time.
+            // Most of the time there is nothing to notify, which is seen of many rows at a time.
             let values = &batch.numbers[when][..batch.alive.end()];
             if !values.iter().fold(false, |any, value| any | is_set(*value)) {
                 return;
@@ -73,7 +73,7 @@ impl Replace {
                 output.decide(from, Made::replace(start, output.bytes.len()));
                 continue;
             }
-            // What was to be replaced must not be seen as it came.
+            // A payload that was to be replaced must not be seen as it came.
             output.bytes.truncate(start);
             output.decide(from, Made::DROP);
             let bad = Bad { reason: Reason::NoRoom, field: None };

@@ -1,6 +1,6 @@
 //! The straight line through the last values of a key, by least squares.
 //!
-//! Sums are taken anew from the window for each message, around their means: sums that go along lose digits that a small slope on a
+//! Sums are taken from the whole window for each message, around their means: running sums lose digits that a small slope on a
 //! large value needs. The cost is the window's length.
 
 use super::{Context, float, states};

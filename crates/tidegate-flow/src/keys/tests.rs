@@ -76,7 +76,7 @@ fn a_key_that_was_not_used_for_long_makes_room() {
 }
 
 #[test]
-fn a_key_expires_by_its_age_and_begins_anew() {
+fn a_key_expires_by_its_age_and_starts_over() {
     let mut table = Table::new(true, KEYS_MIN, Some(10));
     table.count(100, &[text(1), text(2)]);
     assert_eq!(table.count(110, &[text(1)]), [(INITIAL, 1)]);
@@ -93,7 +93,7 @@ fn a_key_expires_by_its_age_and_begins_anew() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against a map that forgets nothing: whatever is evicted begins anew, everything else is as the map has it.
+    /// Against a map that forgets nothing: evicted keys start over, everything else is as the map has it.
     #[test]
     fn a_table_is_a_map_that_forgets(
         batches in prop::collection::vec(prop::collection::vec(0_u64..3_000, 1..=256), 1..60),
@@ -119,7 +119,7 @@ proptest! {
                 prop_assert_eq!(count, *expected);
                 *expected += 1;
             }
-            prop_assert!(begun <= table.keys.evicted, "{begun} began anew, {evicted} were evicted");
+            prop_assert!(begun <= table.keys.evicted, "{begun} started over, {evicted} were evicted");
         }
         let occupied = table.keys.slots.iter().filter(|slot| **slot != 0).count();
         prop_assert_eq!(occupied, table.keys.live() as usize);

@@ -313,7 +313,7 @@ fn decimal(mantissa: i128, exponent: i64) -> Number {
     write!(rest, "{mantissa}e{exponent}").expect("a sign, 39 digits and an exponent fit");
     let left = rest.len();
     let written = std::str::from_utf8(&text[..text.len() - left]).expect("digits are ASCII");
-    Number::Float(written.parse().expect("what was written is a number"))
+    Number::Float(written.parse().expect("the written text is a number"))
 }
 
 /// A float and a power of two; in steps, since a float's own powers end before the product does.

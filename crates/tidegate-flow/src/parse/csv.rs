@@ -157,7 +157,7 @@ impl Csv {
         {
             return Ok(known.len());
         }
-        // Half a line is nobody's, should it turn out to be none.
+        // Half a line is dropped, should it turn out not to be one.
         self.header.iter_mut().for_each(Vec::clear);
         self.columns.clear();
         // Lent, since names are looked for while they stand in it.
@@ -200,7 +200,7 @@ impl Csv {
     }
 }
 
-/// What may stand behind the row: ends of lines.
+/// Checks the bytes after the row: only ends of lines.
 fn after_row(rest: &[u8]) -> Result<(), Reason> {
     if rest.iter().all(|byte| matches!(byte, b'\r' | b'\n')) { Ok(()) } else { Err(Reason::Rows) }
 }

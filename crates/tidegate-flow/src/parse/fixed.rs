@@ -64,7 +64,7 @@ fn numbers(
     batch: &mut Batch,
     column: usize,
 ) {
-    // What must be looked at again, since it is not what such fields hold most of the time.
+    // Values to look at again, since they differ from what such fields hold most of the time.
     let mut odd = Rows::none();
     let out = &mut batch.numbers[column][first..first + messages.len()];
     match span.encoding {
@@ -77,7 +77,7 @@ fn numbers(
     );
     let is_done = match span.encoding {
         Encoding::Ascii => true,
-        // What 32 bits hold without a fraction is as it should be.
+        // A whole number of 32 bits needs no check.
         _ => field.scale == 1.0 && field.kind != FieldKind::Time && is_whole && span.bytes <= 4,
     };
     if !is_done {
@@ -119,7 +119,7 @@ fn ascii(field: &Field, span: Span, messages: &[Message<'_>], out: &mut [f64], o
     let mut words = [0; TILE];
     for (message, word) in messages.iter().zip(&mut words) {
         let bytes = message.payload.get(span.at..).and_then(<[u8]>::first_chunk::<8>);
-        // What is too short is no number.
+        // A field that is too short has no number.
         *word = bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
     }
     if number::words(&words[..messages.len()], span.bytes, out) {
@@ -196,7 +196,7 @@ fn binaries(
         Encoding::U32be => to.read(|bytes| f64::from(u32::from_be_bytes(bytes))),
         Encoding::I32le => to.read(|bytes| f64::from(i32::from_le_bytes(bytes))),
         Encoding::I32be => to.read(|bytes| f64::from(i32::from_be_bytes(bytes))),
-        // What is more than 53 bits rounds; as `integer` it is refused.
+        // A number of more than 53 bits rounds; as `integer` it is refused.
         Encoding::U64le => to.read(|bytes| u64::from_le_bytes(bytes) as f64),
         Encoding::U64be => to.read(|bytes| u64::from_be_bytes(bytes) as f64),
         Encoding::I64le => to.read(|bytes| i64::from_le_bytes(bytes) as f64),

@@ -1,7 +1,7 @@
 //! JSON as a stream of tokens, and the flat object.
 //!
 //! Strict but for one thing: a number is taken by the rules of all numbers here, so that `007` and `+5` pass. Nothing recurses:
-//! what is not wanted is skipped by counting its brackets.
+//! unused values are skipped by counting their brackets.
 
 use super::{Cells, Value};
 use crate::bad::Reason;
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A literal or number: what stands up to the next bracket, comma or blank.
+    /// A literal or number: the bytes up to the next bracket, comma or blank.
     fn word(&mut self) -> Result<&'a [u8], Reason> {
         let rest = self.rest();
         let is_part =
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Goes past a value of any kind. What is inside of it is checked for its brackets and strings alone.
+    /// Goes past a value of any kind. Its content is checked for brackets and strings alone.
     pub(super) fn skip(&mut self) -> Result<(), Reason> {
         let mut open = [0_u8; DEPTH_MAX];
         let mut depth = 0;

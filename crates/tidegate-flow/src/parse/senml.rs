@@ -1,8 +1,8 @@
 //! SenML packs (RFC 8428) in JSON and CBOR, and the form `{"e":[…],"bt":…}` with values as text.
 //!
-//! A record is a field by its base name and name in one. Its value is `v` plus the base value, or a sum, text, data or a truth; its
-//! time, the field `@time`, is `t` plus the base time, each 0 where it is left out, which is now (section 4.5.3); that of the last
-//! record which is a field counts. Bases hold from their record on; those beside `e` hold for all records in it. A record that names no field is skipped.
+//! A record is a field by its base name and name in one. Its value is `v` plus the base value, or a sum, text, data or a truth; its time, the field
+//! `@time`, is `t` plus the base time, each 0 where it is left out, which is now (section 4.5.3); that of the last record which is a field counts. Bases
+//! hold from their record on; those next to `e` hold for all records in it. A record that names no field is skipped.
 //!
 //! A version above 10, versions that differ, and a label that ends with `_`, of which none is known, make the whole pack bad
 //! (section 4.4).
@@ -25,7 +25,7 @@ const VERSION: f64 = 10.0;
 /// Times below this are relative.
 const RELATIVE_BELOW: f64 = (1_u64 << 28) as f64;
 
-/// What holds for the records to come.
+/// The base values for the records to come.
 struct Bases<'a> {
     name: &'a [u8],
     value: f64,
@@ -193,7 +193,7 @@ fn json_entries<'a>(
         let mut record = Record::default();
         let mut inner = Bases { version: bases.version, ..Bases::new() };
         reader.object(cells, |reader, cells, name| match name {
-            // Whether it would hold for the records behind it, nobody says.
+            // The standard does not say whether it would hold for the records behind it.
             Str::Plain(b"bn" | b"bt" | b"bv" | b"bs") => Err(Reason::Format),
             name => json_member(reader, cells, name, &mut record, &mut inner),
         })?;
@@ -270,7 +270,7 @@ fn check_version(version: f64) -> Result<(), Reason> {
 fn json_name<'a>(reader: &mut Reader<'a>, cells: &mut Cells<'_, '_>) -> Result<&'a [u8], Reason> {
     match reader.string(cells)? {
         Str::Plain(name) => Ok(name),
-        // Names of SenML are letters, digits and `-:./_` (section 4.5.1): one with escapes is nobody's.
+        // Names of SenML are letters, digits and `-:./_` (section 4.5.1): one with escapes matches no field.
         Str::Escaped(..) => Ok(b"\0"),
     }
 }

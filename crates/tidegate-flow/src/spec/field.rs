@@ -15,7 +15,7 @@ pub struct ParseSpec {
     pub format: Format,
     /// The fields. In configuration each is a table, or in short `"NAME"` or `"NAME:TYPE"`.
     pub fields: Vec<FieldSpec>,
-    /// For `csv`: what stands between columns, one ASCII character; a comma unless it is said otherwise.
+    /// For `csv`: the delimiter of columns, one ASCII character; a comma unless another is given.
     #[serde(default)]
     pub delimiter: Option<char>,
     /// For `csv`: whether each payload begins with a line of names, by which columns are found then.
@@ -44,13 +44,13 @@ pub enum Format {
 /// One field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSpec {
-    /// What operators and templates call it.
+    /// Its name in operators and templates.
     pub name: String,
-    /// What payloads call it; its name unless it is said otherwise. `@time` is the time of a SenML record.
+    /// Its name in payloads; the same name unless another is given. `@time` is the time of a SenML record.
     pub from: Option<String>,
-    /// What payloads may call it as well.
+    /// Other names in payloads.
     pub aliases: Vec<String>,
-    /// What it holds.
+    /// The kind of its values.
     pub kind: FieldKind,
     /// For `time`: the unit of numbers. Text in the form of RFC 3339 needs none.
     pub unit: TimeUnit,
@@ -62,13 +62,13 @@ pub struct FieldSpec {
     pub at: Option<u32>,
     /// For `fixed`: its bytes, for ASCII.
     pub length: Option<u32>,
-    /// For `fixed`: what the bytes are; ASCII unless it is said otherwise.
+    /// For `fixed`: the encoding of the bytes; ASCII unless another is given.
     pub encoding: Option<Encoding>,
-    /// What a number is multiplied with.
+    /// The factor of a number.
     pub scale: Option<f64>,
 }
 
-/// What a field holds.
+/// The kind of a field's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FieldKind {
@@ -101,7 +101,7 @@ pub enum TimeUnit {
     Nanos,
 }
 
-/// What the bytes of a field at a fixed place are.
+/// The encoding of a field at a fixed place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say the type and the order of its bytes")]
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for FieldVisitor {
                 "time" => (name, FieldKind::Time),
                 _ => {
                     return Err(E::custom(format!(
-                        "{word:?} is no type of a field; there are number, integer, text and time"
+                        "{word:?} is not a type of a field; there are number, integer, text and time"
                     )));
                 }
             },

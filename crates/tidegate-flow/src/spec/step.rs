@@ -403,12 +403,12 @@ pub struct ReplaceSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PayloadFormat {
-    /// A JSON object; what is missing is null.
+    /// A JSON object; a missing value is null.
     #[default]
     Json,
-    /// A row of values; what is missing is empty.
+    /// A row of values; a missing one is empty.
     Csv,
-    /// A pack of SenML records in JSON (RFC 8428); what is missing has no record.
+    /// A pack of SenML records in JSON (RFC 8428); a missing value has no record.
     SenmlJson,
 }
 

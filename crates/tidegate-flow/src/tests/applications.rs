@@ -1,7 +1,7 @@
 //! The example flows: their models are what training makes of generated examples, and they notify when they should.
 //!
 //! The examples follow made-up rules with noise: they show how a model is learned and used, and say nothing about any city, taxi or
-//! heart. With `TIDEGATE_GOLDEN` set, the models are written anew.
+//! heart. With `TIDEGATE_GOLDEN` set, the models are written again.
 
 use std::{fs, path::PathBuf};
 
@@ -207,7 +207,7 @@ fn taxi_notifies_of_a_fare_far_above_the_tariff() {
         rows.iter().map(|row| ("taxi/149298F6/08F944E7", row.as_str())).collect();
     let found = notified(&mut flow, &messages);
     let from: Vec<_> = found.iter().map(|(from, _, _)| *from).collect();
-    // Said once, and again after it was over; nobody knows how XXX pays.
+    // Reported once, and again after it was over; the payment of XXX is unknown.
     assert_eq!(from, [2, 6], "{found:?}");
     assert_eq!(found[0].1, "alarm/taxi/149298F6/08F944E7");
     assert!(found[0].2.starts_with(r#"{"fare_amount":60,"fare_expected":2"#), "{}", found[0].2);

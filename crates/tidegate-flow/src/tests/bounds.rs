@@ -1,4 +1,4 @@
-//! What senders choose stays within bounds: times, keys, texts, what is published.
+//! Choices of senders stay within bounds: times, keys, texts, output.
 
 use super::*;
 use crate::Reason;
@@ -86,7 +86,7 @@ fn keys_and_filters_count_as_state() {
         error.contains("Bloom filters take 11981336 bytes of state, and 1000000 is"),
         "{error}"
     );
-    // What does not fit a block is kept beside it, and is counted as if all keys were that long.
+    // Keys that do not fit a block are kept apart, and are counted as if all keys were that long.
     let keyed = |bytes: u32| flow(&format!("key_bytes_max = {bytes}\nkeys_max = 1024\n{TIMED}"));
     assert_eq!(keyed(4096).state_bytes() - keyed(48).state_bytes(), 1024 * (4096 + 36));
     let mut flow = keyed(48);
@@ -96,7 +96,7 @@ fn keys_and_filters_count_as_state() {
 }
 
 #[test]
-fn what_finds_no_room_is_not_passed_as_it_came() {
+fn a_replacement_without_room_is_not_passed_unchanged() {
     let toml = r##"
 topics = ["#"]
 message_bytes_max = "8MiB"
@@ -112,7 +112,7 @@ step = [
     assert_eq!(outcome.verdicts, ["111", "drop", "222"]);
     assert_eq!((outcome.emissions[0].0, &*outcome.emissions[0].1), (1, "dead/test/b"));
     assert_eq!(flow.stats().bad[Reason::NoRoom as usize], 1);
-    // A notice that finds none is not sent, and is counted; the batch behind it goes on.
+    // A notice that finds none is not sent, and is counted; the batch behind it continues.
     let toml = toml.replace("\"replace\",", "\"notify\", topic = \"out\",");
     let mut flow = super::flow(&toml);
     let outcome = run(&mut flow, at(0), &[("a", &large), ("b", b"1")]);

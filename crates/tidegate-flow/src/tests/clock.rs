@@ -1,4 +1,4 @@
-//! What time does without messages.
+//! The effects of time without messages.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn at(millis: i64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// What time alone publishes.
+/// The messages that time alone publishes.
 fn ticked(flow: &mut Flow, now: Instant) -> Vec<(String, String)> {
     let mut output = Output::new();
     flow.tick(now, u32::MAX, &mut output);
@@ -67,14 +67,14 @@ fn a_window_by_a_field_ends_once_its_key_was_silent_for_as_long() {
     run(&mut flow, at(10_000_000), &[("a", b"5000,d,1"), ("a", b"5001,d,3")]);
     assert!(ticked(&mut flow, at(10_009_000)).is_empty());
     assert_eq!(ticked(&mut flow, at(10_011_000)), [("out".to_owned(), "2 2 ".to_owned())]);
-    // What comes for it now is late, and what comes behind it is not.
+    // A message for it now is late, and one for the next is not.
     run(&mut flow, at(10_011_000), &[("a", b"5002,d,1"), ("a", b"5010,d,7")]);
     assert_eq!(flow.stats().late, 1);
     assert_eq!(ticked(&mut flow, at(10_022_000))[0].1, "7 4 ");
 }
 
 #[test]
-fn what_hangs_on_a_message_is_not_made_up() {
+fn values_of_a_message_are_not_made_up_by_time() {
     // The topic of a notice has a level that the key does not say.
     let toml =
         format!("key = {{ field = \"id\" }}\n{}", WINDOWED.replace("TOPIC", "out/{level:0}"));

@@ -13,7 +13,7 @@ fn error_of(toml: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn problems_are_named() {
     flow(SOUND);
     for (from, to, expected) in [
         ("[\"a/#\"]", "[]", "flow \"test\": topics is empty; name at least one filter"),
@@ -34,7 +34,7 @@ fn what_is_wrong_is_named() {
         (
             "\"csv\"",
             "\"csv\", delimiter = \"é\"",
-            "flow \"test\", parse: delimiter 'é' is no ASCII",
+            "flow \"test\", parse: delimiter 'é' is not an ASCII",
         ),
         ("\"csv\"", "\"fixed\"", "flow \"test\", parse: field \"x\" needs at"),
         (
@@ -75,7 +75,7 @@ fn what_is_wrong_is_named() {
         (
             "\"kalman\", field = \"x\"",
             "\"min\", field = \"x\", window = { sliding = \"soon\" }",
-            "flow \"test\", step 1 (min): \"soon\" is no extent",
+            "flow \"test\", step 1 (min): \"soon\" is not an extent",
         ),
         (
             "\"kalman\", field = \"x\"",
@@ -194,7 +194,7 @@ fn a_flow_knows_its_topics() {
 }
 
 #[test]
-fn what_filters_keep_is_what_goes_on() {
+fn only_messages_that_filters_keep_continue() {
     let toml = SOUND.replace(
         "{ kernel = \"kalman\", field = \"x\" }",
         "{ kernel = \"range-filter\", field = \"x\", max = 5 }, { kernel = \"replace\", fields = [\"x\"], format = \"csv\" }",

@@ -1,4 +1,4 @@
-//! What holds for any messages.
+//! Properties that hold for any messages.
 
 use proptest::prelude::*;
 

@@ -46,7 +46,7 @@ step = [{ kernel = "kalman", field = "x" }, { kernel = "count" }]
 }
 
 #[test]
-fn what_was_cleared_for_a_snapshot_without_keys_is_not_found_again() {
+fn keys_cleared_for_a_snapshot_without_keys_are_not_found_again() {
     let empty = flow(COUNTING).snapshot();
     let mut flow = flow(COUNTING);
     let mut output = Output::new();
@@ -170,7 +170,7 @@ fn a_changed_flow_keeps_the_state_that_still_fits() {
         }
     );
     assert_eq!(published(&mut after, &["9"]), ["4 9"]);
-    // With another key nothing of its keys fits; what the filter learned is the flow's own.
+    // With another key nothing of its keys fits; the contents of the filter are the flow's own.
     let mut other = flow(&COUNTING.replace("keys_max = 2000", "key = \"none\""));
     let restored = other.restore(&snapshot).unwrap();
     assert_eq!((restored.keys, restored.keys_left_out, restored.began_anew.len()), (0, 1, 3));
@@ -180,7 +180,7 @@ fn a_changed_flow_keeps_the_state_that_still_fits() {
 }
 
 #[test]
-fn what_a_set_gained_stays_beside_what_was_learned() {
+fn additions_to_a_set_stay_with_learned_entries() {
     let toml = r##"
 topics = ["#"]
 parse = { format = "csv", fields = ["id:text"] }
@@ -215,7 +215,7 @@ step = [
         let taken = new - more.stats().unlearned;
         assert!((1..=14).contains(&taken), "seed {seed}: {taken}");
     }
-    // Of another shape, or under another seed, it begins anew with its set.
+    // Of another shape, or under another seed, it starts over with its set.
     let snapshot = {
         let mut before = flow_of(toml, 7, "a\nb");
         published(&mut before, &learned);

@@ -1,4 +1,4 @@
-//! What flows do with messages that are not as they should be.
+//! How flows handle malformed messages.
 
 use super::*;
 use crate::{BadPolicy, Reason};
@@ -13,7 +13,7 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "s"] }]
 const NO_FORMAT: &str = "-: the payload is not in the flow's format";
 const EXTENSION: &str = "-: the pack is of a SenML version above 10, or a label of it that is not known ends with _; send it as of RFC 8428";
 const NO_INTEGER: &str =
-    "x: the field is no whole number of at most 2^53; larger ones can be read as text";
+    "x: the field is not a whole number of at most 2^53; larger ones can be read as text";
 
 fn with_format(format: &str) -> String {
     CSV.replace("format = \"csv\"", format)
@@ -25,8 +25,8 @@ fn odd_numbers_are_read_or_named() {
         ("1.10", r#"{"x":1.1,"s":null}"#),
         ("007", r#"{"x":7,"s":null}"#),
         ("1e309", "x: the field is too large for a 64-bit float"),
-        ("NaN", "x: the field is no decimal number"),
-        ("0x10", "x: the field is no decimal number"),
+        ("NaN", "x: the field is not a decimal number"),
+        ("0x10", "x: the field is not a decimal number"),
         (
             "1234567890123456789012345678901234567890",
             r#"{"x":1234567890123456800000000000000000000000,"s":null}"#,
@@ -87,7 +87,7 @@ fn an_integer_is_exact_in_each_format_or_refused() {
         is_in("format = \"senml-json\"", format!(r#"[{{"n":"x","v":{number}}}]"#).as_bytes());
         is_in("format = \"cbor\"", &cbor_integer(number));
     }
-    // What is added to a base is rounded before its sum is.
+    // A number added to a base is rounded before its sum is.
     for (pack, expected) in [
         (r#"[{"bv":-5,"n":"x","v":9007199254740991}]"#, r#"{"x":9007199254740986,"s":null}"#),
         (r#"[{"bv":-5,"n":"x","v":9007199254740993}]"#, NO_INTEGER),
@@ -197,7 +197,7 @@ fn names_in_quotes_are_read_as_values_in_quotes_are() {
         ("s,\"power, W\ng,7", format),
         ("s,\"power, W\"x\ng,7", format),
         ("s,\"power, W\"", format),
-        // What went wrong before is not taken for a line of names.
+        // An earlier error is not taken for a line of names.
         ("s,\"power, W\"\nh,8", r#"{"x":8,"s":"h"}"#),
     ] {
         assert_eq!(published(&mut named, &[payload]), [expected], "{payload:?}");
@@ -218,7 +218,7 @@ fn members_are_missing_added_renamed_and_reordered() {
         (r#"{"x":1,"x":2}"#, r#"{"x":2,"s":null}"#), // the last counts
         (r#"{"\u0078":3,"s":"\ud83d\ude00\n"}"#, "{\"x\":3,\"s\":\"\u{1f600}\\u000a\"}"),
         (r#"{"x":true}"#, r#"{"x":1,"s":null}"#),
-        (r#"{"x":[1]}"#, "x: the field is no decimal number"),
+        (r#"{"x":[1]}"#, "x: the field is not a decimal number"),
         (r#"{"y":1}"#, "x: the field is missing"),
         (r#"{"x":1"#, "-: the payload is not in the flow's format"),
         (r#"{"x":1}}"#, "-: the payload is not in the flow's format"),
@@ -245,9 +245,9 @@ fn damaged_cbor_is_refused_and_costs_what_it_is_long() {
             b"\xa1\x61x\x1b\xff\xff\xff\xff\xff\xff\xff\xff",
             r#"{"x":18446744073709552000,"s":null}"#,
         ),
-        (b"\xa1\x61x\xf9\x7e\x00", "x: the field is no decimal number"), // NaN
+        (b"\xa1\x61x\xf9\x7e\x00", "x: the field is not a decimal number"), // NaN
         (b"\xa1\x61x\xf9\x7c\x00", "x: the field is too large for a 64-bit float"),
-        (b"\xa2\x61x\x01\x61s\x42\xff\xff", "s: the field is no UTF-8 text"),
+        (b"\xa2\x61x\x01\x61s\x42\xff\xff", "s: the field is not UTF-8 text"),
         (b"\xbb\xff\xff\xff\xff\xff\xff\xff\xff", format), // says that it is long
         (b"\xa1\x61x\x9b\xff\xff\xff\xff\xff\xff\xff\xff", format),
         (b"\xa1\x61x", format),
@@ -316,9 +316,9 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "t", "on"] }]
         (r#"{"e":[{"n":"dev:x","v":1}],"e":[]}"#, NO_FORMAT),
         ("[]", r#"{"x":null,"t":null,"on":null}"#),
         (r#"[{"n":"dev:x","v":1e999}]"#, "x: the field is too large for a 64-bit float"),
-        (r#"[{"n":"dev:x","v":[1]}]"#, "x: the field is no decimal number"),
+        (r#"[{"n":"dev:x","v":[1]}]"#, "x: the field is not a decimal number"),
         (r#"[{"n":5,"v":1}]"#, "-: the payload is not in the flow's format"),
-        (r#"[{"bt":"soon"}]"#, "t: the field is no time"),
+        (r#"[{"bt":"soon"}]"#, "t: the field is not a time"),
     ] {
         let now = Instant::from_nanos((1 << 30) * 1_000_000_000);
         let outcome = run(&mut flow(toml), now, &[("a", payload.as_bytes())]);
@@ -367,7 +367,7 @@ step = [{ kernel = "notify", topic = "out", fields = ["x"] }]
         (b"\xa3\x00\x61x\x02\x01\x20\x0a", one),
         // A decimal fraction: 10 tenths.
         (b"\xa2\x00\x61x\x02\xc4\x82\x20\x0a", one),
-        (b"\xa2\x00\x61x\x02\x81\x01", "x: the field is no decimal number"),
+        (b"\xa2\x00\x61x\x02\x81\x01", "x: the field is not a decimal number"),
         (b"\xa3\x00\x61x\x02\x01\x20\x0b", EXTENSION),
         (b"\xa3\x00\x61x\x02\x01\x20\x00", NO_FORMAT),
         (b"\xa3\x00\x61x\x02\x01\x63new\x05", one),
@@ -391,9 +391,9 @@ step = [{ kernel = "notify", topic = "out", fields = ["x", "id"] }]
         (&b" 98.60\x01\x02"[..], r#"{"x":98.6,"id":258}"#),
         (b"98.6  \x00\x07rest", r#"{"x":98.6,"id":7}"#),
         (b"-1e-05\x00\x07", r#"{"x":-0.00001,"id":7}"#),
-        (b"  NaN \x00\x07", "x: the field is no decimal number"),
+        (b"  NaN \x00\x07", "x: the field is not a decimal number"),
         (b"      \x00\x07", "x: the field is missing"),
-        (b"98.60\x00\x00\x07", "x: the field is no decimal number"),
+        (b"98.60\x00\x00\x07", "x: the field is not a decimal number"),
         (b" 98.60\x01", "id: the field is missing"),
         (b"", "x: the field is missing"),
     ] {
@@ -421,7 +421,7 @@ fn each_policy_does_as_it_says() {
         &[("dev/1", b"1"), ("dev/1", b"x"), ("dev/2", b"y"), ("dev/1", b"3")];
     let out = |from: usize, payload: &str| (from, "out".to_owned(), payload.to_owned());
     let dead = |from: usize, topic: &str| {
-        (from, topic.to_owned(), "x: the field is no decimal number".to_owned())
+        (from, topic.to_owned(), "x: the field is not a decimal number".to_owned())
     };
     for (policy, emissions, bad, mended) in [
         (BadPolicy::Skip, vec![out(0, "1"), out(3, "3")], 2, 0),
@@ -435,7 +435,7 @@ fn each_policy_does_as_it_says() {
         (BadPolicy::LastGood, vec![out(0, "1"), out(1, "1"), out(3, "3")], 1, 1),
     ] {
         for (forward, verdicts) in [
-            // A dead letter goes on as one alone.
+            // A dead letter continues as one alone.
             (
                 "all",
                 if policy == BadPolicy::DeadLetter {

@@ -12,7 +12,7 @@ use crate::{
     number,
 };
 
-/// What a linear model is to predict, and from what.
+/// The prediction that a linear model is trained for, and its inputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinearTraining {
     /// The column that is predicted.

@@ -21,7 +21,7 @@ fn an_exact_line_is_found() {
 }
 
 #[test]
-fn what_settles_nothing_is_named() {
+fn examples_without_information_are_named() {
     let singular = |column: &str| TrainError::Singular { column: column.to_owned() };
     for (csv, features, expected) in [
         // The second is twice the first and 3.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Examples, TrainError};
 use crate::model::{Model, Node, TreeModel};
 
-/// What a tree is to predict, and from what.
+/// The prediction that a tree is trained for, and its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeTraining {
     /// The column that is predicted: a class, as text.

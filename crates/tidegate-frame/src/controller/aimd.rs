@@ -9,7 +9,7 @@ use super::{Choice, Controller, Infeasible, Observation, Situation, most_accurat
 pub struct AimdConfig {
     /// Bytes the size grows by with each frame that arrived in time. Default 10,000.
     pub increase_bytes: f64,
-    /// What the size is multiplied by when one came late or was lost, 0 to 1. Default 0.5.
+    /// The factor for the size when one came late or was lost, 0 to 1. Default 0.5.
     pub decrease: f64,
 }
 

@@ -1,11 +1,12 @@
 //! The default controller: a byte budget for each frame.
 //!
 //! The time a frame has is its latency bound, less what has passed since capture, less what encoding, the
-//! way and delivery will take. What the measured capacity carries in that time, less what is already on
-//! the way, is the frame's budget; it gets the most accurate rung that fits and keeps the accuracy bound.
-//! A second limit is the camera's part of the link, kept on average over a few frames: a burst sees the
-//! whole link, five cameras do not. Where nobody gives shares, frames that are lost again and again, though
-//! the capacity seemed to carry them, say that others use the link too, and lower that limit.
+//! way and delivery will take. The bytes that the measured capacity carries in that time, less those
+//! already on the way, are the frame's budget; it gets the most accurate rung that fits and keeps the
+//! accuracy bound. A second limit is the camera's part of the link, kept on average over a few frames: a
+//! burst sees the whole link, five cameras do not. Without shares from a coordinator, frames that are lost
+//! again and again, though the capacity seemed to carry them, show that others use the link too, and lower
+//! that limit.
 //!
 //! The aim is three quarters of the bound, and less while the capacity fluctuates, so that the 95th
 //! percentile and not the median keeps it. The aim is a margin and no bound: where it leaves nothing that is accurate
@@ -47,7 +48,7 @@ const CREDIT_FRAMES: f64 = 4.0;
 const LOSS_WEIGHT: f64 = 1.0 / 16.0;
 /// Smoothed part of lost frames above which the limit is lowered: one loss alone stays below it.
 const LOSS_MAX: f64 = 0.08;
-/// What the limit is multiplied by then.
+/// The factor for the limit then.
 const LIMIT_DOWN: f64 = 0.7;
 /// Part by which it grows with a frame in time, and frames in time after which that part has doubled.
 const LIMIT_UP: f64 = 0.004;
@@ -88,8 +89,8 @@ impl Budget {
 
     /// Bytes a frame may have on average.
     ///
-    /// What was learned from losses never forbids frames of `floor` bytes: that the bounds cannot be kept
-    /// is for the capacity and the share to say.
+    /// The limit learned from losses never forbids frames of `floor` bytes: only the capacity and the
+    /// share decide that the bounds cannot be kept.
     fn sustained(&mut self, s: &Situation<'_>, rate: f64, floor: f64) -> f64 {
         let largest = s.rungs.iter().map(|rung| rung.bytes).fold(0.0, f64::max);
         let limit = self.limit_bytes.filter(|limit| *limit < largest);

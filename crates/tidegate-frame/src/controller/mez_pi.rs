@@ -157,7 +157,7 @@ impl MezPi {
     /// Ends the sampling interval if it is over, and acts on its mean latency.
     fn sample(&mut self, now: Instant, target: Duration) {
         if self.target.replace(target) != Some(target) {
-            // Another bound has another nominal size; what was learned about the old one is void.
+            // Another bound has another nominal size; the correction learned for the old one is void.
             (self.integral_ms_seconds, self.correction_bytes) = (0.0, 0.0);
             (self.latency_sum_ms, self.latencies) = (0.0, 0);
             self.interval_began = Some(now);

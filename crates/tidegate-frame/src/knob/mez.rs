@@ -13,11 +13,11 @@ use tidegate_message::FrameSize;
 pub struct MezKnobs {
     /// R: the size of the frame.
     pub resolution: Resolution,
-    /// C: what the three channels of the sent frame hold.
+    /// C: the colour space of the sent frame's channels.
     pub color: ColorSpace,
     /// K: the box filter.
     pub blur: Blur,
-    /// D: what is kept of what does not move.
+    /// D: the parts that are kept of a still background.
     pub artifact: ArtifactRemoval,
     /// F: how different a frame must be to be sent.
     pub difference: Difference,
@@ -65,8 +65,8 @@ numbered! {
 }
 
 numbered! {
-    /// What the channels hold. Converted frames are sent as they are, three channels in place of B, G and R, as
-    /// the paper's pipeline hands them to its detector.
+    /// The colour space of the channels. Converted frames are sent as they are, three channels in place of B, G
+    /// and R, as the paper's pipeline hands them to its detector.
     ColorSpace from 1 {
         /// C1: unchanged.
         Bgr,
@@ -98,8 +98,8 @@ numbered! {
 }
 
 numbered! {
-    /// What is kept of what does not move. Motion is what differs from a slowly following background in the
-    /// 1/8 image, in steps of 8 source pixels.
+    /// The parts that are kept of a still background. Motion is what differs from a slowly following
+    /// background in the 1/8 image, in steps of 8 source pixels.
     ArtifactRemoval from 1 {
         /// D1: everything.
         Off,

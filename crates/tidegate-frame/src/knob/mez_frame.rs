@@ -1,5 +1,5 @@
 //! Carries out the knobs of profile `mez` on a frame: artifact removal, resolution, colour space, blur, in that
-//! order, then JPEG at quality 95, which is what OpenCV writes unless told otherwise.
+//! order, then JPEG at quality 95, OpenCV's default.
 //!
 //! Colour spaces that keep luma apart (BGR, gray) stay in planes; the others become packed pixels.
 
@@ -158,13 +158,13 @@ impl Frame<'_> {
             std::mem::swap(packed, other_packed);
         }
         codec.encode_bgr(packed, QUALITY, self.out)?;
-        // What is written as colours are hue, lightness and the like.
+        // The planes written as colours are hue, lightness and the like.
         codec.carry(self.jpeg, Colours::Gone, self.out);
         Ok(Done { read, seen, changed: None })
     }
 }
 
-/// What is to be done, and at which scale it is decoded.
+/// The operations to carry out, and the scale to decode at.
 struct Step<'a> {
     knobs: &'a MezKnobs,
     size: FrameSize,

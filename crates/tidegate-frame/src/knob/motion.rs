@@ -1,6 +1,6 @@
-//! What changed and what moves, judged on the 1/8 image: the mean of every 8x8 block of luma.
+//! Change and motion, judged on the 1/8 image: the mean of every 8x8 block of luma.
 //!
-//! The 1/8 image comes out of entropy decoding, so it costs nothing beside any other knob, and it is the same
+//! The 1/8 image comes out of entropy decoding, so with any other knob it is free, and it is the same
 //! whatever the setting: a frame can be compared with one that was sent at another scale.
 
 use tidegate_jpeg::Orientation;
@@ -39,7 +39,7 @@ impl Eighth {
     }
 }
 
-/// What one transfer has seen and sent: the reference of its differencing and its background.
+/// The frames that one transfer has seen and sent: the reference of its differencing and its background.
 ///
 /// A camera with several transfers keeps one of these for each and shares the
 /// [`Transcoder`](super::Transcoder).
@@ -49,7 +49,7 @@ pub struct TransferState {
     reference: Option<Eighth>,
     pending: Pending,
     pending_image: Eighth,
-    /// A spare so that `reference` can come and go without allocating.
+    /// A second buffer, so that `reference` can come and go without allocating.
     spare: Eighth,
     background: Eighth,
     /// The frame that moved the background last.
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_background_moves_and_its_neighbours_with_it() {
+    fn blocks_that_differ_from_the_background_move_and_their_neighbours_too() {
         let (mut state, mut mask) = (TransferState::new(), Mask::default());
         let mut image = eighth(12, 8, 100);
         state.moving(&image, (2, 2), (6, 4), &mut mask);

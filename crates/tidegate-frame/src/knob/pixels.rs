@@ -73,7 +73,7 @@ pub(super) fn box_blur<const C: usize>(
     let (above, below) = (down / 2, down - 1 - down / 2);
     let row = |y: isize| &from.data[mirror(y, from.height) * from.stride..][..from.width * C];
     let reciprocal = ((1 << 16) + (across * down) as u32 / 2) / (across * down) as u32;
-    // Sums of columns, with the mirrored columns beside them so that the running sum needs no branches.
+    // Sums of columns, with the mirrored columns on both sides so that the running sum needs no branches.
     let padded = (before + from.width + after) * C;
     scratch.row.clear();
     scratch.row.resize(padded, 0);
@@ -187,7 +187,7 @@ fn lightness(y: f32, root: f32) -> f32 {
     if y > 0.008_856 { 116.0 * root - 16.0 } else { 903.3 * y }
 }
 
-/// What would cost a power per pixel.
+/// Values that would cost a power per pixel.
 struct Tables {
     linear: [f32; 256],
     root: Vec<f32>,

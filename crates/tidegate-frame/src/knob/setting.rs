@@ -1,4 +1,4 @@
-//! A knob setting: what is done to one frame before it is sent.
+//! A knob setting: the operations on one frame before it is sent.
 //!
 //! Written `original`, `q50 dz`, `1/2 q75`, `5/8 q50 gray`, `q50 roi3`, `1/2 q75 diff2%` or `mez 1623`;
 //! [`Display`](fmt::Display) and [`FromStr`] round-trip.
@@ -47,7 +47,7 @@ pub struct JpegKnobs {
     pub difference_permille: Option<u16>,
 }
 
-/// Width and height of the sent frame against the source's, in eighths: what a JPEG decoder scales to
+/// Width and height of the sent frame against the source's, in eighths: the scales of a JPEG decoder
 /// without decoding every pixel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scale {
@@ -384,7 +384,7 @@ pub enum KnobError {
     Empty,
     /// A word that is no knob.
     #[error(
-        "{word:?} is no knob; there are original, 5/8, 1/2, 3/8, 1/4, q1 to q95, gray, dz, roi1 to roi7, diff0.5%, and mez with an id"
+        "{word:?} is not a knob; there are original, 5/8, 1/2, 3/8, 1/4, q1 to q95, gray, dz, roi1 to roi7, diff0.5%, and mez with an id"
     )]
     Word {
         /// The word.
@@ -396,25 +396,25 @@ pub enum KnobError {
         /// The second word.
         word: String,
     },
-    /// `original` beside a knob that changes the frame.
+    /// `original` together with a knob that changes the frame.
     #[error("original goes with diff only; leave it out to use other knobs")]
     Original,
     /// Quality out of range.
     #[error("quality {quality} is outside 1 to 95; use original for more")]
     Quality {
-        /// What was asked for.
+        /// The value given.
         quality: u8,
     },
     /// Background diagonals out of range.
     #[error("roi{diagonals} is outside roi1 to roi7")]
     Roi {
-        /// What was asked for.
+        /// The value given.
         diagonals: u8,
     },
     /// Differencing threshold out of range.
     #[error("a difference of {permille} thousandths is above 100 %")]
     Difference {
-        /// What was asked for.
+        /// The value given.
         permille: u16,
     },
     /// A knob of coefficients on a scaled frame.
@@ -427,7 +427,7 @@ pub enum KnobError {
     #[error("dz rounds requantised coefficients; name a quality with it")]
     DeadZone,
     /// No combination of that id.
-    #[error("{id} is no combination of the mez knobs; ids run from 500 to 2499 with D1 to D3")]
+    #[error("{id} is not a combination of the mez knobs; ids run from 500 to 2499 with D1 to D3")]
     Mez {
         /// The id.
         id: u16,
@@ -464,13 +464,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn impossible_values_are_refused_by_name() {
         for (text, message) in [
             ("", "a knob setting is empty"),
             ("q0", "quality 0 is outside"),
             ("q96", "quality 96 is outside"),
-            ("q+5", "\"q+5\" is no knob"),
-            ("q300", "\"q300\" is no knob"),
+            ("q+5", "\"q+5\" is not a knob"),
+            ("q300", "\"q300\" is not a knob"),
             ("roi0", "roi0 is outside"),
             ("roi8", "roi8 is outside"),
             ("1/2 q50 roi3", "roi needs the full scale"),
@@ -479,12 +479,12 @@ mod tests {
             ("q50 q60", "\"q60\" sets a knob that is already set"),
             ("original q50", "original goes with diff only"),
             ("diff101%", "above 100 %"),
-            ("diff1.25%", "is no knob"),
-            ("3/4 q50", "\"3/4\" is no knob"),
-            ("mez 499", "499 is no combination"),
-            ("mez 515", "515 is no combination"),
-            ("mez 500 q5", "\"q5\" is no knob"),
-            ("mez", "is no knob"),
+            ("diff1.25%", "is not a knob"),
+            ("3/4 q50", "\"3/4\" is not a knob"),
+            ("mez 499", "499 is not a combination"),
+            ("mez 515", "515 is not a combination"),
+            ("mez 500 q5", "\"q5\" is not a knob"),
+            ("mez", "is not a knob"),
         ] {
             let error = text.parse::<KnobSetting>().unwrap_err().to_string();
             assert!(error.contains(message), "{text:?} gave {error:?}");

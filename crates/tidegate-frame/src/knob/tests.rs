@@ -193,7 +193,7 @@ fn a_frame_that_would_grow_is_passed_on() {
 }
 
 #[test]
-fn what_moves_keeps_its_pixels_and_the_rest_becomes_coarse() {
+fn moving_parts_keep_their_pixels_and_the_rest_becomes_coarse() {
     let size = (640, 360);
     let at = |left| frame(size, (2, 2), (1, 1), Some(left));
     let mut transcoder = Transcoder::default();
@@ -281,7 +281,7 @@ fn the_mez_knobs_do_what_they_say() {
             let block = (y..y + 16).flat_map(|y| data[y * stride + x..][..16].to_vec());
             block.map(u32::from).sum::<u32>() / 256
         };
-        assert!(mean(900, 40) < 24, "{id}: what stands still is black, not {}", mean(900, 40));
+        assert!(mean(900, 40) < 24, "{id}: still parts are black, not {}", mean(900, 40));
         if !hollow && id < 1200 {
             assert!(mean(520, 270) > 200, "{id}: the box is kept, not {}", mean(520, 270));
         }
@@ -339,7 +339,7 @@ fn a_damaged_frame_is_sent_as_far_as_it_can_be_read_and_counted() {
             assert_eq!(transcoder.damaged(), damaged, "{text}");
             if text != "original diff1%" {
                 apply(&mut transcoder, &out, text);
-                assert_eq!(transcoder.damaged(), damaged, "what was made is whole: {text}");
+                assert_eq!(transcoder.damaged(), damaged, "the result is whole: {text}");
             }
         }
     }
@@ -395,7 +395,8 @@ fn every_setting_is_seen_as_the_original_is() {
                     holds(&out, &[b'J', b'F', b'I', b'F', 0, 1, 1, 0, 0, 4, 0, 3]),
                     "{context}"
                 );
-                // What is not needed to see the picture stays behind, unless these are the bytes of the original.
+                // Metadata that is not needed to see the picture stays behind, unless these are the bytes of the
+                // original.
                 assert!(out == jpeg || !holds(&out, b"at home"), "{context}");
             }
         }

@@ -11,10 +11,10 @@ use super::{
 
 /// Applies knob settings to the frames of one camera; keeps its buffers from frame to frame.
 ///
-/// One transcoder serves all transfers of a camera. What a reader heeds to show the picture (how it is turned, its colour
-/// profile, the shape of its pixels) goes along with every setting, and counts in its bytes; other metadata (places, comments,
-/// thumbnails) is carried by the original only.
-/// After a few frames of one size, applying a setting allocates nothing on the Rust side.
+/// One transcoder serves all transfers of a camera. Metadata that a reader heeds to show the picture (how it is turned, its
+/// colour profile, the shape of its pixels) goes along with every setting, and counts in its bytes; other metadata (places,
+/// comments, thumbnails) is carried by the original only. After a few frames of one size, applying a setting allocates nothing
+/// on the Rust side.
 #[derive(Default)]
 pub struct Transcoder {
     limits: FrameLimits,
@@ -32,7 +32,7 @@ pub(super) struct Buffers {
     pub(super) mez: MezBuffers,
 }
 
-/// What came of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Applied {
     /// The output holds a JPEG image.
@@ -140,7 +140,7 @@ pub(super) struct Frame<'a> {
     pub(super) out: &'a mut Vec<u8>,
 }
 
-/// What a setting did.
+/// The effects of a setting.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) read: Read,
@@ -254,7 +254,7 @@ impl Frame<'_> {
         Ok(Done { read, seen: look, changed: None })
     }
 
-    /// What becomes of the colours if they are dropped or not. A picture that was gray before keeps all that it has.
+    /// The colours of the result, dropped or not. A picture that was gray before keeps all that it has.
     pub(super) fn colours(&self, dropped: bool) -> Colours {
         if dropped && self.header.components > 1 { Colours::Gone } else { Colours::Kept }
     }

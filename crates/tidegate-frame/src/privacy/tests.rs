@@ -131,7 +131,7 @@ fn filled_wins_over_blurred_in_any_order() {
 }
 
 #[test]
-fn what_is_no_region_is_refused_with_the_way_out() {
+fn invalid_regions_are_refused_with_the_way_out() {
     for text in
         ["", "0,0,1", "0,0,1,1,1", "0.5,0,0.5,1", "0,0,1.1,1", "-0.1,0,1,1", "NaN,0,1,1", "a,b,c,d"]
     {
@@ -223,7 +223,7 @@ fn regions_are_of_the_picture_as_it_is_seen() {
                 if (left..right).contains(&at_x) && (top..bottom).contains(&at_y) {
                     assert_eq!(new, FILL_GRAY, "{value}: {at_x}, {at_y} is in the region");
                 }
-                // What a unit that the region touches overhangs by.
+                // The overhang of a unit that the region touches.
                 let near = (left - 16..right + 16).contains(&at_x)
                     && (top - 16..bottom + 16).contains(&at_y);
                 assert!(near || old == new, "{value}: {at_x}, {at_y} is not in the region");

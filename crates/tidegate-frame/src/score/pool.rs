@@ -30,7 +30,7 @@ impl Pool {
         self.frames.push(FrameCounts { original: against(original), adapted: against(adapted) });
     }
 
-    /// Adds a frame without known boxes: what was found on the original stands in for the truth.
+    /// Adds a frame without known boxes: detections on the original stand in for the truth.
     pub fn push_stand_in(&mut self, original: &[Detection], adapted: &[Detection]) {
         self.push(original, original, adapted);
     }
@@ -40,7 +40,7 @@ impl Pool {
         self.frames.len()
     }
 
-    /// What the frames add up to. `seed` chooses the resamplings of the interval.
+    /// The result over all frames. `seed` chooses the resamplings of the interval.
     pub fn report(&self, seed: u64) -> Report {
         let original: Counts = self.frames.iter().map(|f| f.original).sum();
         let adapted: Counts = self.frames.iter().map(|f| f.adapted).sum();
@@ -89,7 +89,7 @@ impl Pool {
     }
 }
 
-/// What a pool of frames adds up to.
+/// The result over a pool of frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// How many frames were compared.
@@ -127,7 +127,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// What can be said about an accuracy bound.
+/// A conclusion about an accuracy bound.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Verdict {
     /// The bound is kept.
@@ -141,7 +141,7 @@ pub enum Verdict {
     Missed {
         /// The normalized F1.
         normalized: f64,
-        /// What was asked for.
+        /// The bound that was asked for.
         bound: f64,
     },
     /// There is too little to see for a verdict.

@@ -150,17 +150,17 @@ pub enum ImportError {
         field: &'static str,
     },
     /// A field that is no number of zero or more.
-    #[error("line {line}: {field} is no number of zero or more: {text:?}")]
+    #[error("line {line}: {field} is not a number of zero or more: {text:?}")]
     Number {
         /// The line, counted from 1.
         line: usize,
         /// The field.
         field: &'static str,
-        /// What stands there.
+        /// The text found.
         text: String,
     },
     /// An id that is no knob combination.
-    #[error("line {line}: the id is no combination of knobs")]
+    #[error("line {line}: the id is not a combination of knobs")]
     Setting {
         /// The line, counted from 1.
         line: usize,
@@ -172,6 +172,6 @@ pub enum ImportError {
     #[error("row 500, the unmodified frame, is missing")]
     Original,
     /// The numbers make no table.
-    #[error("the rows make no table")]
+    #[error("the rows do not form a table")]
     Table(#[from] TableError),
 }

@@ -62,7 +62,7 @@ fn a_malformed_line_is_named_with_what_is_wrong() {
             "t:1: table version 2 is not known, this program reads version 1",
         ),
         (replaced("jpeg", "png"), "t:2: unknown profile \"png\"; choose one of: jpeg mez"),
-        (replaced("1920x1080", "big"), "t:3: source is no size such as 1920x1080: \"big\""),
+        (replaced("1920x1080", "big"), "t:3: source is not a size such as 1920x1080: \"big\""),
         (
             replaced("measured", "felt"),
             "t:7: unknown origin \"felt\"; choose one of: measured published assumed",
@@ -225,10 +225,13 @@ fn the_builtin_tables_are_the_published_ones() {
 #[test]
 fn a_broken_published_table_is_refused_by_line_and_field() {
     for (csv, expected) in [
-        ("500,1,1,1,1,99\n\n501,x,1,1,1,99", "line 3: bytes is no number of zero or more: \"x\""),
+        (
+            "500,1,1,1,1,99\n\n501,x,1,1,1,99",
+            "line 3: bytes is not a number of zero or more: \"x\"",
+        ),
         ("500,1,1,1", "line 1: recall is missing"),
         ("501,10,1,1,1,99", "row 500, the unmodified frame, is missing"),
-        ("999999,10,1,1,1,99", "line 1: the id is no combination of knobs"),
+        ("999999,10,1,1,1,99", "line 1: the id is not a combination of knobs"),
     ] {
         assert_eq!(Table::from_mez_csv("s", csv).unwrap_err().to_string(), expected);
     }

@@ -31,7 +31,7 @@ const VERSION: &str = "1";
 const WORDS: &str = "profile source detector detector-input scene origin original-bytes noise-floor \
                      control note row";
 
-/// What has been read so far.
+/// The lines read so far.
 #[derive(Default)]
 struct Header<'a> {
     profile: Option<tidegate_message::AdaptationProfile>,

@@ -1,4 +1,4 @@
-//! What a transfer is told and what it answers.
+//! The inputs of a transfer and its commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tidegate_message::{Demand, DropReason, FrameSize, Instant};
 use super::Report;
 use crate::knob::KnobSetting;
 
-/// What happened.
+/// Events that a transfer is given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A frame was appended to the camera's log.
@@ -71,7 +71,7 @@ pub enum Input {
         /// Whether that was all.
         complete: bool,
     },
-    /// What the link knows of its path.
+    /// The link's measurements of its path.
     Path {
         /// Smoothed round trip.
         rtt: Duration,
@@ -89,20 +89,20 @@ pub enum Input {
     },
     /// The subscription was changed.
     Demand(Demand),
-    /// The link broke: what was on the way is lost.
+    /// The link broke: frames on the way are lost.
     LinkDown,
     /// The link is back.
     LinkUp,
 }
 
-/// What is to be done.
+/// Commands of a transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Change a frame; answer with `Encoded`, `Unchanged` or `EncodeFailed`.
     Encode {
         /// The frame.
         frame: Instant,
-        /// What to do to it.
+        /// The knob setting.
         setting: KnobSetting,
         /// Bytes that would fit; a result above may be sent back for another try.
         bytes_max: u32,
@@ -113,7 +113,7 @@ pub enum Command {
         frame: Instant,
         /// When its bytes stop being worth sending; [`Instant::MAX`] for never.
         deadline: Instant,
-        /// What travels with it.
+        /// The header to send with it.
         header: SendHeader,
     },
     /// Tell the receiver that nothing changed in this frame.
@@ -138,12 +138,12 @@ pub enum Command {
     Report(Report),
 }
 
-/// What travels with a frame.
+/// The header that travels with a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SendHeader {
     /// Row of the table.
     pub row: u32,
-    /// What was done to the frame.
+    /// The knob setting of the frame.
     pub setting: KnobSetting,
     /// Size of the encoded frame.
     pub bytes: u32,

@@ -13,7 +13,7 @@ pub(super) struct EncodeTime {
 }
 
 impl EncodeTime {
-    /// What is assumed before anything was measured.
+    /// The assumption before anything was measured.
     pub(super) fn new(first: Duration) -> Self {
         Self { mean: first, deviation: Duration::ZERO }
     }
@@ -25,7 +25,7 @@ impl EncodeTime {
         self.mean = (self.mean * 7 + took) / 8;
     }
 
-    /// What an encoding seldom exceeds: one that was slow is an accident, several are the rule.
+    /// A time that an encoding seldom exceeds: one that was slow is an accident, several are the rule.
     pub(super) fn usual_max(self) -> Duration {
         self.mean + self.deviation * 2
     }

@@ -1,7 +1,7 @@
 //! The rungs a transfer can choose from, with sizes predicted from the live stream.
 //!
-//! A table says what part of a frame's bytes a setting leaves, on the footage it was made with. What the
-//! setting leaves of this camera's frames follows from that part, from the size of the very frame, and
+//! A table says what part of a frame's bytes a setting leaves, on the footage it was made with. The size
+//! that it leaves of this camera's frames follows from that part, from the size of the very frame, and
 //! from how far off the prediction was of late, for that rung or, if it was never used, for any.
 
 use tidegate_message::{AdaptationProfile, ControllerKind, Demand, FrameSize};

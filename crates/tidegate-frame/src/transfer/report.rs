@@ -1,4 +1,4 @@
-//! What a transfer tells its subscriber, and the sentences it tells it with.
+//! A transfer's reports to its subscriber, and their sentences.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -26,7 +26,8 @@ pub enum Report {
         /// Why, in one sentence.
         reason: Arc<str>,
     },
-    /// No setting keeps both bounds at the camera's frame rate. Told again when what could be had changes.
+    /// No setting keeps both bounds at the camera's frame rate. Reported again when the bounds that can be kept
+    /// change.
     Infeasible {
         /// Latency that could be kept at the accuracy asked for, as in [`Promise::latency`].
         latency_at_accuracy: Option<Duration>,
@@ -34,7 +35,7 @@ pub enum Report {
         accuracy_at_latency: Option<f64>,
         /// Frames a second at which both could be kept; nothing if it is not the frame rate that is too high.
         frames_per_second: Option<f64>,
-        /// What gives way.
+        /// The bound to give up.
         policy: WhenInfeasible,
         /// The same in one sentence.
         reason: Arc<str>,
@@ -89,7 +90,7 @@ pub(super) struct Reasons {
     demand_changed: bool,
 }
 
-/// What was told of bounds that cannot be kept.
+/// The last report that bounds cannot be kept.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: Instant,
@@ -100,7 +101,8 @@ struct Told {
 
 /// Least time between two corrections.
 const CORRECT_EVERY: Duration = Duration::from_secs(1);
-/// Part by which a latency or a frame rate must be better to be told again. What is worse than was told is told: a promise holds.
+/// Part by which a latency or a frame rate must be better to be reported again. One that is worse than reported is reported: a
+/// promise holds.
 const BETTER: f64 = 0.2;
 /// The same of an accuracy.
 const BETTER_ACCURACY: f64 = 0.01;
@@ -108,7 +110,7 @@ const BETTER_ACCURACY: f64 = 0.01;
 const WORSE: f64 = 0.05;
 
 impl Told {
-    /// Whether what could be had is so much different now that it is to be told again.
+    /// Whether the bounds that can be kept differ so much now that they are to be reported again.
     fn is_corrected(&self, now: Instant, demand: &Demand, promise: &Promise) -> bool {
         let before = &self.promise;
         if self.policy != demand.when_infeasible
@@ -244,7 +246,7 @@ impl Reasons {
         let could = match could.is_empty() {
             false => format!("could be had: {}", could.join(", or ")),
             true if promise.is_measured => "no setting is that accurate, or that fast".to_owned(),
-            true => "what could be had is being measured".to_owned(),
+            true => "the bounds that can be kept are being measured".to_owned(),
         };
         let rate = match promise.frame_rate {
             Some(_) => format!(" at {:.1} frames a second", 1.0 / period.as_secs_f64().max(1e-3)),

@@ -306,7 +306,7 @@ fn an_infeasible_bound_is_told_once_with_what_could_be_had_and_obeyed() {
 /// The latency, accuracy and frame rate that could be had, and the sentence.
 type Told = (Option<Duration>, Option<f64>, Option<f64>, String);
 
-/// All that was told of bounds that cannot be kept, in order.
+/// All reports that bounds cannot be kept, in order.
 fn told(rig: &Rig) -> Vec<Told> {
     let told = |report: &Report| match report {
         Report::Infeasible {
@@ -335,7 +335,7 @@ fn a_bound_that_leaves_no_time_at_all_is_told() {
         let [(None, None, None, first)] = &told(&rig)[..] else {
             panic!("{latency} ms: {:?}", rig.reports)
         };
-        assert!(first.contains("is being measured"), "nothing was measured before: {first}");
+        assert!(first.contains("are being measured"), "nothing was measured before: {first}");
         (0..5).for_each(|_| drop(rig.frame()));
         // 55 KB at 1.5 Mbit/s take 293 ms, which is more than the 200 ms between two frames.
         let all = told(&rig);
@@ -345,7 +345,7 @@ fn a_bound_that_leaves_no_time_at_all_is_told() {
             "{sentence}"
         );
         assert!(sentence.contains("no frame is delivered (keep-latency)"), "{sentence}");
-        assert_eq!(all.len(), 2, "told once, and once corrected: {all:?}");
+        assert_eq!(all.len(), 2, "reported once, and once corrected: {all:?}");
     }
 }
 
@@ -421,7 +421,7 @@ fn what_could_be_had_is_had_by_whoever_asks_for_it() {
                 > rig.reports.iter().rposition(|r| matches!(r, Report::Infeasible { .. }));
             let told = told(&rig).pop().filter(|_| !is_over);
             let Some((by_latency, by_accuracy, frames, sentence)) = told else {
-                assert!(all > 0.9, "{case}: neither kept nor told, {all}: {:?}", rig.reports);
+                assert!(all > 0.9, "{case}: neither kept nor reported, {all}: {:?}", rig.reports);
                 continue;
             };
             assert!(all < 0.95, "{case}: all are kept, although: {sentence}");
@@ -748,8 +748,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: nothing panics, no frame has two fates, no command names a frame
-    /// that was not captured, and at most one frame is being encoded.
+    /// For any inputs in any order: nothing panics, no frame has two fates, no command names a frame that
+    /// was not captured, and at most one frame is being encoded.
     #[test]
     fn every_frame_has_at_most_one_fate(steps in proptest::collection::vec(any_step(), 1..200)) {
         let mut rig = Rig::new(demand(), 20.0);

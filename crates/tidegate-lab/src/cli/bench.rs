@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 /// Arguments of `tidegate-lab bench`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to load.
+    /// The target of the load.
     #[command(subcommand)]
     pub what: BenchCommand,
 }
@@ -122,7 +122,7 @@ fn client_code(error: &ClientError) -> Code {
     }
 }
 
-/// What a broker's refusal is to a caller.
+/// The code of a broker's refusal for the caller.
 fn reason_code(reason: ReasonCode) -> Code {
     match reason {
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,

@@ -23,7 +23,7 @@ pub struct DemoArgs {
     /// How many cameras
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub cameras: u16,
-    /// Who decides the knobs: budget, mez-pi, aimd or fixed
+    /// The controller of the knobs: budget, mez-pi, aimd or fixed
     #[arg(long, default_value_t)]
     pub controller: ControllerKind,
     /// Longest time from capture to the application
@@ -113,5 +113,5 @@ pub(super) async fn sensors(
     if run.met() {
         return Ok(());
     }
-    Err(ApiError::new(Code::BOUND_INFEASIBLE, "what came out is not what went in"))
+    Err(ApiError::new(Code::BOUND_INFEASIBLE, "the output differs from the input"))
 }

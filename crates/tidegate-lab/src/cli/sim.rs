@@ -14,7 +14,7 @@ use tidegate_sim::{
 /// Arguments of `tidegate-lab sim`.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
-    /// What to simulate.
+    /// The simulation to run.
     #[command(subcommand)]
     pub what: SimCommand,
 }
@@ -93,7 +93,7 @@ fn write(folder: &Path, name: &str, plot: &Plot) -> Result<(), ApiError> {
 
 /// Figure 8, and figure 9 in two: its ten lines are too many for one picture.
 fn pictures(figure8: &Figure, figure9: &Figure) -> [(&'static str, Plot); 3] {
-    // Its value is that of a setting nobody ships; the table has it.
+    // Its value is not that of a default; the table has it.
     let shown = |row: &Row| row.contender != Contender::DeadlineOfD;
     let by_query = |contender: Contender| {
         move |row: &Row| row.contender == contender || !row.contender.is_by_query()

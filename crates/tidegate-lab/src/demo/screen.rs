@@ -1,4 +1,4 @@
-//! What the demo shows while it runs: a table that is redrawn in place, or a line now and then in a log.
+//! The demo's output while it runs: a table that is redrawn in place, or a line now and then in a log.
 
 use std::{
     io::{IsTerminal, Write},

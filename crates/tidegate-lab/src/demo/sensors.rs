@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Nodes are the program `tidegate` with its `node` command in network namespaces, configured by files; devices and the reader are ordinary clients of
-//! MQTT. Flows are those of `examples/flows`, and one message in 97 has a value that they notify of. The verdict: what came out above, at
-//! the reader and in the archive, is what the devices sent, and what flows found at the edge, in order of each topic, byte for byte, and
-//! nothing else, although the link was cut on the way and is narrower than the messages.
+//! MQTT. Flows are those of `examples/flows`, and one message in 97 has a value that they notify of. The verdict: the messages above, at the reader
+//! and in the archive, are those that the devices sent and that flows made at the edge, in order of each topic, byte for byte, and nothing else,
+//! although the link was cut on the way and is narrower than the messages.
 //!
 //! Always true: everything that was started is ended, and every namespace removed, however the run ends.
 
@@ -68,7 +68,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 const CUT_AT: f64 = 0.4;
 const CUT_FOR: f64 = 0.2;
 
-/// What to demonstrate.
+/// The demonstration to run.
 #[derive(Clone, Debug)]
 pub struct SensorDemoOptions {
     /// The program that nodes run.
@@ -81,7 +81,7 @@ pub struct SensorDemoOptions {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Clone, Debug)]
 pub struct SensorRun {
     /// Each with what it found and whether it is right.
@@ -95,14 +95,14 @@ impl SensorRun {
     }
 }
 
-/// What the threads of the demonstration share.
+/// State that the threads of the demonstration share.
 #[derive(Debug, Default)]
 struct Board {
     /// Messages sent, by application.
     sent: [AtomicU64; 4],
     /// Messages received above, by application.
     received: [AtomicU64; 4],
-    /// What flows found: as seen at the edge, and above.
+    /// Notifications of flows: as seen at the edge, and above.
     raised: AtomicU64,
     found: AtomicU64,
     /// Of the uplink's own word.
@@ -116,7 +116,7 @@ struct Board {
 /// Runs the demonstration and says what came of it. Must be called outside a runtime.
 ///
 /// # Errors
-/// Whatever keeps it from running. Without the rights for namespaces it runs on loopback, where the link is neither narrow nor cut.
+/// Why it cannot run. Without the rights for namespaces it runs on loopback, where the link is neither narrow nor cut.
 pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<SensorRun, ApiError> {
     let folder = tempfile::tempdir().map_err(|error| storage("no folder for the demo", error))?;
     let scenario = Scenario::parse(SCENARIO, std::path::Path::new(""))
@@ -246,7 +246,7 @@ fn show(
             let done_at = *done_at.get_or_insert(Instant::now());
             let found_behind = board.found.load(Relaxed) < board.raised.load(Relaxed);
             if behind == 0 && !found_behind || done_at.elapsed() > SETTLE {
-                // What comes twice would come now.
+                // A duplicate would come now.
                 thread::sleep(Duration::from_millis(500));
                 return Ok(());
             }
@@ -284,7 +284,7 @@ fn verdict(sent: &Sent, raised: &Topics, received: &Received) -> Vec<(&'static s
     );
     let met = !raised.is_empty() && same == raised.len() && same == received.found.len();
     checks.push(("flows of the edge", text, met));
-    let text = format!("{} messages that nobody sent", count(&received.others));
+    let text = format!("{} messages that were never sent", count(&received.others));
     checks.push(("nothing else", text, received.others.is_empty()));
     checks
 }

@@ -1,7 +1,7 @@
 //! The demo's scenario in virtual time, where there are no rights to make namespaces.
 //!
 //! The same medium, transfers, controllers and coordinator run; frames are sizes drawn around the clip's, and
-//! encoding follows the table. What cannot be shown this way is the accuracy: no picture is looked at.
+//! encoding follows the table. Accuracy cannot be shown this way: no picture is looked at.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

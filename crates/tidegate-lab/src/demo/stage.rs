@@ -78,7 +78,7 @@ impl Stage {
         self.cameras.iter_mut().map(|(name, child)| (name.clone(), alive(child))).collect()
     }
 
-    /// Ends every node; what they logged as errors is shown.
+    /// Ends every node; errors that they logged are shown.
     pub(super) fn end(self) {
         let logs = self.logs.clone();
         drop(self);

@@ -19,14 +19,14 @@ const READY_MAX: Duration = Duration::from_secs(30);
 /// Most frames of a camera whose bytes are kept for the detector: evenly over the run, however long.
 const KEPT_MAX: usize = 256;
 
-/// What was watched.
+/// The observations.
 pub(super) struct All {
     /// When watching began.
     pub(super) began: Instant,
     pub(super) cameras: Vec<Watched>,
 }
 
-/// What one camera delivered.
+/// The deliveries of one camera.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) samples: Vec<Sample>,
@@ -43,10 +43,10 @@ struct Kept {
     jpeg: Bytes,
 }
 
-/// A delivered frame beside its original.
+/// A delivered frame with its original.
 pub(super) struct Sampled {
     pub(super) pair: Pair,
-    /// What the table promised.
+    /// The accuracy that the table promised.
     pub(super) promised: f64,
     /// The knob setting.
     pub(super) setting: String,
@@ -134,7 +134,7 @@ async fn follow(
     let mut subscription = match client.subscribe(request).await {
         Ok(subscription) => subscription,
         Err(error) => {
-            // Nobody reads any more when the run is over.
+            // There is no reader any more when the run is over.
             let _ = seen.send((index, Seen::Failed(error))).await;
             return;
         }

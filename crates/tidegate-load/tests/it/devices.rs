@@ -265,7 +265,7 @@ fn failures_name_the_broker() {
             ..SensorSpec::default()
         },
     ] {
-        let error = run(&spec, &AtomicBool::new(false), |_| ()).expect_err("nobody is there");
+        let error = run(&spec, &AtomicBool::new(false), |_| ()).expect_err("there is no server");
         let is_it = matches!(&error, SensorError::Client(ClientError::Connect { .. }));
         assert!(is_it && error.to_string().contains(&nobody.to_string()), "{error:?}");
     }

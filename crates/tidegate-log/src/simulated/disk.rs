@@ -12,7 +12,7 @@ use tidegate_sys::region::{Region, RegionError, RegionWriter};
 use super::Dice;
 use crate::disk::{Disk, DiskEntry, DiskFile, DiskMap};
 
-/// What a disk writes whole or tears.
+/// The unit that a disk writes whole or tears.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory. Clones are the same disk.
@@ -75,7 +75,8 @@ impl SimulatedDisk {
         self.world().capacity = bytes;
     }
 
-    /// Whether syncs fail from now on. What one that fails should have written is lost, although it counts as written.
+    /// Whether syncs fail from now on. Data that a failed sync should have written is lost, although it counts as
+    /// written.
     pub fn fail_syncs(&self, fails: bool) {
         self.world().fails_syncs = fails;
     }
@@ -401,7 +402,7 @@ impl DiskFile for SimulatedFile {
     }
 }
 
-/// The map of such a file. What is filled in place reaches the page cache when it is published.
+/// The map of such a file. Data filled in place reaches the page cache when it is published.
 pub struct SimulatedMap {
     file: SimulatedFile,
     writer: RegionWriter,
@@ -480,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_synced_survives_and_the_rest_by_the_dice() {
+    fn synced_data_survives_and_the_rest_by_the_dice() {
         let (mut kept, mut lost, mut torn, mut nameless) = (0, 0, 0, 0);
         for seed in 0..200 {
             let disk = SimulatedDisk::new(seed);

@@ -14,7 +14,7 @@ use crate::{
     LogConfig, LogWriter, NodeKey, NodeKeys, Opened, ReadError, StorageError,
 };
 
-/// What one run has shown.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Entries that were appended.
@@ -41,10 +41,10 @@ pub enum Violation {
     Lost {
         /// Its position.
         position: Position,
-        /// What was promised.
+        /// The promised durability.
         durability: Durability,
     },
-    /// An entry was found that nobody has appended.
+    /// An entry was found that was never appended.
     #[error("the entry at {position} was never appended")]
     Invented {
         /// Its position.
@@ -64,33 +64,33 @@ pub enum Violation {
         /// The least that it may be.
         expected: Position,
     },
-    /// What was sealed is on the disk in clear text.
+    /// Sealed content is on the disk in clear text.
     #[error("the disk has clear text of a sealed log")]
     ClearText,
     /// The log did not open.
     #[error("the log did not open: {reason}")]
     Closed {
-        /// What it said.
+        /// The error.
         reason: String,
     },
     /// A call failed for another reason than a disk without power.
     #[error("a call failed: {reason}")]
     Failed {
-        /// What it said.
+        /// The error.
         reason: String,
     },
 }
 
 type Content = (Instant, Bytes, Bytes);
 
-/// What is known of the log beside what it knows itself.
+/// Facts about the log that the test keeps outside of it.
 #[derive(Default)]
 struct Known {
     /// Everything that was ever appended, by position.
     appended: BTreeMap<Position, Vec<Content>>,
-    /// What the process that ran last has appended.
+    /// The entries that the last process has appended.
     cached: BTreeMap<Position, Content>,
-    /// What was said to be durable.
+    /// The entries reported as durable.
     durable: BTreeMap<Position, Content>,
     /// The oldest position that was kept last.
     first: Position,
@@ -114,7 +114,7 @@ pub fn lose_power_sealed(seed: u64) -> Result<Outcome, Violation> {
     run(seed, true)
 }
 
-/// What entries of a sealed log hold.
+/// The content of entries of a sealed log.
 pub const MARKER: &[u8] = b"this is clear text";
 
 fn run(seed: u64, is_sealed: bool) -> Result<Outcome, Violation> {
@@ -151,7 +151,7 @@ fn run(seed: u64, is_sealed: bool) -> Result<Outcome, Violation> {
                 break;
             }
         }
-        // What was said before the end counts; what the end lets somebody say does not.
+        // Reports before the end count; those that the end itself causes do not.
         process.note_durable(&mut known);
         let is_power_lost = is_cut || dice.once_in(2);
         disk.fail_syncs(false);
@@ -328,7 +328,7 @@ impl Process {
     /// The process is killed: nothing of it runs any more.
     fn end(self, disk: &SimulatedDisk, known: &mut Known, is_power_lost: bool) {
         let was_dark = disk.is_dark();
-        // What its own end would still write does not happen.
+        // Writes by its own end do not happen.
         disk.cut_power_after(0);
         let in_the_dark = self.in_the_dark;
         drop((self.writer, self.log, self.flusher, self.pinned));
@@ -393,7 +393,7 @@ impl Known {
         let missing =
             self.appended.range(self.first..).filter(|(position, _)| !found.contains_key(position));
         self.outcome.lost += missing.count() as u64;
-        // From here on the process that comes goes on with what was found.
+        // From here on the next process continues from the state that was found.
         self.cached = found;
         Ok(())
     }

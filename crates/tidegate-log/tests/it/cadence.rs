@@ -1,4 +1,4 @@
-//! Frames at exact cadences reach every reader exactly once, while the writer goes on.
+//! Frames at exact cadences reach every reader exactly once, while the writer continues.
 
 use std::thread;
 
@@ -77,7 +77,7 @@ fn every_frame_of_an_exact_cadence_is_delivered_exactly_once() {
 #[test]
 fn a_reader_overtaken_again_and_again_gets_or_is_told_each_frame_once() {
     for fps in [5, 15, 30] {
-        // Room for some thirty frames: the writer laps whoever pauses.
+        // Room for some thirty frames: the writer laps a reader that pauses.
         let (mut writer, log) = log_of(8, 1 << 12);
         thread::scope(|scope| {
             for _ in 0..2 {
@@ -87,7 +87,7 @@ fn a_reader_overtaken_again_and_again_gets_or_is_told_each_frame_once() {
                     let mut accounted: Vec<u64> =
                         delivered.into_iter().chain(missed.into_iter().flatten()).collect();
                     accounted.sort_unstable();
-                    // What the wrap dropped before the reader was placed is no miss of the reader's.
+                    // Entries that the wrap dropped before the reader was placed are no miss of the reader's.
                     let first = accounted[0];
                     assert_eq!(accounted, (first..FRAMES).collect::<Vec<_>>(), "{fps} fps");
                 });

@@ -1,4 +1,4 @@
-//! Logs in real folders: what comes back after the process, damaged files, foreign ones, full disks.
+//! Logs in real folders: recovery after the process, damaged files, foreign ones, full disks.
 
 use std::{
     collections::BTreeSet,
@@ -109,7 +109,7 @@ fn segments(path: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_was_appended_outlives_its_process() {
+fn appended_entries_outlive_their_process() {
     let scratch = Scratch::new("outlives");
     for (run, sealed) in [(0, false), (1, true), (2, false)] {
         let mut running = open_folder(&scratch.path("log"));
@@ -302,7 +302,7 @@ fn many_producers_share_a_flush() {
     assert!((1..=160).contains(&flushes), "{flushes} flushes for 320 entries");
     drop(writer);
     flushing.join().unwrap();
-    assert!(commits.wait(Position(1 << 40)).is_err(), "nobody flushes any more");
+    assert!(commits.wait(Position(1 << 40)).is_err(), "there is no flusher any more");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_failed_sync_stays_and_reading_and_page_go_on() {
     assert!(running.writer.flush().is_err());
     assert_eq!(running.commits.wait(lost).unwrap_err().position, lost);
     disk.fail_syncs(false);
-    assert!(running.writer.flush().is_err(), "what was lost is not made good by a later success");
+    assert!(running.writer.flush().is_err(), "a later success does not restore lost entries");
     running.flusher.turn(&|| at(1 << 40));
     assert!(running.commits.wait(lost).is_err());
     let refused = append(&mut running, Durability::Disk).unwrap_err();
@@ -545,7 +545,7 @@ fn a_log_that_was_damaged_goes_on() {
 }
 
 #[test]
-fn what_is_not_of_this_log_is_left_alone_and_named() {
+fn foreign_files_are_left_alone_and_named() {
     let scratch = Scratch::new("foreign");
     let path = scratch.path("log");
     small_log(&path);
@@ -655,7 +655,7 @@ fn a_file_cut_under_a_running_log_costs_its_entries_and_not_the_process() {
 }
 
 #[test]
-fn what_was_offered_and_cannot_be_stored_is_offered_again_or_told_as_missing() {
+fn entries_that_cannot_be_stored_are_offered_again_or_reported_missing() {
     for is_offered_again in [true, false] {
         let scratch = Scratch::new(if is_offered_again { "offer-again" } else { "offer-skip" });
         let path = scratch.path("log");
@@ -687,7 +687,9 @@ fn what_was_offered_and_cannot_be_stored_is_offered_again_or_told_as_missing() {
         assert!(live.next().unwrap().is_none(), "it is not read twice");
         running.append(3, 300);
         if !is_offered_again {
-            let Err(ReadError::Overtaken(missed)) = behind.next() else { panic!("a gap is told") };
+            let Err(ReadError::Overtaken(missed)) = behind.next() else {
+                panic!("a gap is reported")
+            };
             assert_eq!((missed.missed_from, missed.missed_to), (Position(5), Position(6)));
         }
         for reader in [&mut live, &mut behind] {

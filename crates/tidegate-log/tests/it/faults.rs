@@ -39,7 +39,7 @@ fn assert_reads(log: &Log<Faulty>, numbers: std::ops::Range<u64>) {
 #[test]
 fn a_failed_append_leaves_the_log_as_it_was_and_can_be_repeated() {
     // The first segment ends with its 4 index slots, the second with its 256 bytes: entries 0, 4 and 9
-    // start a segment, entry 2 goes beside others.
+    // start a segment, entry 2 joins others.
     for (failing, before) in [
         (Call::Write, 2),
         (Call::Publish, 2),
@@ -70,7 +70,7 @@ fn a_failed_append_leaves_the_log_as_it_was_and_can_be_repeated() {
 
 #[test]
 fn a_position_that_is_given_up_is_told_as_missing_and_shifts_no_other() {
-    // The entry is one beside others, or begins a segment; the segment can be ended at once, or not before the next entry.
+    // The entry joins others, or begins a segment; the segment can be ended at once, or not before the next entry.
     for (before, ending) in [(2, None), (2, Some(Call::Seal)), (4, None), (4, Some(Call::Remove))] {
         let (mut writer, log, faults) = faulty_log();
         for number in 0..before {
@@ -90,7 +90,7 @@ fn a_position_that_is_given_up_is_told_as_missing_and_shifts_no_other() {
         for number in before + 1..before + 7 {
             assert_eq!(append(&mut writer, number).unwrap(), Position(number));
         }
-        let Err(ReadError::Overtaken(missed)) = reader.next() else { panic!("a gap is told") };
+        let Err(ReadError::Overtaken(missed)) = reader.next() else { panic!("a gap is reported") };
         assert_eq!((missed.missed_from.0, missed.missed_to.0), (before, before + 1));
         for number in before + 1..before + 7 {
             let entry = reader.next().unwrap().expect("it is there");
@@ -136,7 +136,7 @@ fn a_failed_read_is_named_and_can_be_repeated() {
     assert!(reader.next().is_err());
     let range: Vec<_> = log.range(..).collect();
     assert_eq!(range.len(), 1, "a range ends with its failure");
-    assert_eq!(append(&mut writer, 2).unwrap(), Position(2), "appending goes on");
+    assert_eq!(append(&mut writer, 2).unwrap(), Position(2), "appending continues");
     faults.clear();
     let unread: Vec<_> =
         std::iter::from_fn(|| reader.next().unwrap()).map(|entry| entry.position.0).collect();

@@ -45,7 +45,7 @@ fn append_until_killed(folder: &Path) {
 }
 
 #[test]
-fn what_a_killed_process_has_appended_is_there() {
+fn entries_appended_by_a_killed_process_are_there() {
     if let Some(folder) = env::var_os(FOLDER) {
         return append_until_killed(Path::new(&folder));
     }
@@ -54,14 +54,18 @@ fn what_a_killed_process_has_appended_is_there() {
     let mut last_said = None;
     for kill in 0..KILLS {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "kill::what_a_killed_process_has_appended_is_there", "--nocapture"])
+            .args([
+                "--exact",
+                "kill::entries_appended_by_a_killed_process_are_there",
+                "--nocapture",
+            ])
             .env(FOLDER, &folder)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let numbers = lines.map_while(Result::ok).filter_map(|line| line.parse::<u64>().ok());
-        // How far it gets depends on the kill; what it says after that still counts.
+        // How far it gets depends on the kill; its output after that still counts.
         for (said, number) in numbers.enumerate() {
             last_said = Some(number);
             if said as u64 == 10 + kill * 37 {

@@ -1,4 +1,4 @@
-//! What the log holds stays under its limit, and what readers pin stays as it is.
+//! The log stays under its limit, and pinned entries stay as they are.
 
 use std::{collections::VecDeque, thread};
 
@@ -17,7 +17,7 @@ fn an_idle_log_holds_nothing() {
     assert!(writer.bytes_held() < 32 << 10, "one page and one index: {}", writer.bytes_held());
 }
 
-/// Frames of 500 KB at 5 fps, and of sizes around it; bodies that nobody fills take no real memory.
+/// Frames of 500 KB at 5 fps, and of sizes around it; bodies that are never filled take no real memory.
 #[test]
 fn the_default_keeps_seven_minutes_at_5_fps() {
     for spread in [0, 50_000, 200_000] {

@@ -24,7 +24,7 @@ enum Step {
     Unpin,
     /// Read on with the reader.
     Read { entries: usize },
-    /// Place the reader anew, at this place among all times, in thousandths.
+    /// Place the reader again, at this place among all times, in thousandths.
     Place { place: u64 },
 }
 
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was appended, by position.
+/// The appended entries, by position.
 struct Appended {
     at: Instant,
     meta_bytes: usize,

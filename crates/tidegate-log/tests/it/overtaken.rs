@@ -1,4 +1,4 @@
-//! A reader that the wrap overtakes is told exactly what it missed.
+//! A reader that the wrap overtakes learns exactly what it missed.
 
 use tidegate_log::{Overtaken, ReadError};
 use tidegate_message::{Code, Instant, Position};
@@ -20,7 +20,7 @@ fn overtaken(result: Result<Option<tidegate_log::Entry>, ReadError>) -> Overtake
 }
 
 #[test]
-fn what_was_missed_adjoins_what_was_read_and_what_is_read_next() {
+fn missed_ranges_adjoin_the_entries_read_before_and_after() {
     let (mut writer, log) = log_of(8, 256);
     append(&mut writer, 0..10);
     let mut reader = log.reader_at(Position(0));
@@ -110,7 +110,7 @@ fn a_reader_of_the_newest_may_skip_what_lies_between() {
     assert!(coming.next().unwrap().is_none());
     append(&mut writer, 5..6);
     assert_eq!(coming.next().unwrap().unwrap().position, Position(5));
-    // Skipping over a gap leaves nothing to be told: the reader chose it.
+    // Skipping over a gap leaves nothing to report: the reader chose it.
     let mut slow = log.reader_at(Position(0));
     append(&mut writer, 6..200);
     assert_eq!(slow.skip_to_newest(), 199);

@@ -1,4 +1,4 @@
-//! Sealed logs: what is on the disk, what comes back, who is told what.
+//! Sealed logs: bytes on the disk, recovery, errors.
 
 use std::{fs, path::Path};
 
@@ -66,7 +66,7 @@ fn append(writer: &mut LogWriter<Sealed>, log: &Log<Sealed>, count: u64) {
     }
 }
 
-/// What is read, and what is not because it is damaged or was tampered with.
+/// Entries that can be read, and those that cannot because they are damaged or were tampered with.
 fn read_all(log: &Log<Sealed>) -> (Vec<u64>, Vec<u64>) {
     let (mut read, mut refused) = (Vec::new(), Vec::new());
     let mut reader = log.reader_at(Position(0));
@@ -189,7 +189,7 @@ fn each_bit_that_is_flipped_costs_its_entry_or_its_segment_and_no_other() {
     );
 }
 
-/// Puts checksums right after a change, as somebody who knows the format does.
+/// Corrects checksums after a change, as an attacker who knows the format does.
 fn mend_record(bytes: &mut [u8], segment: u64, start: usize) {
     let number = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
     let end = start + 56 + number(start + 4) + number(start + 8);

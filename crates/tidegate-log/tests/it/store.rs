@@ -1,4 +1,4 @@
-//! Files with memory to fall back on: a disk that is full, fails or is slow stops nobody who reads along.
+//! Files with memory to fall back on: a disk that is full, fails or is slow stops no live reader.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn a_disk_that_takes_nothing_is_replaced_by_little_memory() {
     let refused = running.append(Durability::Disk, 10).unwrap_err();
     assert_eq!(refused.code(), Code::STORAGE_FULL);
     assert!(running.append(Durability::Page, 10).is_err());
-    assert_eq!(running.log.end(), Position(0), "what was refused was not appended");
+    assert_eq!(running.log.end(), Position(0), "a refused entry was not appended");
     for _ in 0..40 {
         running.append_live(3 << 20);
     }
@@ -136,7 +136,7 @@ fn a_disk_that_takes_nothing_is_replaced_by_little_memory() {
 }
 
 #[test]
-fn what_was_stored_stays_while_memory_stands_in_and_its_gap_is_told() {
+fn stored_entries_stay_while_memory_stands_in_and_the_gap_is_reported() {
     const SEGMENT: u64 = 32 << 20;
     let disk = SimulatedDisk::new(3);
     let mut running = open(&disk, None, size(100, SEGMENT));
@@ -152,7 +152,7 @@ fn what_was_stored_stays_while_memory_stands_in_and_its_gap_is_told() {
     let (read, gaps) = running.read_all(12 << 20);
     // Three segments of memory, with two entries each.
     assert_eq!((read, gaps), (vec![0, 1, 2, 3, 8, 9, 10, 11, 12, 13], vec![(4, 8)]));
-    // Who begins within the gap is told, too.
+    // A reader that begins within the gap learns of it, too.
     let within = running.log.reader_from(at(55));
     assert_eq!(within.missing_at_start(), Some((at(55), at(80))));
     assert_eq!(running.log.reader_from(at(80)).missing_at_start(), None);
@@ -247,7 +247,7 @@ fn what_is_offered_is_read_before_it_is_stored() {
 }
 
 #[test]
-#[should_panic(expected = "what is offered is stored before another")]
+#[should_panic(expected = "an offered entry is stored before another")]
 fn one_at_a_time_is_offered() {
     let mut running = open(&SimulatedDisk::new(6), None, size(100, 64 << 10));
     let body = Bytes::from_static(b"one");

@@ -1,4 +1,4 @@
-//! What several tests build.
+//! Helpers of several tests.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 use tidegate_log::{Log, LogConfig, LogWriter, Memory};
 use tidegate_message::Instant;
 
-/// A log of `segments` segments of `segment_bytes`, beside the room for their index.
+/// A log of `segments` segments of `segment_bytes`, plus room for their index.
 pub(crate) fn log_of(segments: u64, segment_bytes: u64) -> (LogWriter, Log) {
     let config = LogConfig { bytes_max: segments * segment_bytes, segment_bytes };
     Log::create(config, Memory::new()).expect("the sizes fit")
@@ -35,9 +35,9 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(test: &str) -> Self {
-        // Beside the build, because the system's folder for such things may be memory.
+        // Next to the build, because the system's temporary folder may be in memory.
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("log-{test}"));
-        // What a killed run left behind.
+        // Remains of a killed run.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("the build folder can be written to");
         Self(path)

@@ -1,4 +1,4 @@
-//! What a look at the files of a log tells, whatever was done to them.
+//! Reports of a survey of files, after any change to them.
 
 use tidegate_log::{
     Durability, Files, FilesConfig, Log, LogConfig, NodeKey, NodeKeys, Opened, SegmentState,

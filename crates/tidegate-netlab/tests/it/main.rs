@@ -106,7 +106,7 @@ fn a_link_is_cut_and_joined_live() {
     assert!(b.recv(&mut [0; 16]).is_err(), "nothing passes a cut link");
     assert_eq!(control::ask(&socket, "set wan0 factor=1").unwrap(), "ok\n");
     b.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    assert_eq!(b.recv(&mut [0; 16]).unwrap(), 5, "what waited comes when it is joined");
+    assert_eq!(b.recv(&mut [0; 16]).unwrap(), 5, "waiting packets come when it is joined");
     assert!(control::ask(&socket, "stat").unwrap().contains("wan0"));
     assert!(control::ask(&socket, "set wan9 factor=1").is_err());
     drop(lab);

@@ -61,7 +61,7 @@ pub(super) struct Client {
     aliases_out_max: u16,
     receive_maximum: usize,
     is_over: bool,
-    /// What it was sent as retained messages, by topic; for whoever looks at the end.
+    /// The retained messages it was sent, by topic; for the observer at the end.
     pub(super) retained: BTreeMap<String, Vec<u8>>,
 }
 
@@ -213,7 +213,9 @@ impl Client {
 
     fn put(&mut self, packet: &Packet<'_>) {
         if !self.is_leaving {
-            packet.encode(self.plan.version, &mut self.output).expect("what clients say is short");
+            packet
+                .encode(self.plan.version, &mut self.output)
+                .expect("packets of clients are short");
         }
     }
 
@@ -478,7 +480,7 @@ impl Client {
         }
         let properties = &connack.properties;
         self.aliases_out_max = properties.topic_alias_maximum;
-        // Before MQTT 5 it is not told; two is what every broker of these runs takes.
+        // Before MQTT 5 it does not learn it; two is what every broker of these runs takes.
         let maximum = properties.receive_maximum.map_or(2, |count| usize::from(count.get()));
         self.receive_maximum = maximum;
         if connack.session_present {

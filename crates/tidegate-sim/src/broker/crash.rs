@@ -55,7 +55,7 @@ impl Site {
         );
     }
 
-    /// What was written becomes durable in a while.
+    /// Records written become durable in a while.
     pub(super) fn flush_later(&mut self) {
         for shard in 0..self.tapes.len() {
             if let Some(end) = self.tapes[shard].waits().filter(|_| !self.flushing[shard]) {

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Faults.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 //!                └─ the window: in flight and unread ◀── acknowledged after the delay ──┘
 //! ```
 //!
-//! Always true: what arrives is a prefix of what was written; a reader that does not read fills the window, then the
-//! sender's buffer.
+//! Always true: the bytes that arrive are a prefix of those that were written; a reader that does not read fills the
+//! window, then the sender's buffer.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -23,7 +23,7 @@ pub(super) struct Path {
     pub(super) delay: Duration,
     /// Longest piece; each is from one byte to this.
     pub(super) segment_bytes_max: usize,
-    /// What the receiver's kernel holds.
+    /// Bytes that the receiver's kernel holds.
     pub(super) window_bytes: usize,
 }
 
@@ -162,7 +162,7 @@ impl Pipe {
         self.unsent.is_empty() && self.transit.is_empty() && self.unread.is_empty()
     }
 
-    /// What the writer's kernel knows, as `TCP_INFO` gives it.
+    /// The writer's kernel's state, as `TCP_INFO` gives it.
     pub(super) fn state(&self, path: &Path) -> LinkState {
         let queued = Duration::from_nanos(self.in_flight as u64 * 1_000_000_000 / path.rate);
         LinkState {

@@ -1,4 +1,4 @@
-//! What admission does to messages, by their numbers.
+//! The effects of admission on messages, by their numbers.
 
 use bytes::Bytes;
 use tidegate_broker::{Admission, Batch, Draft, Verdict};

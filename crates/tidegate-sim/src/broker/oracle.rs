@@ -1,4 +1,4 @@
-//! What must be true of a broker, from what its clients sent and what it wrote.
+//! Properties that must hold of a broker, from its clients' packets and its own.
 //!
 //! Every message has a number, which its payload carries. The oracle knows of each when it was first sent and when its
 //! publisher knew that it was accepted; of each subscription when it was asked for, granted, asked to end and ended. A message
@@ -20,7 +20,7 @@ use super::plan::{ClientPlan, EMITTED, Plan, QUERIES, SHARED};
 /// Bytes of a payload before what fills it: the number, and whether an operator replaced it.
 pub(super) const HEAD_BYTES: usize = 9;
 
-/// What the operators do with a message.
+/// The operators' treatment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Treatment {
     Pass,
@@ -95,7 +95,7 @@ struct Flight {
 
 #[derive(Debug, Default)]
 struct Subscriber {
-    /// When its session began, and whether it surely goes on.
+    /// When its session began, and whether it surely continues.
     began: u64,
     is_alive: bool,
     is_kept: bool,
@@ -139,7 +139,7 @@ impl Subscriber {
     }
 }
 
-/// What a client was delivered.
+/// A delivery to a client.
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
     pub(super) topic: &'a str,
@@ -308,7 +308,7 @@ impl Oracle {
                     self.subscribers[client].is_alive && self.owed(client, number).is_some();
                 assert!(
                     !is_owed,
-                    "message {number}: nobody subscribes, says the broker; {client} does"
+                    "message {number}: the broker says there is no subscriber; {client} is one"
                 );
             }
         }
@@ -316,7 +316,7 @@ impl Oracle {
 
     pub(super) fn refused(&mut self, number: u64) {
         self.refused += 1;
-        // What an operator made of it was made before.
+        // An operator's output for it was made before.
         self.publications[number as usize].refused += 1;
     }
 
@@ -343,7 +343,7 @@ impl Oracle {
         for (at, group) in SHARED.iter().enumerate() {
             if self.subscribers[client].has_been_in(group) {
                 self.subscribers[client].lapses[at].push(self.step);
-                // What it had goes to another that was there when it ended, whenever that was.
+                // Its messages go to another that was there when it ended, whenever that was.
                 let others = self.subscribers.iter().enumerate();
                 let mut others = others.filter(|(other, _)| *other != client);
                 if !others.any(|(_, other)| other.is_surely_in(group, parted)) {
@@ -367,7 +367,7 @@ impl Oracle {
         subscriber.again.clear();
     }
 
-    /// The broker has been told that its connection is gone.
+    /// The broker knows that its connection is gone.
     pub(super) fn gone(&mut self, client: usize) {
         self.subscribers[client].away.push((self.step, u64::MAX));
     }
@@ -389,7 +389,7 @@ impl Oracle {
             let is_granted = |s: &Subscription| s.granted.is_some() && s.unasked.is_none();
             subscriber.is_promised |=
                 subscriber.is_alive && subscriber.subscriptions.iter().any(is_granted);
-            // What was on its way between shards goes to those who subscribe now (MQTT-3.10.4-2 allows it).
+            // Messages on their way between shards go to those who subscribe now (MQTT-3.10.4-2 allows it).
             for unasked in subscriber.subscriptions.iter_mut().filter(|s| s.unasked.is_some()) {
                 unasked.granted = None;
             }
@@ -423,7 +423,7 @@ impl Oracle {
         };
         let reused = again.iter().skip(skipped).position(|flight| flight.id == id);
         let passed: Vec<Flight> = again.drain(..skipped).filter(|flight| !same(flight)).collect();
-        // An identifier that is given anew is free: what had it was answered to its end.
+        // An identifier that is used again is free: its former message was answered to its end.
         for passed in passed.into_iter().chain(reused.and_then(|at| again.remove(at))) {
             assert!(
                 passed.is_answered,
@@ -525,18 +525,22 @@ impl Oracle {
             return;
         }
         let is_done = self.done.zip(publication.first).is_some_and(|(done, first)| first < done);
-        assert!(!is_done || qos == QoS::AtMostOnce, "{about}: everybody had acknowledged it");
+        assert!(
+            !is_done || qos == QoS::AtMostOnce,
+            "{about}: every subscriber had acknowledged it"
+        );
         let live = subscriber.live.entry(number).or_default();
         let is_first = *live == 0;
         *live += u32::from(!dup || is_first);
         // Where a message is refused, what operators made of it is not: it comes again with the message.
         let is_exact = publication.qos == QoS::ExactlyOnce && publication.is_own;
         let most = if is_exact { 1 } else { publication.sends };
-        // What was not accepted when the power went may have been handed out with less than QoS 2, and is published again.
+        // A message that was not accepted when the power went may have been handed out with less than QoS 2, and is
+        // published again.
         let lost = if qos < QoS::ExactlyOnce { self.power_losses } else { 0 };
         let repeated = if self.may_repeat { self.crashes } else { 0 };
-        // What a member of a shared subscription did not acknowledge goes to another, and may come back from there, once for each
-        // that has left it since.
+        // A message that a member of a shared subscription did not acknowledge goes to another, and may come back from there,
+        // once for each that has left it since.
         let again = if qos == QoS::AtLeastOnce { handed_on } else { 0 };
         let is_handed_on = handed_on > 0;
         let most = most + lost + again + repeated;
@@ -615,7 +619,7 @@ impl Oracle {
 
     // ---- judgement
 
-    /// Nobody is owed anything that was published up to now.
+    /// No client is owed anything that was published up to now.
     pub(super) fn all_is_done(&mut self) {
         self.done = Some(self.step);
     }
@@ -632,7 +636,7 @@ impl Oracle {
         self.subscribers[client].subscriptions.iter().any(|s| {
             s.ended.is_none_or(|ended| ended > first)
                 && (publication.qos.min(s.options.maximum_qos) == qos)
-                // What an earlier session of its published and retained is not its own to the broker.
+                // Messages that an earlier session of its published and retained are not its own to the broker.
                 && (matches(&s.options, publication, client)
                     || first < self.subscribers[client].began
                         && matches(&s.options, publication, usize::MAX))
@@ -668,7 +672,8 @@ impl Oracle {
         subscriber.live.contains_key(&number) || subscriber.copies.contains_key(&number)
     }
 
-    /// All is quiet and everybody is there: what is owed has come or its loss was counted. `dropped` is what each session
+    /// All is quiet and every client is there: messages owed have come or their loss was counted. `dropped` is what each
+    /// session
     /// counted, `everywhere` what the node did; `is_calm` if no connection ended.
     /// `session_ended` of them went with sessions that ended.
     pub(super) fn judge(
@@ -680,7 +685,7 @@ impl Oracle {
         is_calm: bool,
     ) {
         assert!(refused >= self.refused, "{} refusals, {refused} counted", self.refused);
-        // Of wills and of what operators make, nobody is told that they are refused.
+        // Of wills and of what operators make, no one is told that they are refused.
         let untold = refused - self.refused;
         let mut lost = 0;
         for (client, (subscriber, dropped)) in self.subscribers.iter().zip(dropped).enumerate() {
@@ -723,7 +728,7 @@ impl Oracle {
         self.judge_groups(dropped, session_ended);
     }
 
-    /// What a group was owed came to a member of it, whichever of them ended.
+    /// Messages owed to a group came to a member of it, whichever of them ended.
     fn judge_groups(&self, dropped: &[u64], session_ended: u64) {
         for (at, group) in SHARED.iter().enumerate() {
             let is_member = |client: &usize| {
@@ -739,7 +744,8 @@ impl Oracle {
             let is_missing = |number: &u64| {
                 let Publication { first, done, qos, .. } = self.publications[*number as usize];
                 let goes_on = qos == QoS::AtLeastOnce && self.crashes == 0;
-                // Whoever takes it may take it with QoS 0, and lose it, unless it is away when it is sent and none hands it on.
+                // The member that takes it may take it with QoS 0, and lose it, unless it is away when it is sent and none
+                // hands it on.
                 let is_left_later =
                     |s: &Subscription| s.options.filter == *group && s.ended > first;
                 let all = self.subscribers.iter().flat_map(|of| &of.subscriptions);
@@ -764,7 +770,7 @@ impl Oracle {
             };
             let missing: Vec<u64> =
                 (0..self.publications.len() as u64).filter(is_missing).collect();
-            // Who may drop messages takes the counts along when it ends.
+            // A session that may drop messages takes the counts along when it ends.
             let drops = |seen: &u64| {
                 let may_lose = self.subscribers.iter().filter(|member| member.may_lose);
                 may_lose.flat_map(|member| &member.lapses[at]).any(|lapse| lapse > seen)
@@ -813,7 +819,7 @@ impl Oracle {
     }
 }
 
-/// Nobody says that a message of QoS 0 was taken: it may be at any time.
+/// There is no answer to a message of QoS 0: it may be at any time.
 fn unanswered(qos: QoS) -> Option<u64> {
     (qos == QoS::AtMostOnce).then_some(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a seed stands for: the node, its clients, their ways to it.
+//! The plan of a seed: the node, its clients, their paths to it.
 
 use std::{num::NonZeroU16, time::Duration};
 
@@ -18,8 +18,8 @@ pub(super) const EMITTED: &str = "e/0";
 /// The topic of latency queries.
 pub(super) const QUERIES: &str = "latency";
 
-/// Filters that a client may have. No two shared ones of one client, nor a plain one beside them that matches the same:
-/// those who get a message twice because they asked twice could not be told from others.
+/// Filters that a client may have. No two shared ones of one client, nor a plain one that matches the same: those who
+/// get a message twice because they asked twice could not be distinguished from others.
 const FILTERS: [&str; 9] = ["t/#", "t/+", "t/0", "t/1", "r/#", "r/0", "e/#", "x/#", QUERIES];
 pub(super) const SHARED: [&str; 2] = ["$share/g/w/#", "$share/h/w/+"];
 
@@ -45,7 +45,7 @@ pub(super) struct Plan {
     pub(super) clients: Vec<ClientPlan>,
 }
 
-/// What a node keeps its promises through.
+/// The events that a node keeps its promises through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
     /// The end of its process.
@@ -130,7 +130,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The same, where what finds no room waits on disk, for everybody.
+    /// The same, where what finds no room waits on disk, for everyone.
     pub(super) fn spilling(mut self) -> Self {
         for client in &mut self.clients {
             client.session.overflow = Overflow::Spill;
@@ -235,8 +235,8 @@ fn client(number: usize, budget: usize, random: &mut SmallRng) -> ClientPlan {
         _ => LASTING,
     };
     let qos_max = if expiry > 0 && expiry < LASTING { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
-    // Who is not read from acknowledges nothing: two that publish to each other and block each other wait for ever. Who is
-    // disconnected because of what it published itself publishes it again, and is again.
+    // A client that is not read from acknowledges nothing: two that publish to each other and block each other wait
+    // forever. A client that is disconnected because of its own message publishes it again, and is again.
     let ends = |overflow| matches!(overflow, Overflow::BlockPublisher | Overflow::Disconnect);
     let ends = ends(session.overflow) || ends(session.overflow_qos0);
     // Before MQTT 5 a refusal ends the connection, and the message comes again with the next: whose own messages fill the

@@ -1,4 +1,4 @@
-//! What a shell does for its brokers: reads, writes, opens and closes.
+//! The shell of the simulated brokers: reads, writes, opens and closes.
 
 use std::{io::IoSlice, num::NonZeroU16, sync::Arc};
 
@@ -86,7 +86,7 @@ impl Site {
             Version::V5 => connect.properties.session_expiry.unwrap_or(0) > 0,
             Version::V3 | Version::V4 => !connect.clean_start,
         };
-        // Whose session is taken over may have a will.
+        // A session that is taken over may have a will.
         let is_former = |former: &usize| self.links[*former].client == client;
         let former = (0..at).rev().filter(is_former).find(|former| self.is_open(*former));
         let will = former.and_then(|former| self.publishes_will(former));
@@ -298,7 +298,7 @@ impl Site {
         }
     }
 
-    /// Ends a connection at once; what was written still leaves.
+    /// Ends a connection at once; bytes written still leave.
     pub(super) fn drop_link(&mut self, at: usize) {
         let stage = std::mem::replace(&mut self.links[at].stage, Stage::Closed);
         if let Stage::Open(shard, key) = stage {
@@ -325,7 +325,7 @@ impl Site {
         let said = std::mem::take(&mut link.said_goodbye);
         let will = link.will.take()?;
         let client = link.client;
-        // What ended the connection may have been the goodbye, or what was wrong before it came.
+        // The connection may have ended by the goodbye, or by an error before it came.
         let is_sure = link.up.is_over(self.now)
             && link.up.is_empty()
             && !link.is_cut

@@ -1,4 +1,4 @@
-//! The node, its connections and its clock: what a shell does, in virtual time.
+//! The node, its connections and its clock: a shell in virtual time.
 
 use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ const STUCK_AFTER: u32 = 100_000;
 /// Times that nothing is owed anywhere, before the end.
 const QUIET_LOOKS: u32 = 2;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Of everything that happened.
@@ -51,19 +51,19 @@ pub struct Outcome {
     pub faults: u64,
     /// Records that journals had no room for.
     pub unwritten: u64,
-    /// What the broker counted.
+    /// The broker's counts.
     pub statistics: Statistics,
 }
 
 /// Lets the site of a seed run to its end, in which the node may be killed and lose its power if it `crashes`.
 ///
 /// # Panics
-/// If something is not as it must be; what happened last and how to see it again is printed.
+/// If something is not as it must be; the last events and how to see them again are printed.
 pub fn run(seed: u64, crashes: bool) -> Outcome {
     play(seed, Plan::of(seed, crashes))
 }
 
-/// The same where all that finds no room in memory waits on disk; nobody loses anything then but for want of the node's memory.
+/// The same where all that finds no room in memory waits on disk; nothing is lost then but for want of the node's memory.
 ///
 /// # Panics
 /// As [`run`].
@@ -108,9 +108,9 @@ pub(super) enum Event {
     Hear(usize),
     Fault,
     Linger(usize),
-    /// What that shard wrote is durable up to there.
+    /// That shard's records are durable up to there.
     Flushed(usize, usize),
-    /// What the disk gave that shard.
+    /// The disk's answer to that shard.
     Fetched(usize, Wanted, Vec<Result<Bytes, SpillError>>),
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     /// Bytes that the broker has not taken.
     pub(super) input: Vec<u8>,
-    /// What the broker wrote that is no whole packet yet.
+    /// Output of the broker that is no whole packet yet.
     pub(super) written: Vec<u8>,
     pub(super) aliases: BTreeMap<u16, String>,
     pub(super) version: Version,
@@ -177,10 +177,10 @@ pub(super) struct Site {
     pub(super) crashes: u64,
     /// Records that journals of former processes had no room for.
     pub(super) unwritten: u64,
-    /// What former processes counted, and by client, the messages they dropped.
+    /// Counts of former processes, and by client, the messages they dropped.
     pub(super) counted: Statistics,
     pub(super) dropped: Vec<u64>,
-    /// What the last restart brought back, whether or not there is room.
+    /// Bytes that the last restart brought back, whether or not there is room.
     pub(super) restored_bytes: u64,
     pub(super) peers_at: Vec<Instant>,
     pub(super) clients: Vec<Client>,
@@ -303,7 +303,7 @@ impl Site {
         true
     }
 
-    /// What was asked of the disk comes later.
+    /// Answers of the disk come later.
     fn ask_disk(&mut self) {
         while let Some((shard, wanted, answers)) = self.disk.as_ref().and_then(|disk| disk.answer())
         {
@@ -312,7 +312,8 @@ impl Site {
         }
     }
 
-    /// What may be held beyond the budget: a place for each message that was put on disk, and one message for each client.
+    /// Bytes that may be held beyond the budget: a place for each message that was put on disk, and one message for each
+    /// client.
     fn beyond(&self) -> u64 {
         let Some(disk) = &self.disk else { return 0 };
         let largest = self.clients.iter().map(|client| client.plan.payload_bytes_max as u64).max();
@@ -405,7 +406,7 @@ impl Site {
         self.settle(observer + 1);
     }
 
-    /// The node is killed once more: what clients have acknowledged does not come again.
+    /// The node is killed once more: acknowledged messages do not come again.
     fn begin_again(&mut self) {
         if self.plan.keeps.is_none() {
             return;
@@ -474,7 +475,7 @@ impl Site {
         self.oracle.judge(&dropped, everywhere, session_ended, refused, self.ends == 0);
         assert!(self.oracle.written <= statistics.sent, "more was written than is counted as sent");
         if self.lossy_ends == 0 {
-            assert_eq!(self.oracle.written, statistics.sent, "what was sent");
+            assert_eq!(self.oracle.written, statistics.sent, "messages sent");
         }
         let observer = self.clients.last().expect("the observer is there");
         for topic in ["r/0", "r/1"] {
@@ -489,7 +490,7 @@ impl Site {
     }
 
     pub(super) fn statistics(&self) -> Statistics {
-        // Each shard tells of itself alone; what they share is told at intervals.
+        // Each shard reports on itself alone; shared counts are reported at intervals.
         let mut sum = Statistics { sessions: 0, connections: 0, ..self.counted };
         for shard in &self.shards {
             let one = shard.statistics();
@@ -541,17 +542,21 @@ impl Site {
         let end = self.now + 2 * self.plan.config.session_expiry_max;
         while self.happen(end) && self.statistics().sessions > 0 {}
         let statistics = self.statistics();
-        assert_eq!((statistics.sessions, statistics.connections), (0, 0), "what does not end");
+        assert_eq!(
+            (statistics.sessions, statistics.connections),
+            (0, 0),
+            "sessions and connections that do not end"
+        );
         assert_eq!(self.shared.subscriptions(), 0, "subscriptions without a session");
         if self.plan.config.sys_interval.is_zero() {
             while self.happen(end) {}
             assert!(self.shards.iter().all(|shard| shard.poll_timeout().is_none()), "timers");
             let held = (self.shared.retained_count(), self.shared.budget().used());
-            assert_eq!(held, (0, 0), "retained messages, and bytes that nobody gives back");
+            assert_eq!(held, (0, 0), "retained messages, and bytes that were not given back");
         } else {
             // `$SYS` is retained, and short.
             let most = 1_000 * self.shared.retained_count() as u64;
-            assert!(self.shared.budget().used() <= most, "bytes that nobody gives back");
+            assert!(self.shared.budget().used() <= most, "bytes that were not given back");
         }
         outcome
     }
@@ -597,7 +602,7 @@ impl Site {
                 self.clients[client].is_leaving = true;
             }
             Fault::TakeOver { learns } => {
-                // What it wrote still arrives; its end comes late.
+                // Its output still arrives; its end comes late.
                 if self.clients[client].is_leaving {
                     return;
                 }
@@ -634,7 +639,7 @@ impl Site {
         let link = self.clients[client].link;
         self.clients[client].abandon();
         if let Some(link) = link {
-            // Nobody reads it: what comes is thrown away.
+            // It is not read: input is thrown away.
             self.links[link].down.unread.clear();
             self.schedule(link);
         }
@@ -720,7 +725,7 @@ impl Site {
     }
 }
 
-/// Who looks at the end what is retained.
+/// The observer of retained messages at the end.
 fn observer() -> ClientPlan {
     ClientPlan {
         version: Version::V5,

@@ -1,7 +1,7 @@
 //! A journal as a disk keeps it.
 //!
-//! Modelled is what the log promises and proves by itself: what was appended survives the process; what was said to be durable
-//! survives the power; of the rest some records do, and some do not.
+//! The model has the promises that the log proves by itself: appended records survive the process; durable ones survive the
+//! power; of the rest some do, and some do not.
 
 use std::{
     io::ErrorKind,
@@ -59,13 +59,13 @@ impl Tape {
         self.state().failures
     }
 
-    /// What waits to become durable ends there, if something does.
+    /// The end of the records that wait to become durable, if there are any.
     pub fn waits(&self) -> Option<usize> {
         let state = self.state();
         (state.durable < state.records.len()).then_some(state.records.len())
     }
 
-    /// What was appended before `end`, by number, is durable.
+    /// Records appended before `end`, by number, are durable.
     pub fn flushed(&self, end: usize) {
         let mut state = self.state();
         state.durable = state.durable.max(end);
@@ -83,14 +83,14 @@ impl Tape {
         state.count();
     }
 
-    /// What it has.
+    /// Its content.
     ///
     /// # Panics
     /// If what was written cannot be read.
     pub fn replay(&self) -> Replay {
         let mut replay = Replay::default();
         for record in self.state().records.iter().flatten() {
-            replay.read(record).expect("what was written can be read");
+            replay.read(record).expect("a written record can be read");
         }
         replay
     }

@@ -1,4 +1,4 @@
-//! What happened in a run: a hash of all of it, and the last of it for people.
+//! The events of a run: a hash of all of them, and the last of them for people.
 //!
 //! Always true: nothing in it depends on a name or a hash that differs between two runs of a seed.
 

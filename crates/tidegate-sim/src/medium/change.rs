@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use super::unit::{FromText, Probability, Rate, UnitError};
 
-/// New values for a running medium; what is `None` stays as it is.
+/// New values for a running medium; `None` leaves one as it is.
 ///
 /// In text form `MEDIUM key=value …` with the keys `rate`, `delay`, `loss`, `error`, `factor` and
 /// `port`, for example `wifi0 port=cam5 factor=0.1`.

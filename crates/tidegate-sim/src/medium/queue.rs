@@ -1,4 +1,4 @@
-//! What both kinds of media queue and count.
+//! The queues and counters that both kinds of media share.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -6,7 +6,7 @@ use tidegate_message::Instant;
 
 use super::PacketRef;
 
-/// What happened in one direction so far.
+/// Counts in one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets that entered, dropped ones included.

@@ -1,4 +1,4 @@
-//! What a scenario says: media, their ports, and how they change in time.
+//! The content of a scenario: media, their ports, and how they change in time.
 //!
 //! Always true: a [`Scenario`] that came from [`Scenario::parse`] has at least one medium, every
 //! medium at least two ports of distinct nodes, every value in its range, and every name that it
@@ -120,7 +120,7 @@ pub enum Kind {
     Wifi(WifiConfig),
 }
 
-/// What only a WAN has.
+/// Settings of a WAN alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WanConfig {
     /// Loss at entry, for ports that set none. Default 0.
@@ -131,7 +131,7 @@ pub struct WanConfig {
     pub jitter: Duration,
 }
 
-/// What only Wi-Fi has.
+/// Settings of Wi-Fi alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WifiConfig {
     /// Probability that one MPDU is not received. Default 0.
@@ -178,7 +178,7 @@ pub struct PortConfig {
 pub struct Step {
     /// When, since the scenario started.
     pub at: Duration,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 

@@ -7,7 +7,7 @@ use tidegate_message::quantity::{self, ByteCount};
 
 /// A quantity that is written as a number and a unit.
 pub trait FromText: Sized {
-    /// What a text of this kind looks like, for errors.
+    /// The form of such a text, for errors.
     const EXPECTED: &'static str;
 
     /// The quantity in text form, `None` if the text is no such quantity.
@@ -29,7 +29,7 @@ pub trait FromText: Sized {
 pub struct UnitError {
     /// The text.
     pub text: String,
-    /// What would have been right.
+    /// The expected form.
     pub expected: &'static str,
 }
 

@@ -160,7 +160,7 @@ struct Queued<T> {
     jitter: f64,
 }
 
-/// What sends the packet at the front.
+/// The service of the packet at the front.
 #[derive(Debug)]
 enum Server {
     /// A line of that rate; `since` is when `left_bits` was true.
@@ -244,8 +244,8 @@ impl<T> Direction<T> {
             Server::Trace { next, factor, .. } => {
                 *next += 1;
                 let mut credit_bits = OPPORTUNITY_BYTES as f64 * 8.0 * *factor;
-                // What one packet leaves of an opportunity serves the next, and a packet that is
-                // longer waits for more; what the queue cannot use is gone.
+                // The rest of an opportunity after one packet serves the next, and a packet that is
+                // longer waits for more; a rest that the queue cannot use is gone.
                 while credit_bits > 0.0 && !self.queue.is_empty() {
                     let used = credit_bits.min(self.left_bits);
                     credit_bits -= used;
@@ -283,7 +283,7 @@ impl<T> Direction<T> {
                     return;
                 }
                 if !self.queue.is_empty() {
-                    // What was sent so far at the old rate is sent.
+                    // Bits sent so far at the old rate are sent.
                     let sent = now.since(*since);
                     self.counters.busy += sent;
                     self.left_bits -= sent.as_secs_f64() * rate.0 as f64;

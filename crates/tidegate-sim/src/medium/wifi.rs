@@ -54,7 +54,7 @@ pub(super) struct Wifi<T> {
     idle_since: Option<Instant>,
 }
 
-/// What contends for the channel: a port's radio, or the access point.
+/// A contender for the channel: a port's radio, or the access point.
 #[derive(Debug)]
 struct Station<T> {
     /// Towards the access point one, from it one for each radio.
@@ -63,7 +63,7 @@ struct Station<T> {
     turn: usize,
     /// Idle slots to count down before sending; 0 also when no backoff is pending.
     slots: u32,
-    /// When the count goes on, if the channel stays idle.
+    /// When the count continues, if the channel stays idle.
     counting_from: Instant,
     window: u32,
     chance: Random,
@@ -332,8 +332,9 @@ impl<T> Wifi<T> {
         self.phase = Phase::Collision { until: at + lost, stations: senders };
     }
 
-    /// What a station sends next: the flow whose turn it is, how many MPDUs from its front (those
-    /// already received count towards the window of the block acknowledgement), their time on air.
+    /// The next transmission of a station: the flow whose turn it is, how many MPDUs from its front
+    /// (those already received count towards the window of the block acknowledgement), their time
+    /// on air.
     fn aggregate(&self, index: usize) -> (usize, usize, Duration) {
         let station = &self.stations[index];
         let count = station.flows.len();

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::{Contender, THRESHOLDS_S};
 
-/// What a figure shows. Prints as a table: a line for each policy and `T_Q`, a column for each `threshold_l`.
+/// A figure. Prints as a table: a line for each policy and `T_Q`, a column for each `threshold_l`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// What is compared.
+    /// The comparison.
     pub title: String,
     /// Its points: by policy, then `T_Q`, then `threshold_l`.
     pub rows: Vec<Row>,
@@ -16,7 +16,7 @@ pub struct Figure {
 /// A point of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Who decides.
+    /// The contender that decides.
     pub contender: Contender,
     /// `threshold_l` in seconds; nothing where it does not matter.
     pub threshold_l_s: Option<f64>,

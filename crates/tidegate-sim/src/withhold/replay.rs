@@ -90,8 +90,8 @@ fn by_kernel(trace: &Trace, policy: &Policy, reading: Reading) -> Vec<f64> {
     latencies
 }
 
-/// What a broker tells a schedule in a second in which nothing large waits: what the kernel knows, and of a small
-/// message that goes at once.
+/// A broker's input to a schedule in a second in which no large message waits: the kernel's state, and that of a
+/// small message that goes at once.
 fn second(schedule: &mut Schedule, trace: &Trace, reading: Reading, rtt_min_s: f64, now: Instant) {
     schedule.looked(now, link(trace, reading, rtt_min_s, now));
     schedule.started(now, Class::Small, SMALL_BYTES);

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// Units in which messages come.
 pub(super) const UNITS: usize = 5000;
-/// Units after those, for messages that are withheld at the end; the last one goes on for ever.
+/// Units after those, for messages that are withheld at the end; the last one is repeated forever.
 const UNITS_AFTER: usize = 500;
 /// RTT of a query of 10 KB without congestion, in seconds.
 const BASE_S: std::ops::Range<f64> = 0.15..0.45;
@@ -44,12 +44,12 @@ impl Trace {
         Self { rtts_s: (0..UNITS + UNITS_AFTER).map(unit).collect() }
     }
 
-    /// The RTT of a query in that unit, in seconds. The last unit goes on for ever.
+    /// The RTT of a query in that unit, in seconds. The last unit is repeated forever.
     pub fn rtt_s(&self, unit: usize) -> f64 {
         self.rtts_s[unit.min(self.rtts_s.len() - 1)]
     }
 
-    /// What 1 MB takes in that unit, in seconds: half the RTT, times ten.
+    /// The time of 1 MB in that unit, in seconds: half the RTT, times ten.
     pub fn latency_s(&self, unit: usize) -> f64 {
         self.rtt_s(unit) / 2.0 * 10.0
     }

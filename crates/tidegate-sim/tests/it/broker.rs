@@ -94,7 +94,7 @@ fn what_was_acknowledged_is_kept_where_journals_have_no_room_for_some_of_it() {
 }
 
 fn judge(outcomes: &[Outcome]) {
-    // What is never reached is not tested.
+    // A case that is never reached is not tested.
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     for (what, count) in [
         ("faults", sum(|o| o.faults)),

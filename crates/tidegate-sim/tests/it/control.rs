@@ -133,7 +133,8 @@ fn an_infeasible_line_is_reported_at_once_and_cleared_when_it_is_over() {
     let mut case = cases::steps(5, 200.0, 3.0, 10.0);
     case.world.cameras[0].demand.when_infeasible = WhenInfeasible::KeepLatency;
     let outcome = case.world.run();
-    // What could be had is told again when it changes; it is raised when it was not before.
+    // The bounds that can be kept are reported again when they change; infeasibility is reported when it was not
+    // before.
     let (mut raised, mut cleared, mut corrected) = (Vec::new(), Vec::new(), 0);
     for (_, at, report) in &outcome.reports {
         match report {

@@ -61,7 +61,7 @@ impl Batch {
         let mut has_waited = false;
         let count = loop {
             // SAFETY: each of the `COUNT` headers points to a name, a control buffer and one slice of a payload buffer that
-            // are as long as it says and are nobody else's until this call returns; there is no timeout.
+            // are as long as it says and are used by nothing else until this call returns; there is no timeout.
             let received = unsafe {
                 libc::recvmmsg(
                     socket.as_raw_fd(),
@@ -93,7 +93,7 @@ impl Batch {
             let control = &self.controls[at * CONTROL_BYTES..][..control_bytes];
             let is_cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             let Some(source) = address(name) else { continue };
-            // What the kernel gave must all be given on: it is nowhere else any more.
+            // All that the kernel gave must be given on: it is nowhere else any more.
             let _ = sink.give(Some(source), payload, segment_bytes(control), is_cut);
         }
         Ok(())

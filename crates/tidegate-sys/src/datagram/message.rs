@@ -1,4 +1,4 @@
-//! What stands around a datagram: its sender, what the kernel says of it, options of its socket.
+//! The parts around a datagram: its sender, the kernel's control messages, options of its socket.
 
 use std::{
     io,
@@ -116,7 +116,7 @@ pub(super) fn set_joins(socket: BorrowedFd<'_>, joins: bool) -> io::Result<()> {
 
 pub(super) fn set_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
     let asked = i32::try_from(bytes).unwrap_or(i32::MAX);
-    // Beyond the limit that the system has for everybody, where this process may.
+    // Beyond the system-wide limit, where this process may.
     if set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, asked).is_err() {
         set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, asked)?;
     }

@@ -1,4 +1,4 @@
-//! What each method receives, over loopback.
+//! Each method receives, over loopback.
 
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
@@ -52,7 +52,7 @@ fn receive(receiver: &mut Receiver, count: usize) -> Vec<(Vec<u8>, bool)> {
 }
 
 #[test]
-fn what_was_sent_comes_whole_and_in_order() {
+fn datagrams_come_whole_and_in_order() {
     for options in all() {
         let Some((mut receiver, sender)) = pair(options) else { continue };
         let sent: Vec<Vec<u8>> =
@@ -79,7 +79,7 @@ fn the_source_is_who_sent_it() {
 }
 
 #[test]
-fn who_sent_it_may_be_asked_later_and_nothing_is_lost() {
+fn senders_may_be_asked_for_later_and_nothing_is_lost() {
     for options in all() {
         let Some((mut receiver, sender)) = pair(options) else { continue };
         sender.send(b"before").unwrap();
@@ -105,7 +105,7 @@ fn who_sent_it_may_be_asked_later_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_too_long_is_cut_and_says_so() {
+fn datagrams_too_long_are_cut_and_say_so() {
     for options in all() {
         let Some((mut receiver, sender)) = pair(options) else { continue };
         for length in [2001, 40_000] {
@@ -118,7 +118,7 @@ fn what_is_too_long_is_cut_and_says_so() {
 }
 
 #[test]
-fn what_the_kernel_joined_is_taken_apart() {
+fn joined_datagrams_are_taken_apart() {
     for options in all() {
         let Some((mut receiver, sender)) = pair(options) else { continue };
         set_segment(sender.as_fd(), 100).unwrap();
@@ -179,7 +179,7 @@ fn while_any_wait_none_is_never_the_answer() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn datagrams_without_room_are_counted() {
     let Some((mut receiver, sender)) = pair(options(Method::Batch, false)) else { return };
     set_receive_buffer(receiver.socket().as_fd(), 4096).unwrap();
     const SENT: usize = 500;
@@ -196,7 +196,7 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
-fn who_wants_no_more_has_the_rest_later() {
+fn a_reader_that_stops_has_the_rest_later() {
     let Some((mut receiver, sender)) = pair(options(Method::Uring, false)) else { return };
     for byte in 0..10 {
         sender.send(&[byte]).unwrap();

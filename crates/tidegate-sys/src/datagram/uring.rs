@@ -19,11 +19,11 @@ use crate::pool::Pool;
 /// Buffers of the ring where each is of one datagram, and where each may hold many that were joined; powers of two.
 const BUFFERS: u16 = 1024;
 const BUFFERS_JOINED: u16 = 256;
-/// What stands in a buffer before name, control message and payload (`struct io_uring_recvmsg_out`).
+/// Bytes in a buffer before name, control message and payload (`struct io_uring_recvmsg_out`).
 const HEADER_BYTES: usize = 16;
 /// So many datagrams at once say that many more come: then it is waited for several, so that waking is paid once for them.
 const MANY: usize = 16;
-/// What is waited for then, and for how long at most; the system's timers may take as long again.
+/// Datagrams to wait for then, and for how long at most; the system's timers may take as long again.
 const TOGETHER: usize = 64;
 const TOGETHER_WAIT: Duration = Duration::from_micros(50);
 /// The group of our buffers; the ring has no other.
@@ -43,7 +43,7 @@ pub(super) struct Uring {
     is_armed: bool,
     /// Whether many came at once the last time.
     are_many: bool,
-    /// What came while the ring was made.
+    /// A completion that came while the ring was made.
     first: Option<cqueue::Entry>,
 }
 
@@ -61,7 +61,8 @@ impl Uring {
         has_heads: bool,
     ) -> io::Result<Self> {
         let count = if joins { BUFFERS_JOINED } else { BUFFERS };
-        // One thread makes requests and takes completions: the kernel then works when it is entered, and interrupts nobody.
+        // One thread makes requests and takes completions: the kernel then works when it is entered, and interrupts no
+        // thread.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -248,7 +249,7 @@ impl Drop for Uring {
             // SAFETY: likewise; and no request is left that the kernel could write for.
             unsafe { ManuallyDrop::drop(&mut self.pool) };
         }
-        // Else the memory stays: better lost than written to when it is somebody else's.
+        // Else the memory stays: a leak is better than a write to memory that has another owner.
     }
 }
 

@@ -12,7 +12,7 @@ impl Scratch {
     fn new(test: &str) -> Self {
         let name = format!("tidegate-folder-{test}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // What a killed run left behind.
+        // Remains of a killed run.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         Self(path)
@@ -32,7 +32,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn what_is_stored_in_a_map_is_in_the_file() {
+fn stores_to_a_map_are_in_the_file() {
     let scratch = Scratch::new("map");
     let (path, folder) = scratch.folder();
     let file = folder.create("a", 10_000).unwrap();
@@ -144,7 +144,7 @@ fn a_file_that_is_cut_under_its_map_reads_as_zeros_and_is_told() {
     writer.publish(12 << 10).unwrap();
     let bytes = writer.region().slice(0..12 << 10).unwrap();
     fs::OpenOptions::new().write(true).open(path.join("a")).unwrap().set_len(4096).unwrap();
-    assert!(!writer.is_damaged(), "nobody has touched it yet");
+    assert!(!writer.is_damaged(), "it is not touched yet");
     assert!(bytes[..4096].iter().all(|&byte| byte == 7));
     assert!(bytes[4096..8192].iter().all(|&byte| byte == 0));
     assert!(writer.is_damaged() && writer.region().is_damaged());

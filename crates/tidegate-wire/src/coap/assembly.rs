@@ -30,12 +30,12 @@ impl Assembly {
         self.method == method && self.path == path
     }
 
-    /// What it takes of memory.
+    /// The memory that it takes.
     pub(super) fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// What it will take with so many bytes more.
+    /// The memory that it will take with so many bytes more.
     pub(super) fn grown_bytes(&self, bytes: usize) -> usize {
         let (needed, capacity) = (self.bytes.len() + bytes, self.bytes.capacity());
         if needed <= capacity { capacity } else { needed.max(2 * capacity) }

@@ -38,20 +38,20 @@ pub struct Client {
     events: VecDeque<ClientEvent>,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// What to do.
+    /// The method.
     pub method: Method,
     /// Levels with `/` between them, and none before the first.
     pub path: String,
-    /// What the payload is.
+    /// The format of the payload.
     pub content_format: Option<ContentFormat>,
-    /// What the response is to be.
+    /// The wanted format of the response.
     pub accept: Option<ContentFormat>,
     /// Of POST and PUT.
     pub payload: Bytes,
-    /// Of GET: whether to be told newer states as well.
+    /// For GET: whether newer states are wanted as well.
     pub follows: bool,
     /// Whether it is sent again until it is acknowledged.
     pub is_confirmable: bool,
@@ -76,7 +76,7 @@ impl ClientRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestHandle(u64);
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     /// The response, whole.
@@ -85,23 +85,23 @@ pub enum ClientEvent {
         request: RequestHandle,
         /// How it went.
         code: Code,
-        /// What the payload is, if that is said.
+        /// The format of the payload, if the server names it.
         content_format: Option<ContentFormat>,
         /// The value, or words for people if the code is that of an error.
         payload: Bytes,
-        /// Whether newer states will be told.
+        /// Whether notifications of newer states will follow.
         follows: bool,
     },
     /// A newer state of what is followed.
     Notification {
         /// By which request.
         request: RequestHandle,
-        /// What the payload is, if that is said.
+        /// The format of the payload, if the server names it.
         content_format: Option<ContentFormat>,
         /// The value, whole.
         payload: Bytes,
     },
-    /// What was followed has ended.
+    /// The observation has ended.
     Ended {
         /// By which request.
         request: RequestHandle,
@@ -183,7 +183,7 @@ impl Client {
         Ok(handle)
     }
 
-    /// Follows no longer. The server is told by a reset when it next sends something.
+    /// Follows no longer. The server learns it by a reset when it next sends something.
     pub fn unfollow(&mut self, request: RequestHandle) {
         self.followed.retain(|followed| followed.handle != request);
     }
@@ -236,7 +236,7 @@ impl Client {
         self.outbox.pop()
     }
 
-    /// What came of requests.
+    /// The outcomes of requests.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
     }

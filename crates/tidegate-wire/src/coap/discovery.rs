@@ -1,4 +1,4 @@
-//! What `/.well-known/core` lists (RFC 6690).
+//! The content of `/.well-known/core` (RFC 6690).
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use super::ContentFormat;
 pub struct Link {
     /// Its path, without a slash before it.
     pub path: String,
-    /// What it is (`rt`): words with blanks between them.
+    /// Its resource type (`rt`): words with blanks between them.
     pub resource_type: Option<String>,
     /// How to talk to it (`if`): words with blanks between them.
     pub interface: Option<String>,
-    /// What can be had from it or given to it (`ct`).
+    /// The formats that it can be read or written in (`ct`).
     pub content_formats: Vec<ContentFormat>,
     /// Whether it can be followed (`obs`).
     pub is_observable: bool,

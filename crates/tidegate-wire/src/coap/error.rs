@@ -31,7 +31,7 @@ pub enum DecodeError {
         /// The length.
         bytes: u8,
     },
-    /// A message with the code 0.00 goes on after its identifier.
+    /// A message with the code 0.00 has bytes after its identifier.
     #[error("empty message has {count} bytes after its message id (RFC 7252, 4.1)")]
     NotEmpty {
         /// How many bytes.

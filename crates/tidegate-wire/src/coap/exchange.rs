@@ -5,7 +5,7 @@
 //!             copies: Again  └─▶ Done, Silent, forgotten ◀── lifetime
 //! ```
 //!
-//! What is kept of a request is small: the reply to a copy is made again from what it says and from the copy's own token.
+//! Little is kept of a request: the reply to a copy is made again from its result and from the copy's own token.
 //!
 //! Where the table is full, the oldest confirmable requests are forgotten if their senders have sent them for the last time (after
 //! MAX_TRANSMIT_SPAN), and any non-confirmable one. If there are none, a confirmable request is refused before anything is done, and a
@@ -43,7 +43,7 @@ struct Exchange {
     state: State,
 }
 
-/// What to do with a copy.
+/// How to treat a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
     /// Nothing: the first one is not answered yet.
@@ -72,12 +72,12 @@ impl Outcome {
     }
 }
 
-/// What a message is to those before it.
+/// The relation of a message to those before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Begin {
     /// The first of its kind.
     New,
-    /// The first of its kind, and nobody will know.
+    /// The first of its kind, and there is no room to remember it.
     Unremembered,
     /// A copy.
     Again(State),
@@ -123,7 +123,7 @@ impl Exchanges {
         Begin::New
     }
 
-    /// What is done with copies from now on; of one that is forgotten, or whose identifier is another's by now, nothing.
+    /// Sets how copies are treated from now on; no effect if it is forgotten, or its identifier is another's by now.
     pub(super) fn set(&mut self, key: ExchangeKey, fingerprint: u32, state: State) {
         if let Some(known) = self.known.get_mut(&key).filter(|it| it.fingerprint == fingerprint) {
             known.state = state;

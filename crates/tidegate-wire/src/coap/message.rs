@@ -7,19 +7,19 @@
 
 use super::{Code, DecodeError, EncodeError, Options, option::PAYLOAD_MARKER};
 
-/// Longest message: what one UDP datagram over IPv4 carries.
+/// Longest message: the limit of one UDP datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Longest token.
 pub const TOKEN_BYTES_MAX: usize = 8;
 
 const VERSION: u8 = 1;
 
-/// One message. What decodes encodes to the same bytes.
+/// One message. A decoded message encodes to the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// How it is delivered.
     pub message_type: MessageType,
-    /// What it asks or says.
+    /// The code of the request or response.
     pub code: Code,
     /// Pairs it with its acknowledgement or reset, and tells duplicates.
     pub id: u16,
@@ -128,7 +128,7 @@ fn may_carry(message_type: MessageType, code: Code) -> bool {
 pub struct Header {
     /// How it is delivered.
     pub message_type: MessageType,
-    /// What it asks or says.
+    /// The code of the request or response.
     pub code: Code,
     /// Its identifier.
     pub id: u16,

@@ -1,4 +1,4 @@
-//! Who follows what (RFC 7641).
+//! Observers and their paths (RFC 7641).
 //!
 //! Of a followed topic no more is kept than a notification carries: its first block, and what names the rest.
 
@@ -26,14 +26,15 @@ fn is_ahead(last: u32, sequence: u32) -> bool {
     ahead != 0 && ahead < 1 << 23
 }
 
-/// A topic is at rest: who follows it is told the same state again, to see whether it is still there. RFC 7641, section 4.5, wants that
-/// within 24 hours.
+/// A topic is at rest: its observers are sent the same state again, to see whether they are still there. RFC 7641, section 4.5, wants
+/// that within 24 hours.
 pub(super) const CHECKS_AFTER: Duration = Duration::from_secs(23 * 3600);
 
 const SEQUENCE_MASK: u32 = (1 << 24) - 1;
 
 /// The number of a notification: 24 bits of the time in steps of 33 µs, which come round after nine minutes, and always ahead of the
-/// number before (section 4.4). So numbers go on where who follows had them, even if it comes back after all about it was forgotten.
+/// number before (section 4.4). So numbers continue where the observer had them, even if it comes back after all about it was
+/// forgotten.
 pub(super) fn next_sequence(now: Instant, last: Option<u32>) -> u32 {
     let tick = (now.as_nanos() >> 15) as u32 & SEQUENCE_MASK;
     match last {
@@ -90,7 +91,7 @@ pub(super) fn etag(payload: &[u8]) -> [u8; 8] {
     hasher.finish().to_be_bytes()
 }
 
-/// Who follows a path.
+/// An observer of a path.
 #[derive(Debug)]
 pub(super) struct Observer {
     pub(super) peer: Key,
@@ -106,7 +107,7 @@ pub(super) struct Observer {
     pub(super) unconfirmed: u32,
     /// When to tell the same state in a confirmable message, unless a newer one comes before.
     pub(super) settles: Instant,
-    /// Whether there is a state that has not been told.
+    /// Whether there is a state that it has not been sent.
     pub(super) is_behind: bool,
     resource: Key,
     /// Its place among the observers of the resource.
@@ -127,7 +128,7 @@ pub(super) struct Observers {
     by_path: HashMap<String, Key>,
 }
 
-/// Who begins to follow what.
+/// A new observation.
 pub(super) struct Registration {
     pub(super) peer: Key,
     pub(super) token: Token,
@@ -152,7 +153,7 @@ impl Observers {
         self.observers.get(key)
     }
 
-    /// Adds who follows `path`; returns its key, and whether nobody followed that path before.
+    /// Adds an observer of `path`; returns its key, and whether it is the first of that path.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -188,7 +189,7 @@ impl Observers {
         (observer, known.is_none())
     }
 
-    /// Takes one away; returns it, and the path if nobody follows it any more.
+    /// Takes one away; returns it, and the path if it was the last observer.
     pub(super) fn remove(&mut self, key: Key) -> Option<(Observer, Option<String>)> {
         let observer = self.observers.remove(key)?;
         let resource = &mut self.resources[observer.resource];
@@ -213,7 +214,7 @@ impl Observers {
         &self.resources[observer.resource].latest
     }
 
-    /// The state of a path that those who follow it know, or are about to be told.
+    /// The state of a path that its observers know, or are about to be sent.
     pub(super) fn latest_of(&self, path: &str) -> Option<&Notice> {
         self.find(path).map(|key| &self.resources[key].latest)
     }
@@ -231,7 +232,7 @@ impl Observers {
     }
 }
 
-/// What of a payload a block carries; none if it begins after the end.
+/// The part of a payload in a block; none if it begins after the end.
 pub(super) fn block_of(bytes: usize, wanted: Block, size_exponent: u8) -> Option<(Block, usize)> {
     let offset = wanted.offset();
     if offset >= bytes && offset > 0 {

@@ -90,7 +90,7 @@ impl OptionNumber {
     }
 }
 
-/// What the values of an option must be.
+/// The rules for the values of an option.
 #[derive(Clone, Copy)]
 pub(super) struct Definition {
     pub(super) bytes_min: usize,
@@ -139,7 +139,7 @@ impl<'a> Options<'a> {
         std::iter::from_fn(move || {
             let (&first, after) = rest.split_first()?;
             rest = after;
-            // What was decoded or written has no such error.
+            // Decoded or written options have no such error.
             let delta = extended(first >> 4, "option delta", number, &mut rest).ok()?;
             let bytes = extended(first & 0x0f, "option length", number, &mut rest).ok()?;
             let (value, after) = rest.split_at_checked(bytes as usize)?;
@@ -252,7 +252,7 @@ impl OptionList {
         self.push(number, &bytes[value.leading_zeros() as usize / 8..])
     }
 
-    /// What was written.
+    /// The options as written.
     pub fn as_options(&self) -> Options<'_> {
         Options { raw: &self.raw }
     }

@@ -17,7 +17,7 @@ use super::{
 
 /// A peer that has not shown that it is where it says is sent at most this many times the bytes that it has sent.
 const AMPLIFICATION_MAX: u64 = 3;
-/// What is left of that for pings: four bytes, sent five times.
+/// The part of that left for pings: four bytes, sent five times.
 pub(super) const PING_RESERVE: u64 = 20;
 /// How many places are looked at for one that can be given to another peer.
 const EVICTION_STEPS: usize = 64;
@@ -28,7 +28,7 @@ pub(super) struct Peer {
     pub(super) last_heard: Instant,
     received_bytes: u64,
     sent_bytes: u64,
-    /// Whether it has answered what only somebody at its address could have seen, or need not.
+    /// Whether it has answered a message that only its address could have received, or need not.
     pub(super) is_validated: bool,
     next_id: u16,
     /// Smoothed round trip time, once a confirmable message was acknowledged at the first attempt.
@@ -41,7 +41,7 @@ pub(super) struct Peer {
     pub(super) open: usize,
     pub(super) assemblies: Vec<Assembly>,
     pub(super) observers: Vec<Key>,
-    /// Observers whose newest state has not been told, in the order in which it came.
+    /// Observers whose newest state has not been sent, in the order in which it came.
     pub(super) behind: VecDeque<Key>,
     /// Before this no notification leaves that is not confirmable.
     pub(super) next_notification: Instant,
@@ -158,7 +158,7 @@ impl Peers {
             received_bytes: 0,
             sent_bytes: 0,
             is_validated,
-            // Nobody elsewhere can foresee it.
+            // It cannot be foreseen elsewhere.
             next_id: random.next_u16(),
             round_trip: None,
             in_flight: None,

@@ -1,4 +1,4 @@
-//! What a request asks, read from its code and options (RFC 7252 section 5).
+//! A request, read from its code and options (RFC 7252 section 5).
 
 use tidegate_message::{TopicError, check_topic_name};
 
@@ -178,7 +178,7 @@ pub enum RequestError {
         number: OptionNumber,
     },
     /// The request is for a proxy.
-    #[error("this is no proxy (RFC 7252, 5.7)")]
+    #[error("this is not a proxy (RFC 7252, 5.7)")]
     Proxy,
     /// The path is too long.
     #[error("path has more than {bytes_max} bytes")]
@@ -190,10 +190,10 @@ pub enum RequestError {
     #[error("a level of the path is not UTF-8, has a slash, or is . or .. (RFC 7252, 5.10.1)")]
     PathLevel,
     /// The path is no topic name.
-    #[error("the path is no topic")]
+    #[error("the path is not a topic")]
     Topic(#[from] TopicError),
     /// A path below `.well-known` that there is not.
-    #[error("/{DISCOVERY} is all there is below /.well-known")]
+    #[error("/{DISCOVERY} is the only resource below /.well-known")]
     WellKnown,
     /// The query is not UTF-8 or too long.
     #[error("the query is not UTF-8 or has more than {QUERY_BYTES_MAX} bytes")]
@@ -204,7 +204,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// What it is answered with.
+    /// The code of the answer.
     pub fn code(&self) -> Code {
         match self {
             Self::Method { .. } => Code::METHOD_NOT_ALLOWED,

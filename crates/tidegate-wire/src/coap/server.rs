@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Replies are piggy-backed on the acknowledgement if the shell answers within [`ServerConfig::separate_after`], else they travel by
-//! themselves. Of each topic's states only the newest is told to who is behind: one at a time is under way to each peer, and those
-//! that are not confirmable leave at most once a round trip. A notification is confirmable where the one before is long ago, where
-//! sixteen have left without one, and once more where nothing newer followed one that was not: so who follows a topic that came to
-//! rest has its last state, or is gone and taken from the list.
+//! themselves. Of each topic's states only the newest is sent to an observer that is behind: one at a time is under way to each
+//! peer, and those that are not confirmable leave at most once a round trip. A notification is confirmable where the one before is
+//! long ago, where sixteen have left without one, and once more where nothing newer followed one that was not: so who follows a
+//! topic that came to rest has its last state, or is gone and taken from the list.
 //!
-//! A peer that has not shown that it is where it says is sent at most three times the bytes that it has sent; what is longer waits
+//! A peer that has not shown that it is where it says is sent at most three times the bytes that it has sent; longer answers wait
 //! until it has answered a ping with the reset that only the one at that address can send. That costs one round trip once, and
 //! works with every client, which a challenge by the Echo option (RFC 9175) does not. Of those bytes enough for the ping is left.
 
@@ -146,7 +146,7 @@ impl Server {
         transmit
     }
 
-    /// What the shell is asked or told next.
+    /// The next event for the shell.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -167,13 +167,13 @@ impl Server {
         }
     }
 
-    /// A path has a new state, which those who follow it are told. Does nothing if nobody follows it.
+    /// A path has a new state, which its observers are sent. Does nothing if the path has no observer.
     pub fn notify(&mut self, now: Instant, path: &str, representation: &Representation) {
         self.notify_all(now, path, representation);
     }
 
-    /// Somebody says again what the state of a path is: those who follow it are told if it is another one than they know. Does nothing
-    /// if nobody follows it.
+    /// The state of a path is given again: its observers are notified if they know another one. Does nothing if the path has no
+    /// observer.
     pub fn remind(&mut self, now: Instant, path: &str, representation: &Representation) {
         let notice = Notice::new(representation, self.config.size_exponent);
         if self.observers.latest_of(path).is_some_and(|latest| !latest.is_same(&notice)) {
@@ -181,12 +181,12 @@ impl Server {
         }
     }
 
-    /// Ends all observations of a path: those who follow it are told 4.04.
+    /// Ends all observations of a path: its observers are sent 4.04.
     pub fn end(&mut self, now: Instant, path: &str) {
         self.end_all(now, path);
     }
 
-    /// What has been counted, and what is held.
+    /// The counts so far, and the memory held.
     pub fn statistics(&self) -> Statistics {
         Statistics {
             peers: self.peers.len(),
@@ -199,20 +199,20 @@ impl Server {
     }
 }
 
-/// What the shell is asked or told.
+/// Events for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A peer gives a value: answer it.
     Publish(Publish),
     /// A peer asks for a value: answer it.
     Read(Read),
-    /// Somebody follows this path, whom nobody followed before. Call [`Server::notify`] with each new state from now on, and once
-    /// with the state that there is, since it may have changed after it was read.
+    /// A path has its first observer. Call [`Server::notify`] with each new state from now on, and once with the state that there
+    /// is, since it may have changed after it was read.
     Followed {
         /// The path.
         path: String,
     },
-    /// Nobody follows this path any more.
+    /// A path has no observer any more.
     Unfollowed {
         /// The path.
         path: String,
@@ -224,7 +224,7 @@ pub enum Event {
 pub struct Publish {
     /// For [`Server::answer`].
     pub request: RequestKey,
-    /// Who gives it.
+    /// The sender.
     pub peer: SocketAddr,
     /// POST or PUT.
     pub method: Method,
@@ -232,7 +232,7 @@ pub struct Publish {
     pub path: String,
     /// The parts of the query with `&` between them; empty if there is none.
     pub query: String,
-    /// What the payload is, if the peer says so.
+    /// The format of the payload, if the peer names it.
     pub content_format: Option<ContentFormat>,
     /// The value, byte for byte.
     pub payload: Bytes,
@@ -243,7 +243,7 @@ pub struct Publish {
 pub struct Read {
     /// For [`Server::answer`].
     pub request: RequestKey,
-    /// Who asks.
+    /// The asking peer.
     pub peer: SocketAddr,
     /// The levels of the path with `/` between them: a valid topic name.
     pub path: String,
@@ -257,7 +257,7 @@ pub struct Read {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey(u64);
 
-/// What a peer is answered.
+/// The answer to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// 2.04: the value is taken.
@@ -291,7 +291,7 @@ pub enum Answer {
 /// A value and what it is.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Representation {
-    /// What the payload is, if that is known.
+    /// The format of the payload, if that is known.
     pub content_format: Option<ContentFormat>,
     /// The value.
     pub payload: Bytes,
@@ -303,7 +303,7 @@ impl Answer {
     fn outcome(self, method: Method) -> Outcome {
         let fail = || Outcome::new(Code::INTERNAL_SERVER_ERROR, "the request failed here");
         match self {
-            // A reader has no use for these, nor a giver for a value.
+            // GET has no use for these, nor PUT for a value.
             Self::Accept | Self::Create if method == Method::Get => fail(),
             Self::Accept | Self::Content(_) => Outcome::new(Code::CHANGED, ""),
             Self::Create => Outcome::new(Code::CREATED, ""),

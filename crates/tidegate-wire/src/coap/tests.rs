@@ -1,4 +1,4 @@
-//! What the codec, the server and the client promise, from the outside.
+//! The promises of the codec, the server and the client, from the outside.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -125,7 +125,7 @@ impl Stage {
         }
     }
 
-    /// The next request to read; who begins or ceases to follow meanwhile is left out.
+    /// The next request to read; new and ended observations in the meantime are left out.
     fn read(&mut self) -> Read {
         loop {
             match self.server.poll_event() {

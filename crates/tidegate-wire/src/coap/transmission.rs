@@ -84,25 +84,25 @@ pub enum TransmissionError {
     /// The wait for an acknowledgement.
     #[error("ack_timeout is {found:?}; 10 ms to 1 h are possible")]
     AckTimeout {
-        /// What was asked for.
+        /// The value given.
         found: Duration,
     },
     /// How much the first wait varies.
     #[error("ack_random_factor is {found}; 1.0 to 10.0 are possible")]
     RandomFactor {
-        /// What was asked for.
+        /// The value given.
         found: f64,
     },
     /// How often a message is sent again.
     #[error("max_retransmit is {found}; 10 is the most")]
     Retransmit {
-        /// What was asked for.
+        /// The value given.
         found: u32,
     },
     /// How long a datagram may take.
     #[error("max_latency is {found:?}; 1 h is the most")]
     Latency {
-        /// What was asked for.
+        /// The value given.
         found: Duration,
     },
 }
@@ -137,7 +137,7 @@ impl Backoff {
     }
 }
 
-/// Numbers that nobody foresees who does not know the seed.
+/// Numbers that cannot be foreseen without the seed.
 pub(super) struct Random {
     seed: [u8; 32],
     count: u64,

@@ -10,11 +10,11 @@ pub struct LineError {
     pub line: u64,
     /// Which character of it, from 1.
     pub column: u64,
-    /// What is wrong there, and what would be right.
+    /// The problem there, and the valid forms.
     pub problem: LineProblem,
 }
 
-/// What is wrong with a line.
+/// Problems in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineProblem {
     /// Too many bytes.

@@ -119,7 +119,7 @@ impl<'a> Batch<'a> {
                 Some(b'"') if is_equals => {
                     let end = text_end(bytes, value + 1).ok_or((value, LineProblem::TextOpen))? + 1;
                     if word_end(bytes, end) > end {
-                        // What closes it lines below was more likely to open another one.
+                        // A quote that closes it lines below was more likely to open another text.
                         let is_of_line = !bytes[value..end].contains(&b'\n');
                         return Err(match is_of_line {
                             true => (end, LineProblem::AfterText),
@@ -245,7 +245,7 @@ impl<'a> Line<'a> {
         self.number
     }
 
-    /// What is measured.
+    /// The measurement.
     pub fn measurement(&self) -> Text<'a> {
         Text { raw: &self.text[..self.measurement], escaped: OF_MEASUREMENT }
     }
@@ -310,7 +310,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What timestamps count.
+/// The unit of timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Precision {
     /// `ns`

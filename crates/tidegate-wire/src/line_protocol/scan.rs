@@ -3,9 +3,9 @@
 //! A backslash takes its meaning from the character after it: before one that would end the part it says that it does not; before any
 //! other it stands for itself.
 
-/// What ends a measurement unless a backslash is before it.
+/// Characters that end a measurement unless a backslash is before them.
 pub(super) const OF_MEASUREMENT: &[u8] = b", ";
-/// What ends the name or the value of a tag, or the name of a field.
+/// Characters that end the name or the value of a tag, or the name of a field.
 pub(super) const OF_NAME: &[u8] = b",= ";
 
 /// A byte order mark, as some editors write it at the beginning of a file.

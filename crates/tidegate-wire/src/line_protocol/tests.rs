@@ -277,7 +277,7 @@ fn lines_are_written_with_their_tags_in_order() {
 }
 
 #[test]
-fn what_cannot_be_said_is_not_written() {
+fn values_that_the_protocol_cannot_express_are_not_written() {
     let one = [("f", FieldValue::Integer(1))];
     let long = "x".repeat(LINE_BYTES_MAX);
     let write = |measurement: &str, tags: &[(&str, &str)], fields: &[(&str, FieldValue<'_>)]| {
@@ -307,7 +307,7 @@ fn what_cannot_be_said_is_not_written() {
         (write("m", &[], &[one[0], one[0]]), "two fields have one name"),
         (
             write("m", &[], &[("f", FieldValue::Float(f64::NAN))]),
-            "a float is infinite or no number, which the protocol does not have",
+            "a float is infinite or NaN, which the protocol does not have",
         ),
         (write(&long, &[], &one), "line of 65541 bytes exceeds the limit of 65536"),
     ] {
@@ -354,7 +354,7 @@ fn value() -> impl Strategy<Value = Owned> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_as_it_was_given(
+    fn written_lines_read_as_they_were_given(
         measurement in name(),
         tags in prop::collection::btree_map(name(), name(), 0..5),
         fields in prop::collection::btree_map(name(), value(), 1..5),
@@ -383,7 +383,7 @@ proptest! {
                 Owned::Boolean(value_of) => prop_assert_eq!(value.as_bool(), Some(*value_of)),
             }
         }
-        // What was read is written to the same bytes.
+        // A line that was read is written to the same bytes.
         let read_tags: Vec<_> = found_tags(&line);
         let read_tags: Vec<_> = read_tags.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         let names: Vec<_> = line.fields().map(|(name, _)| name.unescaped().into_owned()).collect();

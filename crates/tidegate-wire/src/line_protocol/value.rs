@@ -12,7 +12,7 @@ pub struct Text<'a> {
     pub(super) escaped: &'static [u8],
 }
 
-/// What a backslash in a text between quotes may stand before.
+/// Characters that a backslash in a text between quotes may stand before.
 pub(super) const OF_TEXT: &[u8] = b"\\\"";
 
 impl<'a> Text<'a> {
@@ -21,7 +21,7 @@ impl<'a> Text<'a> {
         self.raw
     }
 
-    /// What it means; a copy only where a backslash has to go.
+    /// Its meaning; a copy only where a backslash has to go.
     pub fn unescaped(self) -> Cow<'a, str> {
         let bytes = self.raw.as_bytes();
         let is_escape = |at: usize| {
@@ -36,7 +36,7 @@ impl<'a> Text<'a> {
         while at < bytes.len() {
             if is_escape(at) {
                 out.push_str(&self.raw[from..at]);
-                // What follows the backslash stays, whatever comes after it.
+                // The character after the backslash stays, whatever comes after it.
                 from = at + 1;
                 at += 2;
             } else {
@@ -64,7 +64,7 @@ pub enum Value<'a> {
     Integer(&'a str),
     /// A number that `u` is behind, which is left out here.
     Unsigned(&'a str),
-    /// What stands between quotes.
+    /// The text between quotes.
     Text(Text<'a>),
     /// One of `t`, `T`, `true`, `True`, `TRUE` and those of false.
     Boolean(&'a str),

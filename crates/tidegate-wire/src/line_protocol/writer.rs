@@ -192,7 +192,7 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("memory takes all that is written");
 }
 
-/// What the protocol cannot say.
+/// Values that the protocol cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// A name or a tag's value is empty.
@@ -247,6 +247,6 @@ pub enum WriteError {
         bytes_max: usize,
     },
     /// A float is infinite or no number.
-    #[error("a float is infinite or no number, which the protocol does not have")]
+    #[error("a float is infinite or NaN, which the protocol does not have")]
     NotFinite,
 }

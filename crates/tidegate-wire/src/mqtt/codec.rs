@@ -43,10 +43,11 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Appends the whole packet. What `version` has no word for is left out: properties before MQTT 5, reasons of most answers.
+    /// Appends the whole packet. Values that `version` cannot express are left out: properties before MQTT 5, reasons of most
+    /// answers.
     ///
     /// CONNECT is encoded in its own version. A PUBLISH has the properties of [`raw`](super::PublishProperties::raw), not of the
-    /// fields beside it.
+    /// decoded fields.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ impl Connack {
         Ok(Self { session_present, reason, properties })
     }
 
-    /// A session is told as present only with success (MQTT-3.2.2-6), and never in MQTT 3.1.
+    /// Session Present is set only with success (MQTT-3.2.2-6), and never in MQTT 3.1.
     pub(super) fn encode(&self, version: Version, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let present = self.session_present && !self.reason.is_failure() && version != Version::V3;
         out.push(0x20);

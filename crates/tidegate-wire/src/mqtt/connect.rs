@@ -61,7 +61,7 @@ impl Connect {
         Self::take(version, bridge, input)
     }
 
-    /// What comes after the level.
+    /// The fields after the level.
     fn take(version: Version, bridge: bool, mut input: Input<'_>) -> Result<Self, DecodeError> {
         let flags = input.u8("connect flags")?;
         check_flags(version, flags)?;

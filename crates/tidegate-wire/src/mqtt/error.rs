@@ -11,7 +11,7 @@ pub enum DecodeError {
         /// The field.
         field: &'static str,
     },
-    /// The packet goes on after its last field.
+    /// The packet has bytes after its last field.
     #[error("{packet} has {count} bytes after its last field")]
     Trailing {
         /// The packet.
@@ -62,7 +62,7 @@ pub enum DecodeError {
     /// All fields parse, and one says what it must not.
     #[error("{what} ({clause})")]
     Protocol {
-        /// What it says.
+        /// The field.
         what: &'static str,
         /// The clause that forbids it.
         clause: &'static str,
@@ -97,7 +97,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// What to say in CONNACK or DISCONNECT.
+    /// The reason for CONNACK or DISCONNECT.
     pub fn reason(&self) -> ReasonCode {
         match self {
             // Not "Topic Name invalid", which is for one that is well formed and not accepted (3.14.2.1).
@@ -136,7 +136,7 @@ pub enum EncodeError {
     /// The packet is longer than its length can say.
     #[error("packet with {body_bytes} bytes after its header exceeds the limit of 268435455")]
     PacketTooLarge {
-        /// What follows the fixed header.
+        /// Bytes after the fixed header.
         body_bytes: usize,
     },
     /// There is no such packet in that version.

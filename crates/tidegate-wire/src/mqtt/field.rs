@@ -9,7 +9,7 @@ use super::{
     header::{VARIABLE_MAX, decode_variable, variable},
 };
 
-/// What is left of a packet while it is decoded.
+/// The rest of a packet while it is decoded.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a>(Reader<'a>);
 

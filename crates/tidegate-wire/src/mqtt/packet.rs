@@ -33,7 +33,7 @@ pub type PacketId = NonZeroU16;
 /// User properties: names and values, in order, names may repeat (section 3.1.2.11.8).
 pub type UserProperties = Vec<(String, String)>;
 
-/// One packet. What is long or frequent is borrowed from the input.
+/// One packet. Long or frequent fields are borrowed from the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
     /// A client introduces itself.
@@ -82,7 +82,7 @@ pub struct Connect {
     pub keep_alive: u16,
     /// The client's name; empty asks the server for one.
     pub client_id: String,
-    /// What is published when the client goes without a word.
+    /// The message that is published when the client leaves without DISCONNECT.
     pub will: Option<Will>,
     /// User name.
     pub username: Option<String>,
@@ -376,7 +376,7 @@ impl QoS {
 }
 
 impl ConnectProperties {
-    /// How long the session outlives the connection; none for ever.
+    /// How long the session outlives the connection; none forever.
     pub fn session_expiry_duration(&self) -> Option<Duration> {
         match self.session_expiry.unwrap_or(0) {
             u32::MAX => None,

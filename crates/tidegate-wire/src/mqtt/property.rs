@@ -1,7 +1,7 @@
 //! Properties (section 2.2.2).
 //!
-//! Always true: what [`Properties`] yields keeps the rules that concern one property (type, range, U+0000) and stands once if it
-//! may stand but once. Which properties a packet may have is that packet's to say.
+//! Always true: each value that [`Properties`] yields keeps the rules that concern one property (type, range, U+0000) and stands
+//! once if it may stand but once. Which properties a packet may have is that packet's to say.
 
 use std::num::NonZeroU16;
 
@@ -282,8 +282,8 @@ pub(super) fn is_forwarded(id: u8) -> bool {
     )
 }
 
-/// What a server forwards unaltered with a message (section 3.3.2.3), as [`PublishHead`](super::PublishHead) and
-/// [`Will`](super::Will) hold it encoded.
+/// The properties that a server forwards unaltered with a message (section 3.3.2.3), as
+/// [`PublishHead`](super::PublishHead) and [`Will`](super::Will) hold them encoded.
 ///
 /// ```
 /// use tidegate_wire::mqtt::ForwardedProperties;
@@ -313,7 +313,7 @@ impl<'a> ForwardedProperties<'a> {
     ///
     /// # Errors
     ///
-    /// What [`Publish::decode`](super::Publish::decode) says of them, and `PropertyUnknown` for those that are not forwarded.
+    /// Those of [`Publish::decode`](super::Publish::decode), and `PropertyUnknown` for properties that are not forwarded.
     pub fn decode(raw: &'a [u8]) -> Result<Self, DecodeError> {
         let mut properties = Properties::new(raw, super::publish::PACKET);
         let mut forwarded = Self::default();

@@ -106,7 +106,7 @@ impl<'a> Publish<'a> {
             topic_alias: None,
             message_expiry: None,
             subscription_ids: &[],
-            // All properties, as they came: none is written from the fields beside them.
+            // All properties, as they came: none is written from the decoded fields.
             forwarded: self.properties.raw,
             payload_bytes: self.payload.len(),
         };
@@ -215,7 +215,7 @@ impl<'a> PublishProperties<'a> {
     ///
     /// # Errors
     ///
-    /// What [`Publish::decode`] says of properties.
+    /// The errors of [`Publish::decode`] about properties.
     pub fn decode(raw: &'a [u8]) -> Result<Self, DecodeError> {
         let mut found = Self { raw, ..Self::NONE };
         let mut properties = Properties::new(raw, PACKET);
@@ -303,7 +303,7 @@ fn text(value: &[u8]) -> Option<&str> {
     Input::new(value).text("").ok()
 }
 
-/// What stands before the payload of a PUBLISH that leaves.
+/// The bytes before the payload of an outgoing PUBLISH.
 ///
 /// Before MQTT 5 the alias, the expiry, the subscription identifiers and the forwarded properties are left out.
 #[derive(Clone, Copy, Debug)]

@@ -36,7 +36,7 @@ reasons! {
     GRANTED_QOS_2 = 0x02, "Granted QoS 2";
     /// The client goes and wants its will published.
     DISCONNECT_WITH_WILL = 0x04, "Disconnect with Will Message";
-    /// Accepted, and nobody subscribes.
+    /// Accepted, without a subscriber.
     NO_MATCHING_SUBSCRIBERS = 0x10, "No matching subscribers";
     /// There was no such subscription.
     NO_SUBSCRIPTION_EXISTED = 0x11, "No subscription existed";
@@ -44,7 +44,7 @@ reasons! {
     CONTINUE_AUTHENTICATION = 0x18, "Continue authentication";
     /// The client begins again.
     REAUTHENTICATE = 0x19, "Re-authenticate";
-    /// Failed for a reason not told.
+    /// Failed for a reason not given.
     UNSPECIFIED_ERROR = 0x80, "Unspecified error";
     /// The bytes are no packet.
     MALFORMED_PACKET = 0x81, "Malformed Packet";

@@ -1,4 +1,4 @@
-//! What the packets' own modules promise, from the outside.
+//! The promises of the packets' own modules, from the outside.
 
 use super::*;
 

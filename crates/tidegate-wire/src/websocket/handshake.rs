@@ -7,14 +7,14 @@ use sha1::{Digest, Sha1};
 
 /// Longest request or answer, headers and all.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
-/// What RFC 6455 section 1.3 has appended to the key.
+/// The suffix that RFC 6455 section 1.3 appends to the key.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Subprotocols of MQTT: that of 3.1.1 and 5 [MQTT-6.0.0-3], and that of 3.1.
 const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
 /// The server's end.
 ///
-/// The `Origin` of a page is not looked at: what a client may do follows from the MQTT packets that it sends, never
+/// The `Origin` of a page is not looked at: a client's rights follow from the MQTT packets that it sends, never
 /// from something that a browser adds by itself.
 #[derive(Debug)]
 pub struct Handshake {
@@ -27,10 +27,10 @@ pub struct Handshake {
 pub struct Paths(Option<Arc<[Box<str>]>>);
 
 impl Paths {
-    /// Whatever is asked for.
+    /// Any path.
     pub const ANY: Self = Self(None);
 
-    /// These alone, each such as `/mqtt`; what follows a `?` in a request is not part of its path.
+    /// These alone, each such as `/mqtt`; the part after a `?` in a request is not part of its path.
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a str>) -> Self {
         Self(Some(paths.into_iter().map(Box::from).collect()))
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Paths {
     }
 }
 
-/// What to do after some bytes of a request.
+/// The next step after some bytes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Read more.
@@ -58,7 +58,7 @@ pub enum Step {
     Accept {
         /// The answer 101.
         response: Vec<u8>,
-        /// What came after the request.
+        /// Bytes after the request.
         rest: Vec<u8>,
     },
     /// Send `response`, then close the socket.
@@ -255,7 +255,7 @@ impl<'a> Headers<'a> {
     /// The first line, and the headers.
     fn parse(head: &'a [u8]) -> Option<(&'a str, Self)> {
         let text = str::from_utf8(head).ok()?;
-        // A lone line end could make two lines of one for somebody behind us.
+        // A lone line end could make two lines of one for a proxy behind us.
         if text.replace("\r\n", "").contains(['\r', '\n', '\0']) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What a filter says of payloads, and which filters there are not.
+//! The decisions of a filter on payloads, and the filters that are refused.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn what_is_as_it_should_be_is_kept_by_its_conditions() {
+fn well_formed_payloads_are_judged_by_the_conditions() {
     let fields = "n as u16be at 0; t at 2 length 6 decimals 1";
     for (keep, payload, expected) in [
         ("t > 75.25", b"\0\x07  75.3", Verdict::Keep),
@@ -57,7 +57,7 @@ fn filters_that_make_no_sense_are_refused_with_the_way_out() {
         ("", "x > 1", "from 1 to 16 fields, not 0"),
         ("x as u8 at 0", "", "from 1 to 32 conditions, not 0"),
         ("x as u8 at 0; x as u8 at 1", "x > 1", "two fields \"x\""),
-        ("x as u8 at 0", "y > 1", "the field \"y\", which there is not"),
+        ("x as u8 at 0", "y > 1", "the field \"y\", which does not exist"),
         ("x as u32be at 1469", "x > 1", "of 1473 bytes does not fit"),
         ("x as u8 at 65535", "x > 1", "of 65536 bytes does not fit"),
         ("x as u8 at 0", "x > 255", "\"x > 255\" never holds"),
@@ -109,7 +109,7 @@ fn a_destination_is_what_a_socket_receives() {
 }
 
 proptest! {
-    /// A decimal and a bound, compared as decimals: what is written is what is meant.
+    /// A decimal and a bound, compared as decimals, exactly as written.
     #[test]
     fn a_text_is_compared_as_the_decimal_that_it_is(
         digits in -99_999_i64..1_000_000,

@@ -63,7 +63,7 @@ fn range_filters_agree_with_the_vectors() {
                 None => continue,
             };
             if text.is_empty() {
-                // What is missing is for the flow to judge.
+                // A missing field is for the flow to judge.
                 assert_eq!(verdict, Verdict::Unusual);
                 continue;
             }
@@ -114,7 +114,7 @@ fn thresholds_agree_with_the_vectors() {
     assert!(compared > 300, "{compared}");
 }
 
-/// What a flow keeps of payloads of `bytes` bytes, read as ASCII.
+/// The decisions of a flow on payloads of `bytes` bytes, read as ASCII.
 fn kept_by_flow(bytes: usize, filter: Value, payloads: &[Vec<u8>]) -> Vec<bool> {
     let spec = json!({
         "topics": ["#"],
@@ -138,7 +138,8 @@ fn kept_by_flow(bytes: usize, filter: Value, payloads: &[Vec<u8>]) -> Vec<bool> 
 
 #[test]
 fn odd_numbers_are_read_as_flows_read_them_or_pass() {
-    // Of each text the layout that it is written in, and the bound right below its value: what both read they read alike.
+    // For each text the layout that it is written in, and the bound right below its value: both readers agree on what
+    // they read.
     let mut read = 0;
     for case in cases("numbers.json") {
         let text = case[0].as_str().unwrap();
@@ -150,14 +151,14 @@ fn odd_numbers_are_read_as_flows_read_them_or_pass() {
         let Ok(filter) = spec.compile() else { continue };
         let expected = case[1].as_str().map(|bits| f64::from_bits(bits.parse().unwrap()));
         match (filter.decide(text.as_bytes()), expected) {
-            // What is no number passes; so may be one that is written in another way.
+            // A text that is not a number passes; so may a number in another notation.
             (Verdict::Unusual, _) => {}
             (verdict, Some(value)) => {
                 let expected = if value >= 1.0 { Verdict::Keep } else { Verdict::Drop };
                 assert_eq!(verdict, expected, "{text}");
                 read += 1;
             }
-            (verdict, None) => panic!("{text} is no number: {verdict:?}"),
+            (verdict, None) => panic!("{text} is not a number: {verdict:?}"),
         }
     }
     assert!(read > 300, "{read}");

@@ -11,7 +11,7 @@ struct Loaded {
     filter: Filter,
     program: Program,
     counters: Counters,
-    /// What it should have counted.
+    /// The expected counts.
     expected: [u64; COUNTERS as usize],
     judged: u64,
 }
@@ -94,7 +94,7 @@ fn packets_are_judged_by_what_they_carry() {
 }
 
 #[test]
-fn what_is_unusual_passes() {
+fn unusual_packets_pass() {
     let Some(mut loaded) = load(filter(FIELDS, KEEP)) else { return };
     for to in ["192.0.2.7", "2001:db8::7"] {
         let plain = Packet::new(to, DROPPED);
@@ -140,7 +140,7 @@ fn what_is_unusual_passes() {
 }
 
 #[test]
-fn what_is_for_another_address_passes() {
+fn packets_for_another_address_pass() {
     for address in ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7", "0.0.0.0", "::"] {
         let destination = Destination::of(address.parse().unwrap());
         let filter = FilterSpec { destination, ..spec(FIELDS, KEEP) }.compile().unwrap();
@@ -243,7 +243,7 @@ fn any_filter() -> impl Strategy<Value = Filter> {
             at += gap + bytes;
         }
         let fields = fields.join(";");
-        // What always or never holds is left out.
+        // Conditions that always or never hold are left out.
         conditions.retain(|condition| spec(&fields, condition).compile().is_ok());
         let spec = spec(&fields, &conditions.join(if is_any { " or " } else { " and " }));
         FilterSpec { payload_bytes: Some(at as u16 + behind), ..spec }.compile().ok()

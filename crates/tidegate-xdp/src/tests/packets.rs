@@ -16,7 +16,7 @@ pub(crate) struct Packet {
     /// Flags and offset of a fragment.
     pub(crate) fragment: u16,
     pub(crate) payload: Vec<u8>,
-    /// What stands behind the datagram.
+    /// Bytes after the datagram.
     pub(crate) trailer: usize,
 }
 

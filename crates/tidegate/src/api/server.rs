@@ -4,10 +4,10 @@
 //!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ gate (caller) ─▶ Service ─▶ dyn Frames
 //! ```
 //!
-//! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless
-//! passwords or tokens are taken; then no byte of a call's body is read whose caller has shown neither, and a connection over which nobody
-//! shows either ends after some seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with
-//! `ended: shutdown` and is gone after [`GRACE`] at the latest.
+//! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless passwords or tokens
+//! are accepted; then no byte of a call's body is read whose caller has shown neither, and a connection without either ends after some
+//! seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with `ended: shutdown` and is
+//! gone after [`GRACE`] at the latest.
 
 pub(crate) mod caller;
 mod connection;
@@ -54,7 +54,7 @@ const _: () = assert!(CONNECTION_WINDOW_BYTES >= 2 * STREAM_WINDOW_BYTES);
 /// Calls under way on one connection.
 const STREAMS_MAX: u32 = 1024;
 
-/// The same of a connection without a certificate: what comes before its calls show who makes them waits within this.
+/// The same of a connection without a certificate: data before its calls authenticate waits within this.
 const OPEN_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const OPEN_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 const OPEN_STREAMS_MAX: u32 = 128;
@@ -70,7 +70,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 pub struct ServerConfig {
     /// Address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Name of the node, told to clients.
+    /// Name of the node, reported to clients.
     pub node: String,
     /// Largest frame accepted in Publish, in bytes.
     pub frame_bytes_max: u64,
@@ -78,7 +78,7 @@ pub struct ServerConfig {
     pub tls: Arc<rustls::ServerConfig>,
     /// The same for clients that may come without a certificate: while passwords or tokens are taken.
     pub tls_open: Arc<rustls::ServerConfig>,
-    /// Who comes in, and what they may do.
+    /// Authentication and access control.
     pub access: Access,
 }
 
@@ -151,7 +151,7 @@ impl Server {
         tokio::select! {
             served = serve => served.map_err(ServerError::Serve),
             () = late => {
-                tracing::warn!(grace_s = GRACE.as_secs(), "some clients did not let go of their calls in time");
+                tracing::warn!(grace_s = GRACE.as_secs(), "some clients did not end their calls in time");
                 Ok(())
             }
         }
@@ -198,9 +198,9 @@ pub enum ServerError {
     /// The address is taken or is none of this machine.
     #[error("cannot listen on {address}; free it or set `api_listen` in [node]")]
     Bind {
-        /// What was configured.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The HTTP/2 server failed as a whole.

@@ -4,7 +4,7 @@
 //!  who acts or is refused ──try_send──▶ entries (1024) ──▶ thread ──▶ audit.log ──full──▶ audit.log.1 ──▶ … ──▶ gone
 //! ```
 //!
-//! Always true: no door waits for the disk; entries that found no room are counted, and a line says how many once a minute. Refusals
+//! Always true: no login waits for the disk; entries without room are counted, and a line says how many once a minute. Refusals
 //! have half of the room, so that acts find some while refusals pour in.
 
 use std::{
@@ -31,7 +31,7 @@ const ENTRIES_MAX: usize = 1024;
 /// Where the audit log is kept, and how much of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// The file that is written to; older ones are beside it, with a number behind their names.
+    /// The file that is written to; older ones are next to it, with a number behind their names.
     pub path: PathBuf,
     /// Size at which it is moved aside, in bytes.
     pub bytes_max: u64,
@@ -51,7 +51,7 @@ struct Shared {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What does not wait for the disk.
+/// Counts that do not wait for the disk.
 #[derive(Debug, Default)]
 struct LeftOut {
     /// Entries that found no room.
@@ -83,7 +83,7 @@ impl Audit {
         let entry = entry();
         let is_refusal = entry.outcome == Outcome::Refused;
         let refusals = &shared.left_out.refusals;
-        // Beside other threads it may be one too many, which does no harm.
+        // With other threads it may be one too many, which does no harm.
         let has_room = !is_refusal || refusals.load(Ordering::Relaxed) < ENTRIES_MAX as u64 / 2;
         if has_room && is_refusal {
             refusals.fetch_add(1, Ordering::Relaxed);
@@ -279,7 +279,7 @@ mod tests {
         assert!(text.lines().all(|line| line.contains("\"what\":\"unregister\"")), "{text}");
     }
 
-    /// From the doors to the disk: neither lines nor notes of what found no room fill it.
+    /// From the fronts to the disk: neither lines nor notes of those without room fill it.
     #[test]
     fn a_flood_of_refusals_washes_nothing_out() {
         let folder = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ mod tests {
             for _ in 0..6 {
                 file.put(&line);
             }
-            // Whoever comes after a restart goes on with what is there.
+            // A writer after a restart continues with the existing files.
             Rotating::new(config).put(&line);
             let expected: Vec<_> =
                 expected.into_iter().map(|(name, lines)| (name.to_owned(), lines)).collect();

@@ -1,14 +1,15 @@
 //! Threads that check passwords, for the whole process.
 //!
 //! ```text
-//!  MQTT ─────┐                     ┌─ thread ─▶ Doors::authenticate ─▶ who asked
+//!  MQTT ─────┐                     ┌─ thread ─▶ Authenticator::authenticate ─▶ who asked
 //!  API ──────┼─▶ Logins (bounded) ─┤
 //!  ingest ───┘                     └─ thread
 //! ```
 //!
 //! They are of the process and not of a listener, since what they use up is: processors, and megabytes for each check, which
-//! each thread keeps for its next one. Which login is next is for [`Logins`] to say. Whoever waits holds a [`Waiting`]; that
-//! it goes, because the socket is closed or the call is cancelled, takes the login out before anything is computed for it.
+//! each thread keeps for its next one. Which login is next is for [`Logins`] to say. A login that waits holds a [`Waiting`];
+//! when that is dropped, because the socket is closed or the call is cancelled, the login is taken out before anything is
+//! computed for it.
 //!
 //! Always true: as many checks run at a time as there are threads; a job that was pushed is called once, or dropped with its
 //! [`Waiting`].
@@ -29,18 +30,18 @@ use tidegate_sys::sched;
 
 use crate::clock;
 
-/// One goes on while another computes; a third would take the processors from those who are in already.
+/// One continues while another computes; a third would take the processors from authenticated clients.
 const THREADS: usize = 2;
 
-/// What is done for a login when its turn comes.
+/// The work for a login when its turn comes.
 type Job = Box<dyn FnOnce(Turn) + Send>;
 
-/// What became of a login that waited.
+/// The outcome of a login that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// It is checked now, on this thread.
     Check,
-    /// More came than can be checked; whoever asks is told to try again.
+    /// More came than can be checked; the client is asked to try again.
     Busy,
 }
 
@@ -75,7 +76,7 @@ pub(crate) fn checks() -> &'static Checks {
 }
 
 impl Checks {
-    /// Has `job` done when the turn of a login of `user` from `address` comes, which nobody waits for from `until` on.
+    /// Has `job` done when the turn of a login of `user` from `address` comes, which is of no use from `until` on.
     ///
     /// # Errors
     /// The system's, if it gives no thread.
@@ -102,7 +103,7 @@ impl Checks {
         Ok(Waiting(ticket))
     }
 
-    /// Counts, by name: logins that wait, were checked, hung up before that, and were told to try again.
+    /// Counts, by name: logins that wait, were checked, hung up before that, and were asked to try again.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("waiting", self.state().logins.len() as u64),
@@ -113,7 +114,7 @@ impl Checks {
     }
 
     fn run(&self) {
-        // Whoever is in already goes first.
+        // Authenticated clients go first.
         if let Err(error) = sched::give_way() {
             tracing::debug!(%error, "logins compete with messages");
         }
@@ -149,7 +150,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let checks = checks();
         let job = checks.state().logins.cancel(clock::now(), self.0);
-        // What it holds is let go after the lock.
+        // Its content is dropped after the lock.
         if job.is_some() {
             checks.gave_up.fetch_add(1, Ordering::Relaxed);
         }
@@ -198,7 +199,7 @@ mod tests {
         let turn = heard.recv_timeout(Duration::from_secs(60)).expect("it is checked");
         assert_eq!(turn, ("stays", Turn::Check));
         drop(told);
-        assert!(heard.recv_timeout(Duration::from_secs(60)).is_err(), "nobody else is checked");
+        assert!(heard.recv_timeout(Duration::from_secs(60)).is_err(), "no other login is checked");
         drop((blockers, stays));
     }
 }

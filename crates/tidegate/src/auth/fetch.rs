@@ -1,12 +1,12 @@
 //! Keys of tokens from where the issuer publishes them: an HTTPS address that answers with a JWKS.
 //!
 //! ```text
-//!  start, each refresh, a token with an unknown key ──▶ GET ──▶ KeySet ──▶ Doors
+//!  start, each refresh, a token with an unknown key ──▶ GET ──▶ KeySet ──▶ Authenticator
 //!                                                                └──▶ DATA_DIR/state/token-keys-….json, for the next start
 //! ```
 //!
 //! Always true: only HTTPS whose certificate an authority vouches for; one request at a time, each with an end, and its answer
-//! with a bound; what cannot be fetched leaves the keys as they were; redirections are not followed.
+//! with a bound; a failed fetch leaves the keys as they were; redirections are not followed.
 
 use std::{
     fs, io,
@@ -24,8 +24,8 @@ use tidegate_message::Code;
 use tokio::{sync::watch, time::timeout};
 
 use super::{
-    Doors,
-    doors::KeysChanged,
+    Authenticator,
+    authenticator::KeysChanged,
     keys::{KEY_SET_BYTES_MAX, KeySet, KeySetError},
 };
 use crate::{
@@ -101,8 +101,8 @@ impl Fetcher {
         }
     }
 
-    /// Fetches, and has the doors go by what came.
-    async fn renew(&self, doors: &Doors) -> Option<KeysChanged> {
+    /// Fetches, and has the authenticator use the new keys.
+    async fn renew(&self, doors: &Authenticator) -> Option<KeysChanged> {
         match self.fetch().await {
             Ok((keys, json)) => {
                 let count = keys.len();
@@ -135,11 +135,11 @@ impl Fetcher {
     }
 }
 
-/// Keeps the doors in keys until the sender of `fetchers` is dropped: by the newest fetcher there is. Calls `withdrawn` when a
-/// key is gone, by which somebody may have come in.
+/// Keeps the authenticator's keys fresh until the sender of `fetchers` is dropped: by the newest fetcher there is. Calls
+/// `withdrawn` when a key is gone that clients may have been accepted by.
 pub async fn run(
     mut fetchers: watch::Receiver<Option<Fetcher>>,
-    doors: Arc<Doors>,
+    doors: Arc<Authenticator>,
     withdrawn: impl Fn(),
 ) {
     loop {

@@ -1,7 +1,7 @@
 //! Capture: frames from a source, stamped and appended to the camera's log.
 //!
-//! Each entry says beside the size of its frame which start of the clock it was captured in. A process that finds the log of an
-//! earlier one goes on with that one's epoch if no capture time can have been later than its own are: within one boot of the
+//! Each entry has, next to the size of its frame, the start of the clock that it was captured in. A process that finds the log
+//! of an earlier one continues that one's epoch if no capture time can have been later than its own are: within one boot of the
 //! machine, and unless the clock was set back. To an edge node it is then the same camera behind a link that broke, and what was
 //! captured before fills the gap.
 //!
@@ -31,7 +31,7 @@ use crate::{
     frame_log::{FrameWriter, Log},
 };
 
-/// What a capture has counted and last seen; shared with whoever reports.
+/// The counts and the last state of a capture; shared with its reporters.
 #[derive(Debug, Default)]
 pub(super) struct CaptureCounts {
     pub(super) captured: AtomicU64,
@@ -53,7 +53,7 @@ pub(super) struct Capture {
 /// When a frame was captured.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// At a time that somebody else says.
+    /// At a time given by the caller.
     At(Instant),
     /// So long ago, by our own clock.
     Ago(Duration),
@@ -156,7 +156,8 @@ impl Capture {
         Ok(at)
     }
 
-    /// As [`Capture::frame`], for a frame that was captured `age` ago; the log gets it beside its way, on another thread.
+    /// As [`Capture::frame`], for a frame that was captured `age` ago; the log stores it asynchronously, on another
+    /// thread.
     ///
     /// # Errors
     /// As [`Capture::frame`].
@@ -220,7 +221,7 @@ impl CaptureCounts {
 struct Start {
     /// Names the clock.
     epoch: u64,
-    /// What the kernel called its boot; all zero if it did not say.
+    /// The kernel's id of its boot; all zero if there is none.
     boot_id: [u8; 16],
     /// Wall clock less monotonic clock, when the process began.
     offset_nanos: i64,
@@ -228,7 +229,7 @@ struct Start {
     began: Instant,
 }
 
-/// What two readings of an offset may differ by that nobody has changed. Less than a process takes to start again.
+/// The difference of two readings of an offset that has not changed. Less than a process takes to start again.
 const OFFSET_JITTER_NANOS: i64 = 5_000_000;
 const SIZE_BYTES: usize = 4;
 const META_BYTES: usize = SIZE_BYTES + 8 + 16 + 8 + 8;
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_and_counted() {
+    fn invalid_frames_are_refused_and_counted() {
         let (mut capture, log, counts) = capture();
         let error = capture.frame(None, &Bytes::from_static(b"not a picture")).unwrap_err();
         assert_eq!(error.code(), Code::FRAME_INVALID);

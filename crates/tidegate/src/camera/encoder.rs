@@ -4,9 +4,8 @@
 //!  engine ──Work──▶ bounded queue ──▶ thread: Coverer, Transcoder ──Done──▶ engine
 //! ```
 //!
-//! Always true: the queue holds at most [`WORK_MAX`] pieces, more than all transfers of a camera ask for at
-//! once; what is covered comes covered to the transcoder, or not at all; output buffers return to the pool when the link has let them go, so that a warmed-up encoder
-//! allocates no frame-sized memory.
+//! Always true: the queue holds at most [`WORK_MAX`] pieces, more than all transfers of a camera ask for at once; private parts come covered to the transcoder, or
+//! not at all; output buffers return to the pool when the link has let them go, so that a warmed-up encoder allocates no frame-sized memory.
 
 use std::{
     collections::HashMap,
@@ -47,7 +46,7 @@ enum Work {
     Forget(TransferId),
 }
 
-/// What the thread has done.
+/// A result of the thread.
 #[derive(Debug)]
 pub(super) enum Finished {
     /// A job.
@@ -56,7 +55,7 @@ pub(super) enum Finished {
     Original(Original, Bytes),
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) transfer: TransferId,
@@ -85,7 +84,7 @@ pub(super) struct Encoder {
 pub(super) struct Busy;
 
 impl Encoder {
-    /// Starts the thread, which covers each frame by `privacy`; what it has done comes out of the receiver.
+    /// Starts the thread, which covers each frame by `privacy`; its results come out of the receiver.
     pub(super) fn start(
         limits: FrameLimits,
         privacy: Privacy,
@@ -129,7 +128,7 @@ impl Encoder {
 
     /// Says that the frame last sent for a transfer did not arrive: differencing compares with none.
     pub(super) fn lost(&self, transfer: TransferId) {
-        // A lost hint: the engine gives up what is found unchanged against a picture that nobody has.
+        // A lost hint: the engine gives up a frame that is found unchanged against a picture that was not delivered.
         let _ = self.give(Work::Lost(transfer));
     }
 
@@ -226,7 +225,7 @@ fn run(
 /// damaged does not fill the log.
 fn warn_of_damage(before: u64, damaged: u64, frame: Instant) {
     if damaged > before && damaged.is_power_of_two() {
-        tracing::warn!(%frame, damaged, "the picture data of a frame is wrong or missing in part; what can be read of it is sent");
+        tracing::warn!(%frame, damaged, "the picture data of a frame is wrong or missing in part; the readable part of it is sent");
     }
 }
 

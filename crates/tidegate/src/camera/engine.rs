@@ -7,8 +7,8 @@
 //! A transfer (`running`) reads the log through a cursor while it is behind (frames from the past, gaps that a broken
 //! link left, and always with `every`), and takes frames as they are captured otherwise.
 //!
-//! Always true: a frame taken up by a transfer holds its log entry until it is over; what
-//! the link has broken off is forgotten with it, for the edge node asks again.
+//! Always true: a frame taken up by a transfer holds its log entry until it is over; a frame that
+//! the link broke off is forgotten with it, for the edge node asks again.
 
 mod heartbeat;
 mod running;
@@ -42,7 +42,7 @@ use crate::frame_log::{Log, Reader};
 /// Transfers that one camera serves at a time.
 pub(super) const TRANSFERS_MAX: usize = 64;
 
-/// What the shell is to do.
+/// Actions for the shell.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Send a record.
@@ -67,7 +67,7 @@ pub(super) enum Action {
     Shift(Duration),
 }
 
-/// What a camera has of its frames.
+/// The log of a camera's frames.
 #[derive(Clone)]
 pub(super) struct CameraLog {
     pub(super) log: Log,
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// What is to be done next, if anything.
+    /// The next action, if any.
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -169,7 +169,7 @@ impl Engine {
                         running.take_up(now, entry.clone(), size, false);
                     }
                 }
-                // Live transfers want the newest; what the wrap took is no loss to them.
+                // Live transfers want the newest; frames overwritten in the ring are no loss to them.
                 Err(ReadError::Overtaken(_)) => {}
                 Err(error) => {
                     tracing::error!(error = crate::error_chain(&error), "camera log not readable");
@@ -224,7 +224,7 @@ impl Engine {
         self.advance_all(now);
     }
 
-    /// What the link knows of its path.
+    /// The link's measurements of its path.
     pub(super) fn handle_path(
         &mut self,
         now: Instant,

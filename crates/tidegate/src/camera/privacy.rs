@@ -1,4 +1,4 @@
-//! What of a camera's frames nobody is to see.
+//! The private parts of a camera's frames.
 //!
 //! ```text
 //!  frame ──▶ Coverer: regions of the configuration, boxes of the detector ──▶ Masker ──▶ transcoder, original
@@ -27,7 +27,8 @@ use crate::{
 pub struct Privacy {
     /// Where, and how.
     pub masks: Arc<[Mask]>,
-    /// What is covered wherever it is found, and how. Detectors overlook: only [`Privacy::masks`] are certain.
+    /// Objects that are covered wherever they are found, and how. Detectors overlook: only [`Privacy::masks`] are
+    /// certain.
     pub found: Option<(DetectorSpec, Cover)>,
     /// Whether originals are covered, too.
     pub originals: Originals,
@@ -61,7 +62,8 @@ pub enum Originals {
     Clear,
 }
 
-/// What was found stays covered so long in other frames: a detector overlooks now and then what it saw a moment before.
+/// A detection stays covered so long in other frames: a detector overlooks now and then an object that it saw a moment
+/// before.
 const HELD: Duration = Duration::from_secs(1);
 /// Boxes end at the chin: they are covered with so much around them, of their size.
 const AROUND: f32 = 0.25;
@@ -116,7 +118,7 @@ struct Finder {
     runtime: Handle,
     detector: Option<Detector>,
     source: Option<FrameSize>,
-    /// What was found of late, with the frame that it was found in.
+    /// Recent detections, with the frame that each was found in.
     held: Vec<(Instant, Region)>,
     fails: bool,
 }

@@ -1,6 +1,6 @@
 //! Frames that cannot be used: lines of the log about them, and whether a camera gives any others.
 //!
-//! Always true: what happens with every frame is told once, and then summed up.
+//! Always true: a state that lasts for every frame is reported once, and then summed up.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ const NONE_AFTER: Duration = Duration::from_secs(1);
 /// Frames that failed for one reason after another.
 #[derive(Debug)]
 pub(super) struct Refusals {
-    /// What is said of a frame that fails, and once none does any more.
+    /// The message for a frame that fails, and the one when frames succeed again.
     failed: &'static str,
     over: &'static str,
     /// Each reason of late, and when it was told: one for each code at most.
@@ -76,7 +76,7 @@ impl Refusals {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoFrames {
     kind: Kind,
-    /// For people, whole: who gives no frames, and why.
+    /// For people, whole: the camera without frames, and why.
     pub(super) sentence: Arc<str>,
 }
 
@@ -90,7 +90,7 @@ enum Kind {
     Silent,
 }
 
-/// Whether a camera gives frames, for whoever wants to know.
+/// Whether a camera gives frames, for its observers.
 #[derive(Debug)]
 pub(super) struct Supply {
     taken_at: Option<Instant>,

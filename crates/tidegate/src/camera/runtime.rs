@@ -32,7 +32,7 @@ use crate::{
     source::SourceControl,
 };
 
-/// Everything a camera is beside its link; survives reconnects.
+/// Everything of a camera apart from its link; survives reconnects.
 pub(crate) struct Camera {
     /// Names this life of the camera: an edge node tells a restart from a broken link by it.
     pub(crate) epoch: u64,
@@ -116,7 +116,7 @@ impl Served<'_> {
         mut supplied: watch::Receiver<Option<NoFrames>>,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
-        // This link has not been told what was before it.
+        // This link does not know the state before it.
         if supplied.borrow().is_some() {
             supplied.mark_changed();
         }

@@ -11,7 +11,7 @@ pub const LINK_SIZES: [usize; 10] =
 /// A fit below this explains too little to control by.
 const R2_MIN: f64 = 0.95;
 
-/// What was measured on a link.
+/// The measurements on a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkReport {
     /// Frame size in bytes and 95th percentile latency, in the order of sizes.
@@ -42,7 +42,7 @@ impl fmt::Display for LinkReport {
         } else {
             write!(
                 f,
-                " (below {R2_MIN}: the link changed meanwhile or is no line; measure again when it is quiet)"
+                " (below {R2_MIN}: the link changed meanwhile or is not a line; measure again when it is quiet)"
             )
         }
     }
@@ -93,7 +93,7 @@ pub enum LinkError<E: std::error::Error + 'static> {
     #[error("a frame could not be measured on the link")]
     Measure(#[source] E),
     /// No line can be fitted.
-    #[error("no line can be fitted to the latencies")]
+    #[error("the latencies do not fit a line")]
     Fit(#[source] LinkModelError),
     /// Nothing was to be measured.
     #[error("the link must be measured at least once; give a number of repeats above 0")]

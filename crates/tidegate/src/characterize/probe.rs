@@ -34,13 +34,13 @@ pub enum ProbeError {
     Lost {
         /// Its size.
         bytes: usize,
-        /// What became of it.
+        /// Its outcome.
         outcome: Outcome,
     },
 }
 
 impl Probe {
-    /// Connects with a camera's certificate and offers no camera: that camera's own node goes on undisturbed.
+    /// Connects with a camera's certificate and offers no camera: that camera's own node is not disturbed.
     ///
     /// # Errors
     /// [`ProbeError::Connect`].

@@ -50,7 +50,7 @@ async fn a_table_says_what_each_setting_costs_and_is_worth() {
     let settings = KnobSetting::ladder();
     let expected: Vec<_> =
         (1..).zip(&settings).map(|(done, setting)| (done, settings.len(), *setting)).collect();
-    assert_eq!(told, expected, "every row is told once");
+    assert_eq!(told, expected, "every row is reported once");
     assert_eq!((report.boxes, report.truth), (52, Truth::Originals));
     assert_eq!(report.detector_took, Duration::from_millis(1));
 
@@ -74,7 +74,7 @@ async fn a_table_says_what_each_setting_costs_and_is_worth() {
     let worst = table.rows.iter().map(|row| row.accuracy).fold(1.0, f64::min);
     assert!(worst < 0.5, "the detector fails on the smallest frames: {worst}");
 
-    // What a camera will read is what was measured.
+    // The table that a camera will read holds the measurements.
     let mut set = TableSet::new();
     assert_eq!(set.load_folder(rig.folder.path()).unwrap().count, 1);
     let wanted = Wanted { detector: Some("fake".to_owned()), ..Wanted::default() };

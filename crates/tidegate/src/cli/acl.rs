@@ -1,4 +1,4 @@
-//! `tidegate acl check`: what the rules say, and which of them says it.
+//! `tidegate acl check`: a decision by the rules, and the rule that made it.
 
 use std::net::IpAddr;
 
@@ -15,25 +15,25 @@ use crate::{config::Config, run::users};
 /// Arguments of `tidegate acl`.
 #[derive(Args, Clone, Debug)]
 pub struct AclArgs {
-    /// What to do with the rules.
+    /// The subcommand.
     #[command(subcommand)]
     pub what: AclCommand,
 }
 
-/// What can be done with the rules.
+/// Subcommands on rules.
 #[derive(Subcommand, Clone, Debug)]
 pub enum AclCommand {
-    /// Say whether somebody may do something, and by which rule; exit status 0 if so, 1 if not
+    /// Say whether a user may do something, and by which rule; exit status 0 if so, 1 if not
     Check(CheckArgs),
 }
 
 /// Arguments of `tidegate acl check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
-    /// Who asks, by name; - for whoever proves nothing
+    /// The user that asks; - for a client without a proof
     #[arg(value_name = "USER")]
     pub user: String,
-    /// What is asked: publish, subscribe, receive, frames, fetch-original, functions or admin
+    /// The action: publish, subscribe, receive, frames, fetch-original, functions or admin
     #[arg(value_name = "ACTION", value_parser = action)]
     pub action: Action,
     /// Of what: a topic or filter, camera:NAME (or its bare name, for frames), or node
@@ -107,7 +107,7 @@ fn check(config: &Config, args: &CheckArgs) -> Result<Decision, ApiError> {
     Ok(users::rules(config)?.decide(&identity, args.action, target))
 }
 
-/// What the text names, for that action.
+/// The target that the text names, for that action.
 fn target(action: Action, text: &str, levels_max: usize) -> Result<Target<'_>, ApiError> {
     let wrong = |error: &dyn std::error::Error| {
         let text = format!("{text:?} is nothing that can be asked {} of", action.word());
@@ -188,7 +188,7 @@ mod tests {
             ),
             (&both, "- frames yard-1", "deny roles: no role"),
             (&none, "- publish a", "allow neither an ACL file nor"),
-            (&none, "- admin node", "deny no roles file is configured: nobody in particular"),
+            (&none, "- admin node", "deny no roles file is configured: anonymous clients"),
             (
                 &none,
                 "ada admin node",
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_an_error() {
+    fn an_invalid_request_is_an_error() {
         for (action, text) in [
             (Action::Publish, "a/#"),
             (Action::Subscribe, "a/#/b"),

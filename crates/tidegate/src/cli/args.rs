@@ -55,7 +55,8 @@ impl RemoteArgs {
         Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
     }
 
-    /// What to show. Secrets come from files or variables: everybody on a machine can read the arguments of a program.
+    /// The credentials to show. Secrets come from files or variables: every user of a machine can read the arguments
+    /// of a program.
     fn credentials(&self, config: &Config) -> Result<Credentials, ApiError> {
         let pki = config.pki_dir();
         let authority = || {
@@ -93,7 +94,7 @@ impl RemoteArgs {
     }
 }
 
-/// The address of an API that somebody wrote as `host:port` or as `https://host:port`.
+/// The address of an API that was written as `host:port` or as `https://host:port`.
 fn endpoint(text: &str) -> String {
     if text.contains("://") { text.to_owned() } else { format!("https://{text}") }
 }
@@ -174,7 +175,7 @@ pub struct CharacterizeArgs {
     /// Scene class that the table is for
     #[arg(long)]
     pub scene: Option<CameraName>,
-    /// Where to write the table; the picture goes beside it as SVG [default: tidegate.table, in
+    /// Where to write the table; the picture goes next to it as SVG [default: tidegate.table, in
     /// frames.tables_dir if that is set]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,

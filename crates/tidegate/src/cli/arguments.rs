@@ -1,7 +1,7 @@
 //! The arguments of this process, as other users of the machine see them in its list of processes.
 //!
-//! An address with a password in it is such an argument. It is written over in place as soon as it was read; until then, some
-//! milliseconds, whoever looks can see it. `--password-file` has no such moment.
+//! An address with a password in it is such an argument. It is overwritten in place as soon as it was read; until then, some
+//! milliseconds, other users can see it. `--password-file` has no such moment.
 
 use std::{
     fs::{self, OpenOptions},

@@ -1,4 +1,4 @@
-//! `tidegate cameras`: who is there.
+//! `tidegate cameras`: the cameras of a node.
 
 use clap::Args;
 use tidegate_api::{ApiError, CameraInfo};

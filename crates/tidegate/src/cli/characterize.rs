@@ -82,7 +82,7 @@ fn progress(progress: Progress<'_>) {
             row.accuracy
         ),
     };
-    // Nobody reading the progress is no reason to stop.
+    // A closed progress output is no reason to stop.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 

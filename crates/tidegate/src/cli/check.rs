@@ -47,7 +47,7 @@ pub(super) async fn run(
     })?;
     let count = found.problems.iter().len();
     let Some(first) = found.problems.iter().next() else { return Ok(()) };
-    // What cannot be reached now may be right.
+    // A server that cannot be reached now may be right.
     let worst = found.problems.iter().find(|problem| problem.code != Code::LINK_DOWN);
     Err(ApiError::new(worst.unwrap_or(first).code, mistakes(count)))
 }
@@ -84,9 +84,9 @@ pub(super) async fn reload(config: &Config, args: &ReloadArgs) -> Result<(), Api
             };
             lines(&mut text, "", problems);
             lines(&mut text, " was exchanged", exchanged);
-            lines(&mut text, " is another one from the next start on", need_restart);
+            lines(&mut text, " changes at the next start", need_restart);
             if text.is_empty() {
-                text.push_str("no setting is another one; files that they name were read again\n");
+                text.push_str("no setting has changed; files that they name were read again\n");
             }
             text
         }
@@ -94,7 +94,7 @@ pub(super) async fn reload(config: &Config, args: &ReloadArgs) -> Result<(), Api
     match problems.len() {
         0 => Ok(()),
         count => Err(ApiError::new(Code::CONFIG_INVALID, mistakes(count))
-            .caused_by("the node goes on by the configuration that it has")),
+            .caused_by("the node keeps the configuration that it has")),
     }
 }
 

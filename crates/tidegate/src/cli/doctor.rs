@@ -1,4 +1,4 @@
-//! `tidegate doctor` and `tidegate key`: what a node keeps, and what it is sealed with.
+//! `tidegate doctor` and `tidegate key`: the files of a node, and the keys that seal them.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub struct KeyArgs {
     pub passphrase_file: Option<PathBuf>,
 }
 
-/// What shells take for a test that has failed.
+/// The exit status that shells take for a failed test.
 const PROBLEMS: i32 = 1;
 
 /// Looks and tells; ends the program with status 1 if there are problems.

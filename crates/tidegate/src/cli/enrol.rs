@@ -25,7 +25,7 @@ use crate::{
 pub struct InviteArgs {
     /// Name in the certificate
     name: String,
-    /// What it is for: camera, node or application
+    /// The kind of certificate: camera, node or application
     #[arg(long, value_name = "KIND", default_value = "camera", value_parser = kind)]
     kind: Kind,
     /// Where the invitation is redeemed, as host:port [default: node.enrol_listen, if that is one address]
@@ -45,7 +45,8 @@ pub struct InviteArgs {
 /// Arguments of `tidegate join`.
 #[derive(Args, Debug)]
 pub struct JoinArgs {
-    /// What `tidegate invite` printed; `-` reads it from the standard input, where no list of processes shows it
+    /// The line that `tidegate invite` printed; `-` reads it from the standard input, where no list of processes
+    /// shows it
     token: String,
 }
 
@@ -56,12 +57,12 @@ fn kind(word: &str) -> Result<Kind, String> {
 pub(super) fn invite(config: &Config, args: &InviteArgs) -> Result<(), ApiError> {
     let invalid = |text: String| ApiError::new(Code::CONFIG_INVALID, text);
     let pki_dir = config.pki_dir();
-    // Whoever cannot make certificates cannot invite.
+    // Only a machine with the authority can invite.
     pki::Authority::load(&pki_dir).map_err(|error| no_authority(&error))?;
     let authority = tidegate_sys::regular::read(&pki_dir.join("ca.pem")).ok();
     let authority = authority.and_then(|pem| pki::fingerprint(&pem));
     let authority =
-        authority.ok_or_else(|| invalid("ca.pem is no certificate any more".to_owned()))?;
+        authority.ok_or_else(|| invalid("ca.pem is not a certificate any more".to_owned()))?;
     let listens = config.node.enrol_listen;
     let at = match (&args.at, listens) {
         (Some(at), _) => at.clone(),
@@ -143,7 +144,8 @@ pub(super) async fn join(
     }
 }
 
-/// Has the configuration name the node as its certificate does: without that it looks for another one's. What it says.
+/// Has the configuration name the node as its certificate does: without that it looks for another one's. Returns the
+/// message for the user.
 fn name_node(config: &Config, file: &Path, set: &[String], name: &str) -> Result<String, ApiError> {
     if config.node.name.as_str() == name {
         return Ok(String::new());

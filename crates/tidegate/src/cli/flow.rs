@@ -29,12 +29,12 @@ const LEVELS_MAX: usize = 256;
 /// Arguments of `tidegate flow`.
 #[derive(Args, Clone, Debug)]
 pub struct FlowArgs {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub what: FlowCommand,
 }
 
-/// What can be done with flows.
+/// Subcommands on flows.
 #[derive(Subcommand, Clone, Debug)]
 pub enum FlowCommand {
     /// Read and compile the flows of a file, and say what they are; exit status 2 where one could not run
@@ -51,7 +51,7 @@ pub struct CheckArgs {
     /// File of flows
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Folder of models, tables and sets [default: models beside the file]
+    /// Folder of models, tables and sets [default: models next to the file]
     #[arg(long, value_name = "DIR")]
     pub models: Option<PathBuf>,
     /// How to print what they are, or what becomes of messages: an object a line
@@ -89,12 +89,12 @@ pub struct RunArgs {
 /// Arguments of `tidegate flow train`.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArgs {
-    /// What is learned.
+    /// The subcommand.
     #[command(subcommand)]
     pub what: TrainCommand,
 }
 
-/// What can be learned.
+/// Kinds of models to learn.
 #[derive(Subcommand, Clone, Debug)]
 pub enum TrainCommand {
     /// A number from numbers, by least squares
@@ -145,7 +145,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<(), ApiError> {
             let mut out = io::BufWriter::new(io::stdout().lock());
             let summary = feed(args, input, &mut out)?;
             out.flush().map_err(unprinted)?;
-            // For people: what was asked for is on the standard output.
+            // For people: the result itself is on the standard output.
             let _ = io::stderr().lock().write_all(summary.as_bytes());
             Ok(())
         }
@@ -157,7 +157,7 @@ fn invalid(text: impl Into<String>, cause: &(dyn std::error::Error + 'static)) -
     ApiError::new(Code::CONFIG_INVALID, text.into()).caused_by(crate::error_chain(cause))
 }
 
-/// What the flows of a file are, one paragraph each.
+/// A description of the flows of a file, one paragraph each.
 fn check(args: &CheckArgs) -> Result<String, ApiError> {
     let flows = Flows::new(1, 0, 0);
     let text = || format!("{} cannot be run", args.file.display());
@@ -223,11 +223,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Behind the last message so much time goes by: longer than windows last.
 const END: Duration = Duration::from_secs(366 * 86_400);
 
-/// Feeds each line of `input` to the flows that want its topic; what was counted, for people.
+/// Feeds each line of `input` to the flows that want its topic; returns the counts, for people.
 fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result<String, ApiError> {
     if let Some(topic) = &args.topic {
         check_topic_name(topic, LEVELS_MAX)
-            .map_err(|error| invalid(format!("{topic:?} is no topic"), &error))?;
+            .map_err(|error| invalid(format!("{topic:?} is not a topic"), &error))?;
     }
     let text = || format!("{} cannot be run", args.flows.file.display());
     let file = FlowFile::read(&args.flows.file, args.flows.models.as_deref())
@@ -251,7 +251,7 @@ fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result
         };
         if args.topic_column && check_topic_name(&topic, LEVELS_MAX).is_err() {
             return Err(wrong(&format!(
-                "{topic:?} is no topic; it has 1 to 65535 bytes, no + and no #"
+                "{topic:?} is not a topic; it has 1 to 65535 bytes, no + and no #"
             )));
         }
         let bytes;
@@ -279,7 +279,7 @@ fn feed(args: &RunArgs, mut input: impl BufRead, out: &mut impl Write) -> Result
         }
     }
     let before: Vec<Stats> = flows.iter().map(Flow::stats).collect();
-    // What windows have that time has not ended is said as well; keys that expire by that are not counted.
+    // The content of windows that time has not ended is printed as well; keys that expire by that are not counted.
     for flow in flows.iter_mut().filter(|flow| flow.ticks()) {
         flow.tick(now + END, u32::MAX, &mut output);
         out.write_all(emissions(flow, b"", &output, args).as_bytes()).map_err(unprinted)?;
@@ -318,7 +318,7 @@ fn read_line(
     Ok(count > 0)
 }
 
-/// What stands before the first comma, or between double quotes before one, and what stands behind.
+/// The text before the first comma, or between double quotes before one, and the rest.
 fn topic_column(line: &[u8]) -> Option<(String, &[u8])> {
     let (topic, payload) = match line.strip_prefix(b"\"") {
         Some(quoted) => {
@@ -342,7 +342,7 @@ fn hex(digits: &[u8]) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8)).collect()
 }
 
-/// What became of one message in one flow.
+/// The result of one message in one flow.
 fn lines(
     flow: &Flow,
     number: u64,
@@ -386,7 +386,7 @@ fn lines(
     lines + &emissions(flow, payload, output, args)
 }
 
-/// What came of a message, or of time, that is published.
+/// The output of a message, or of time, that is published.
 fn emissions(flow: &Flow, payload: &[u8], output: &Output, args: &RunArgs) -> String {
     let name = flow.name();
     let mut lines = String::new();
@@ -561,7 +561,7 @@ payload = "{field:id} {field:x}"
     }
 
     #[test]
-    fn what_becomes_of_each_message_is_printed() {
+    fn the_result_for_each_message_is_printed() {
         let line = "tidegate flow run FILE --input - --topic t/1";
         let (out, summary) = fed(line, "a,10\na,60\r\na,x\na,200").expect("it runs");
         let expected = "\
@@ -569,7 +569,7 @@ t: pass t/1 a,10
 t: pass t/1 a,60
 t: emit alarm/1 a 60
 t: drop t/1 a,x
-t: bad line 3: \"x\": the field is no decimal number
+t: bad line 3: \"x\": the field is not a decimal number
 t: dead dead/t/t/1 a,x
 t: drop t/1 a,200
 ";
@@ -618,13 +618,13 @@ payload = "{field:n}"
             let lines = out.lines().filter_map(|line| line.strip_prefix(&*start));
             lines.map(|count| count.parse().expect("a number")).collect()
         };
-        // Minutes begin where they do: what matters is that all that was counted is said, most of it as time goes by.
+        // Minutes begin anywhere: all that was counted has to be printed, most of it as time passes.
         for (topic, messages) in [("w/a", 7), ("w/b", 12)] {
             let counts = counts(topic);
             assert_eq!(counts.iter().sum::<u32>(), messages, "{topic}: {counts:?}");
             assert!(counts.len() >= messages as usize / 3, "{topic}: {counts:?}");
         }
-        // The first device falls silent, and time ends its window while the second goes on.
+        // The first device falls silent, and time ends its window while the second continues.
         let second = out.match_indices("w/b").nth(1).expect("it has several windows");
         assert!(out.rfind("w/a") < Some(second.0), "{out}");
         assert!(summary.contains("2 keys"), "{summary}");
@@ -635,17 +635,17 @@ payload = "{field:n}"
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let book = include_str!("../../../../docs/src/flows.md");
         for (name, readings, alarms, bad, is_buried) in [
-            ("city", "city.csv", 2, "14: \"dust\": the field is no decimal number", true),
-            ("taxi", "taxi.csv", 1, "17: \"fare_amount\": the field is no decimal number", true),
+            ("city", "city.csv", 2, "14: \"dust\": the field is not a decimal number", true),
+            ("taxi", "taxi.csv", 1, "17: \"fare_amount\": the field is not a decimal number", true),
             (
                 "grid",
                 "grid.csv",
                 1,
-                "13: \"energyconsumed\": the field is no decimal number",
+                "13: \"energyconsumed\": the field is not a decimal number",
                 false,
             ),
             ("fit", "fit.csv", 2, "19: \"subjectId\": the field is missing", false),
-            ("oil", "oil.hex", 2, "12: \"temperature\": the field is no decimal number", false),
+            ("oil", "oil.hex", 2, "12: \"temperature\": the field is not a decimal number", false),
         ] {
             let line = "tidegate flow run FILE --input FILE --topic-column --quiet";
             let FlowCommand::Run(mut args) = parsed(line) else { panic!("{line}") };
@@ -676,8 +676,8 @@ payload = "{field:n}"
     fn input_that_is_none_is_named_with_its_line() {
         for (arguments, input, expected) in [
             ("--topic-column", "t/1,1\nno topic", "-:2: no topic stands before a comma"),
-            ("--topic-column", "t/#,1", "-:1: \"t/#\" is no topic"),
-            ("--topic t/+", "", "\"t/+\" is no topic"),
+            ("--topic-column", "t/#,1", "-:1: \"t/#\" is not a topic"),
+            ("--topic t/+", "", "\"t/+\" is not a topic"),
             ("--topic t --hex", "12\n1", "-:2: no pairs of hexadecimal digits"),
         ] {
             let line = format!("tidegate flow run FILE --input - {arguments}");

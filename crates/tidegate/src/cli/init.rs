@@ -33,7 +33,7 @@ pub struct InitArgs {
     /// Name of an application; may be repeated [default: application]
     #[arg(long = "application", value_name = "NAME")]
     applications: Vec<String>,
-    /// Host name or address under which nodes are reached, beside this machine's own names; may be repeated
+    /// Host name or address under which nodes are reached, in addition to this machine's own names; may be repeated
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
     /// How many days the certificates last
@@ -44,7 +44,7 @@ pub struct InitArgs {
     add: bool,
 }
 
-/// Makes what is missing; what is there stays as it is. `file` is the configuration's, with what `set` says if there is none yet.
+/// Makes missing files; existing ones stay as they are. `file` is the configuration's, with what `set` says if there is none yet.
 pub(super) fn run(
     config: &Config,
     file: &Path,
@@ -71,7 +71,7 @@ pub(super) fn run(
     print(&administrator.make()?)
 }
 
-/// What certificates are asked for by name.
+/// The certificates that are requested by name.
 fn wanted(args: &InitArgs) -> Vec<(Kind, &str)> {
     let kinds = [
         (Kind::Node, &args.nodes),
@@ -142,7 +142,7 @@ fn template(file: &Path, set: &[String]) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// What is said where somebody keeps the users elsewhere.
+/// The message for a site whose users are kept elsewhere.
 fn no_administrator(path: &Path) -> String {
     let path = path.display();
     format!(
@@ -161,12 +161,12 @@ enum Administrator {
     },
     /// The user is in this file already.
     There(PathBuf),
-    /// The configuration names a password file, which is somebody's own.
+    /// The configuration names a password file, which the operator owns.
     Elsewhere(PathBuf),
 }
 
 impl Administrator {
-    /// Who is to be made, if anybody.
+    /// The administrator to make, if any.
     ///
     /// # Errors
     /// [`Code::STORAGE_FAILED`].
@@ -202,7 +202,8 @@ impl Administrator {
             Self::Elsewhere(path) => return Ok(Zeroizing::new(no_administrator(&path))),
         };
         let failed = |error| {
-            ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
+            ApiError::new(Code::INTERNAL, "the system's random number generator failed")
+                .caused_by(error)
         };
         let secret = new_password().map_err(failed)?;
         let hash = password::hash(secret.as_bytes()).map_err(failed)?;
@@ -293,7 +294,7 @@ mod tests {
         let again = Administrator::of(&config).unwrap().make().unwrap();
         assert!(again.contains("as it was") && again.contains("tidegate passwd"), "{}", *again);
         assert_eq!(fs::read_to_string(&path).unwrap(), users);
-        // Who names a file keeps users there.
+        // A configured password file keeps the users.
         let said = no_administrator(&path);
         assert!(
             said.contains(path.to_str().unwrap()) && said.contains("tidegate passwd"),

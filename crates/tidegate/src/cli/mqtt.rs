@@ -58,7 +58,7 @@ pub struct ConfigArgs {
     pub output: Output,
 }
 
-/// What else can be done with configurations.
+/// Other subcommands on configurations.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigCommand {
     /// Say all that is wrong with the configuration and the files that it names, as a start would; writes nothing
@@ -129,7 +129,7 @@ pub(super) fn client_code(error: &ClientError) -> Code {
     }
 }
 
-/// What a broker's refusal is to a caller.
+/// The code of a broker's refusal for the caller.
 pub(super) fn reason_code(reason: ReasonCode) -> Code {
     match reason {
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
@@ -158,7 +158,8 @@ pub(super) async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result
     } else {
         let password = ask(&args.user, stop).await?;
         let failed = |error| {
-            ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
+            ApiError::new(Code::INTERNAL, "the system's random number generator failed")
+                .caused_by(error)
         };
         let secret = if args.scram {
             Credentials::new(&password).map_err(failed)?.encode()
@@ -226,7 +227,7 @@ fn unread(error: io::Error) -> ApiError {
     ApiError::new(Code::STORAGE_FAILED, "the standard input cannot be read").caused_by(error)
 }
 
-/// What stands before the first end of a line.
+/// The text before the first end of a line.
 fn first_line(mut bytes: Zeroizing<Vec<u8>>) -> Zeroizing<Vec<u8>> {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     bytes.truncate(end);
@@ -248,7 +249,7 @@ pub(super) fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&beside, path)
 }
 
-/// What the import of a configuration exits with if something of it was lost.
+/// The exit status of an import that lost part of a configuration.
 const IMPORTED_LESS: i32 = 3;
 
 pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
@@ -277,7 +278,7 @@ pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
     for warning in &imported.warnings {
         report.push_str(&format!("note: {}\n", super::args::plain(warning)));
     }
-    // The report is for people; the translation goes on without it.
+    // The report is for people; the translation does not depend on it.
     let _ = io::stderr().lock().write_all(report.as_bytes());
     print(&imported.toml)?;
     if imported.is_less() { std::process::exit(IMPORTED_LESS) } else { Ok(()) }

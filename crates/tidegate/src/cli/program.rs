@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use super::{args::plain, arguments, stop};
 use crate::{config::problems::Problems, logging};
 
-/// What shells report for a program that an interrupt ended.
+/// The exit status that shells report for a program that an interrupt ended.
 pub(super) const INTERRUPTED: i32 = 130;
 
-/// What runs on threads that may block is waited for so long, once all is done.
+/// Blocking threads are waited for so long, once all is done.
 const BLOCKED_MAX: Duration = Duration::from_secs(1);
 
 /// How data is printed.
@@ -113,7 +113,7 @@ pub async fn aside(
     })?
 }
 
-/// Runs a load that shows where it stands in one line, where there is somebody to see it.
+/// Runs a load that shows its progress in one line, if the output is a terminal.
 pub fn shown<R>(run: impl FnOnce(&mut dyn FnMut(&str)) -> R) -> R {
     let shows = io::stderr().is_terminal();
     let result = run(&mut |line| {

@@ -42,7 +42,7 @@ pub struct ReplayArgs {
     /// Whether CSV begins with a line of names [default: if none of its fields is empty, a number or a date]
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     pub header: Option<bool>,
-    /// What stands between the fields of CSV; tab for a tab
+    /// The delimiter of the fields of CSV; tab for a tab
     #[arg(long, value_name = "CHARACTER", default_value = ",", value_parser = delimiter)]
     pub delimiter: u8,
     /// Topic of each row: {NAME} is what stands in that column, {2} in the second, {device} the number of the device
@@ -76,7 +76,7 @@ pub struct ReplayArgs {
     /// Seed of the places where devices begin
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Begin again at the end, with times that go on
+    /// Begin again at the end, with times that continue
     #[arg(long = "loop")]
     pub repeat: bool,
     /// Stop after this long
@@ -96,10 +96,10 @@ pub struct ReplayArgs {
         value_parser = clap::value_parser!(u16).range(1..)
     )]
     pub inflight: u16,
-    /// What is done with a row that cannot be read
+    /// How to treat a row that cannot be read
     #[arg(long, value_enum, default_value_t)]
     pub on_bad: OnBad,
-    /// What of a row is sent
+    /// The part of a row to send
     #[arg(long, value_enum, default_value_t)]
     pub payload: Payload,
     /// How to print what was played
@@ -194,7 +194,7 @@ pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(),
     .await
 }
 
-/// What the trace was found to be.
+/// The recognised form of the trace.
 fn line(trace: &Trace, found: &Recognised) -> String {
     let names = if found.has_header { " with a line of names" } else { "" };
     let format = match found.format {

@@ -1,4 +1,4 @@
-//! `tidegate revoke`: certificates that no longer count.
+//! `tidegate revoke`: certificate revocation.
 
 use clap::Args;
 use tidegate_api::ApiError;
@@ -59,7 +59,7 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
     }
     let path = done.path.display();
     text.push_str(&format!(
-        "list of {} in {path}; copy it beside ca.pem of every other node, which takes it within seconds\n",
+        "list of {} in {path}; copy it next to ca.pem of every other node, which takes it within seconds\n",
         done.count
     ));
     print(&text)

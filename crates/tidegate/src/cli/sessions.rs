@@ -101,7 +101,7 @@ fn owner(text: &str) -> Result<SessionOwner, ApiError> {
     let (kind, name) = text.split_once(':').unwrap_or(("user", text));
     if !["user", "certificate", "node"].contains(&kind) || name.is_empty() {
         let text = format!(
-            "{text:?} is no owner; write a user's name, or user:NAME, certificate:NAME, node:NAME, anonymous"
+            "{text:?} is not an owner; write a user's name, or user:NAME, certificate:NAME, node:NAME, anonymous"
         );
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }

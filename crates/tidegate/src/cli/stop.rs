@@ -2,8 +2,8 @@
 //!
 //! Signals are waited for on a thread of their own: a step that blocks the thread which runs the command, such as a read from a server
 //! of files that is gone, does not keep it from being ended. The first interrupt or termination asks the command to stop. If it has not
-//! within [`STOPS_WITHIN`], the process ends all the same, and says at which step it hung. It leaves
-//! what a process that is killed would leave: what was acknowledged is in the journals. The second signal ends the process at once.
+//! within [`STOPS_WITHIN`], the process ends all the same, and says at which step it hung. It leaves the same state as a process that
+//! is killed: acknowledged messages are in the journals. The second signal ends the process at once.
 
 use std::{
     io::{self, Write as _},
@@ -41,7 +41,7 @@ pub(super) fn on_signals(stop: CancellationToken) -> Result<(), ApiError> {
             let signals = kinds.map(signal);
             let [interrupt, terminate] = match signals {
                 [Ok(interrupt), Ok(terminate)] => {
-                    // The command goes on only once they are.
+                    // The command continues only once they are.
                     let _ = ready.send(Ok(()));
                     [interrupt, terminate]
                 }

@@ -48,13 +48,13 @@ pub struct SubscribeArgs {
     /// Least accuracy of the detector on what arrives, as a fraction of that on the originals: 0 to 1
     #[arg(long, value_name = "FRACTION")]
     accuracy: f64,
-    /// Who decides the knobs: budget, mez-pi, aimd or fixed
+    /// The controller of the knobs: budget, mez-pi, aimd or fixed
     #[arg(long, default_value_t)]
     controller: ControllerKind,
     /// Newest frame (latest) or every frame (every)
     #[arg(long, default_value_t)]
     delivery: Delivery,
-    /// What gives way when both bounds cannot be kept: keep-latency, keep-accuracy or pause
+    /// The bound to give up when both cannot be kept: keep-latency, keep-accuracy or pause
     #[arg(long, default_value_t)]
     when_infeasible: WhenInfeasible,
     /// Family of knobs: jpeg or mez
@@ -72,7 +72,7 @@ pub struct SubscribeArgs {
     /// First capture time: -30s, 2026-05-04T13:05:06Z or nanoseconds [default: from now on]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse)]
     from: Option<TimePoint>,
-    /// Capture time to end before [default: for ever]
+    /// Capture time to end before [default: forever]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = time::parse)]
     to: Option<TimePoint>,
     /// Stop after this long
@@ -221,7 +221,7 @@ impl Watch {
                         self.sinks.write(&self.request.camera, self.request.demand.bounds, &event).await;
                         if matches!(event, Event::CameraOnline) {
                             // After a broken connection the subscription has another name. If it
-                            // broke again, the next `CameraOnline` tries anew.
+                            // broke again, the next `CameraOnline` tries again.
                             verdicts = self.verdicts(&subscription).await.unwrap_or(Verdicts::Off);
                         }
                     }

@@ -19,7 +19,7 @@ pub enum ConfigError {
     Read {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file is no TOML.
@@ -27,7 +27,7 @@ pub enum ConfigError {
     Syntax {
         /// Where it stops being TOML.
         origin: Origin,
-        /// What the parser misses.
+        /// The parser's message.
         message: String,
     },
     /// A key outside every section.
@@ -43,9 +43,9 @@ pub enum ConfigError {
     UnknownSection {
         /// Where.
         origin: Origin,
-        /// What was written.
+        /// The section as written.
         section: String,
-        /// What there is.
+        /// The known sections.
         known: &'static str,
     },
     /// There is no such key in the section.
@@ -55,9 +55,9 @@ pub enum ConfigError {
         origin: Origin,
         /// The section.
         section: String,
-        /// What was written.
+        /// The key as written.
         key: String,
-        /// What there is.
+        /// The known keys.
         known: &'static str,
     },
     /// The value is not of the kind.
@@ -67,7 +67,7 @@ pub enum ConfigError {
         origin: Origin,
         /// `section.key`.
         key: String,
-        /// What is needed.
+        /// The requirement.
         problem: String,
     },
     /// The value is out of its range.
@@ -89,7 +89,7 @@ pub enum ConfigError {
     /// A flag that is no setting.
     #[error("--set {text:?} is not of the form section.key=value")]
     Flag {
-        /// What was written.
+        /// The text as written.
         text: String,
     },
 }
@@ -103,7 +103,7 @@ impl ConfigError {
         }
     }
 
-    /// Whether there are settings that nobody knows because of it.
+    /// Whether some settings are unknown because of it.
     pub(crate) fn hides_settings(&self) -> bool {
         match self {
             Self::Read { .. } | Self::Syntax { .. } => true,

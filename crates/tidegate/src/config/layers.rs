@@ -46,7 +46,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The settings of one TOML text; what is wrong with it is added to `wrong`. Of a text that is no TOML there are none.
+/// The settings of one TOML text; its problems are added to `wrong`. Of a text that is no TOML there are none.
 pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
     let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let origin = |at: usize| Origin::File { path: path.to_owned(), line: line(at) };
@@ -56,7 +56,7 @@ pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec
         let mut errors: Vec<(usize, String)> =
             errors.iter().map(|error| (place(error), error.message().to_owned())).collect();
         errors.sort();
-        // What follows on one line from its first mistake is no other one.
+        // Later mistakes on one line follow from its first.
         errors.dedup_by_key(|(at, _)| line(*at));
         wrong.extend(
             errors
@@ -74,7 +74,7 @@ pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec
         };
         section_settings(section.get_ref().to_string(), at, table, &origin, &mut settings, wrong);
     }
-    // The parser sorts by name; what comes later in the file is to be blamed later.
+    // The parser sorts by name; a later setting in the file is to be blamed later.
     settings.sort_by_key(|setting| match setting.origin {
         Origin::File { line, .. } => line,
         _ => 0,
@@ -123,7 +123,7 @@ fn section_settings(
     }
 }
 
-/// The settings of `path` and of every `*.toml` in `conf.d` beside it, in order of their names.
+/// The settings of `path` and of every `*.toml` in `conf.d` next to it, in order of their names.
 pub(super) fn files(path: &Path, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut read = |path: &Path, wrong: &mut Vec<ConfigError>| match regular::read_to_string(path) {

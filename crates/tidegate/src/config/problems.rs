@@ -8,7 +8,7 @@ use tidegate_message::Code;
 use super::{Config, Origin};
 use crate::suggest::suggested;
 
-/// What a configuration is read for.
+/// The purpose of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To run by it: numbers and keys that the data folder keeps from the first start on are made where they are missing.
@@ -24,12 +24,12 @@ pub struct Problem {
     pub code: Code,
     /// Where it was written; none where a default does not hold.
     pub place: Option<Origin>,
-    /// What is wrong, and the way out.
+    /// The problem, and the way out.
     pub text: String,
 }
 
 impl Problem {
-    /// What `text` says; if it begins with a file and a line, that is the place.
+    /// A problem by its `text`; if it begins with a file and a line, that is the place.
     pub(super) fn new(code: Code, text: &str) -> Self {
         let placed = text.split_once(": ").and_then(|(place, rest)| {
             let (path, line) = place.rsplit_once(':')?;
@@ -71,7 +71,7 @@ impl Problems {
         self.add(Self(vec![Problem::new(code, &text.into())]));
     }
 
-    /// What is right of it; else its mistake is noted.
+    /// The value, if it is right; else its mistake is recorded.
     pub fn take<T>(&mut self, result: Result<T, ApiError>) -> Option<T> {
         result.map_err(|error| self.note(error)).ok()
     }

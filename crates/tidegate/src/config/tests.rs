@@ -184,7 +184,7 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
-fn what_is_shown_is_read_again_whatever_names_hold() {
+fn printed_names_are_read_again() {
     for name in ["a/#", "+/b", "with \"quotes\" and \\", "plain"] {
         let name = toml::Value::from(name);
         let config = parse(&format!(
@@ -208,7 +208,7 @@ fn every_mistake_is_named_with_what_was_meant() {
         "site.toml:4: there is no section [lnik]; did you mean [link]? choose one of: node",
         "site.toml:8: link.transport: \"qiuc\" is no transport; did you mean \"quic\"? choose auto, quic or tcp",
         "site.toml:10: there is no section [mqtt.listner.tls]; did you mean [mqtt.listener.tls]? choose",
-        "site.toml:13: mqtt.listener.main.protocol: \"tsl\" is no protocol; did you mean \"tls\"? choose tcp, tls",
+        "site.toml:13: mqtt.listener.main.protocol: \"tsl\" is not a protocol; did you mean \"tls\"? choose tcp, tls",
         "site.toml:9: link.queue_allowed must be from 1ms to 1s",
         "site.toml:14: file must be the name of a file of flows",
     ];
@@ -241,7 +241,7 @@ fn a_text_that_names_a_setting_leads_to_its_line() {
         ("sink.a cannot be: url is wrong", Some(6)),
         ("sink.ab cannot be: url is wrong", Some(7)),
         ("mqtt.acl_file: rules cannot be read", Some(10)),
-        ("mqtt.acl_file_of is no key", None),
+        ("mqtt.acl_file_of is not a key", None),
         ("something else", None),
     ] {
         let line = config.origins.named_in(text).map(|origin| match origin {

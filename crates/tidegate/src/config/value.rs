@@ -1,4 +1,4 @@
-//! What a setting can be, from text and back to TOML.
+//! Values of settings, from text and back to TOML.
 
 use std::{
     net::SocketAddr,

@@ -72,7 +72,7 @@ words! {
         Blur = "blur",
     }
 
-    /// What a datagram is.
+    /// The format of a datagram.
     DatagramFormat is "form of a datagram" {
         /// A payload.
         Payload = "payload",
@@ -120,7 +120,7 @@ words! {
         Clear = "clear",
     }
 
-    /// What happens to a message for a subscriber whose queue is full.
+    /// The policy for a message to a subscriber whose queue is full.
     Overflow is "overflow policy" {
         /// The oldest waiting messages go, until it fits.
         DropOldest = "drop-oldest",
@@ -194,7 +194,7 @@ words! {
         V5 = "5",
     }
 
-    /// What kind of destination a sink has.
+    /// The kind of destination of a sink.
     SinkKind is "kind of sink" {
         /// A ring in memory.
         Memory = "memory",
@@ -210,7 +210,7 @@ words! {
         Mqtt = "mqtt",
     }
 
-    /// What carries a link.
+    /// The transport of a link.
     Transport is "transport" {
         /// QUIC, and TCP where QUIC does not get through.
         Auto = "auto",

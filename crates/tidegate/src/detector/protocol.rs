@@ -21,7 +21,7 @@ const BOXES_MAX: usize = 10_000;
 /// Longest label, in bytes.
 const LABEL_BYTES_MAX: usize = 64;
 
-/// What a program says first.
+/// A program's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Hello {
     /// The protocol version that it speaks.
@@ -180,7 +180,7 @@ async fn receive_json(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// What is wrong with a message.
+/// Problems of a message.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
     /// The connection broke.
@@ -218,10 +218,10 @@ pub enum MessageError {
     Field {
         /// Which.
         field: &'static str,
-        /// What it must be.
+        /// The expected value.
         expected: &'static str,
     },
     /// Corners that are no box.
-    #[error("a box is none")]
+    #[error("a box is not valid")]
     Box(#[from] RectError),
 }

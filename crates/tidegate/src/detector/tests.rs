@@ -67,7 +67,7 @@ async fn nonsense_is_refused_by_name() {
         ("raw(b'no json')", "not the JSON"),
         ("send({'id': id + 1, 'boxes': []})", "carries the id"),
         ("send({'id': id})", "boxes must be"),
-        ("send({'id': id, 'boxes': [[5, 5, 1, 9, 1, 'a']]})", "a box is none"),
+        ("send({'id': id, 'boxes': [[5, 5, 1, 9, 1, 'a']]})", "a box is not valid"),
         ("send({'id': id, 'boxes': [[1, 1, 2, 2, 1, 'a' * 65]]})", "label must be"),
         ("send({'id': id, 'boxes': [], 'took_ms': -1})", "took_ms must be"),
         ("stream.write(b'\\xff' * 8); stream.flush()", "over the limit"),

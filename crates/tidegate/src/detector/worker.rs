@@ -157,7 +157,7 @@ impl Program {
         Ok((Self { name, child, said, _folder: folder }, listener))
     }
 
-    /// What became of a program after an exchange with it failed.
+    /// The state of a program after an exchange with it failed.
     async fn failed(&mut self, error: MessageError) -> DetectorError {
         // A broken connection means that the program ended, or is about to.
         match error {
@@ -172,7 +172,7 @@ impl Program {
         let program = self.name.clone();
         match self.child.wait().await {
             Ok(status) => {
-                // A child of the program may still hold its standard error open: what was said by now is enough.
+                // A child of the program may still hold its standard error open: the output by now is enough.
                 let said = match timeout(END_GRACE, &mut self.said).await {
                     Ok(Ok(said)) => said.trim().replace('\n', "; "),
                     Ok(Err(_)) | Err(_) => String::new(),

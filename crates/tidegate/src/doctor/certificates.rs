@@ -22,7 +22,7 @@ const AUTHORITY: &str = "ca";
 pub struct CertificateSummary {
     /// The name of its file.
     pub name: String,
-    /// Whom it says it is of, such as `camera cam1`; the authority says nothing.
+    /// Its owner as it says, such as `camera cam1`; none for the authority.
     pub of: Option<String>,
     /// First second of its validity, since the Unix epoch.
     pub valid_from: i64,
@@ -53,12 +53,12 @@ pub(super) fn examine(found: &mut Examination, folder: &Path, now: Instant) {
             Some((stem, "key")) if metadata.is_file() => {
                 files::secret(found, &path, &metadata);
                 if stem == AUTHORITY {
-                    found.note(&path, "whoever has this can be anyone: keep it where certificates are made, and off nodes");
+                    found.note(&path, "its owner can be anyone: keep it where certificates are made, and off nodes");
                 } else if !folder.join(format!("{stem}.pem")).exists() {
                     found.note(&path, "there is no certificate for this key");
                 }
             }
-            _ => found.note(&path, "this is no certificate and no key"),
+            _ => found.note(&path, "this is neither a certificate nor a key"),
         }
     }
 }

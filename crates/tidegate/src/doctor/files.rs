@@ -11,13 +11,13 @@ use tidegate_sys::folder::user;
 
 use super::Examination;
 
-/// What others than the owner may do.
+/// Permissions of others than the owner.
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS_ANY: u32 = 0o077;
 
 /// Looks at a folder that is to be this user's. Returns whether it can be gone into.
 pub(super) fn folder(found: &mut Examination, path: &Path) -> bool {
-    // The data folder itself may be reached by a link; what is below it may not.
+    // The data folder itself may be reached by a link; its content may not.
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) => {
@@ -29,7 +29,7 @@ pub(super) fn folder(found: &mut Examination, path: &Path) -> bool {
         }
     };
     if !metadata.is_dir() {
-        found.problem(path, "this is no folder");
+        found.problem(path, "this is not a folder");
         return false;
     }
     owned(found, path, &metadata);

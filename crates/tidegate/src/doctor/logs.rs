@@ -65,7 +65,7 @@ pub(super) fn examine(
     }
     for (kind, entry, metadata) in files::entries(found, folder) {
         if !metadata.is_dir() {
-            found.note(entry.path(), "this is no folder of logs");
+            found.note(entry.path(), "this is not a folder of logs");
             continue;
         }
         files::owned(found, &entry.path(), &metadata);
@@ -78,7 +78,7 @@ pub(super) fn examine(
                 files::owned(found, &entry.path(), &metadata);
                 log(found, (&kind, &name), &entry.path(), at_rest, keys);
             } else {
-                found.note(entry.path(), "this is no folder of a log");
+                found.note(entry.path(), "this is not a folder of a log");
             }
         }
     }
@@ -96,7 +96,7 @@ fn journals(found: &mut Examination, folder: &Path) {
         } else if metadata.is_dir() {
             files::owned(found, &entry.path(), &metadata);
         } else {
-            found.note(entry.path(), "this is no journal of the MQTT sessions");
+            found.note(entry.path(), "this is not a journal of the MQTT sessions");
         }
     }
 }
@@ -122,7 +122,7 @@ fn log(
         if !metadata.is_file() {
             found.problem(
                 &path,
-                "this is no plain file, and the log does not know it: a node leaves it alone",
+                "this is not a plain file, and the log does not know it: a node leaves it alone",
             );
             continue;
         }
@@ -135,7 +135,7 @@ fn log(
                 );
                 summary.set_aside.push(name);
             } else {
-                found.note(&path, "this is no file of the log");
+                found.note(&path, "this is not a file of the log");
             }
             continue;
         };
@@ -190,7 +190,7 @@ impl LogSummary {
     }
 }
 
-/// What is wrong with one segment.
+/// The problem of one segment.
 fn tell(
     found: &mut Examination,
     path: &Path,

@@ -90,7 +90,7 @@ fn a_sound_folder_has_no_problems_and_is_not_changed() {
 }
 
 #[test]
-fn what_is_wrong_with_files_is_told_by_file() {
+fn problems_of_files_are_reported_by_file() {
     let site = site(200, None);
     let log = site.path().join("log/camera/cam1");
     let segment = |number: u32| log.join(format!("{number:016x}.segment"));
@@ -141,7 +141,7 @@ fn the_journals_of_mqtt_are_known_and_nobody_is_told_to_remove_them() {
     let found = look(site.path(), "");
     let told = problems(&found);
     for (name, text) in
-        [("00000003.aside", "set it aside"), ("link", "a link"), ("folder", "no plain file")]
+        [("00000003.aside", "set it aside"), ("link", "a link"), ("folder", "not a plain file")]
     {
         let is_told = told.iter().any(|(of, what)| of == name && what.contains(text));
         assert!(is_told, "{name}: {told:?}");

@@ -19,21 +19,21 @@ use crate::pki::{self, NewKey, PkiError};
 
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What joining made.
+/// The result of joining.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// What the certificate's owner is: `node`, `camera` or `application`.
+    /// The kind of the certificate's owner: `node`, `camera` or `application`.
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// Its certificate; the key and the authority are beside it.
+    /// Its certificate; the key and the authority are next to it.
     pub certificate: PathBuf,
 }
 
 /// Why a machine could not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody answers, or not as a node does.
+    /// There is no answer, or not one of a node.
     #[error(
         "the node at {address} cannot be reached to join; is its node.enrol_listen set, and the address reachable from here?"
     )]
@@ -48,7 +48,7 @@ pub enum JoinError {
     Refused {
         /// Its address.
         address: String,
-        /// What it said.
+        /// Its message.
         why: String,
     },
     /// The answer is none, or not for the key that was shown.
@@ -56,7 +56,7 @@ pub enum JoinError {
     Answer {
         /// Its address.
         address: String,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// Files cannot be made.

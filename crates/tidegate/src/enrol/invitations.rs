@@ -23,12 +23,12 @@ use crate::{
 const OPEN_MAX: usize = 10_000;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What an invitation is for.
+/// The purpose of an invitation.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Invitation {
     /// The name in the certificate.
     pub name: String,
-    /// What its owner is.
+    /// The kind of its owner.
     #[serde(with = "kind")]
     pub kind: Kind,
     /// Host names and addresses of a node.
@@ -121,7 +121,7 @@ impl Invitations {
         Ok(token)
     }
 
-    /// Takes an invitation out, so that nobody redeems it again.
+    /// Takes an invitation out, so that it cannot be redeemed again.
     ///
     /// # Errors
     /// [`InvitationError::Unknown`], [`InvitationError::File`].
@@ -161,7 +161,7 @@ impl Invitations {
             file.write_all(&serde_json::to_vec_pretty(&all)?)?;
             file.sync_all()?;
             fs::rename(&part, &self.path)?;
-            // The new name is on the disk before anybody is told.
+            // The new name is on the disk before the answer.
             File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
         write().map_err(failed)?;
@@ -205,6 +205,7 @@ mod kind {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
         let word = String::deserialize(from)?;
-        word.parse().map_err(|()| D::Error::custom(format!("{word:?} is no kind of certificate")))
+        word.parse()
+            .map_err(|()| D::Error::custom(format!("{word:?} is not a kind of certificate")))
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     pki::{self, Authority, Credentials, PkiError},
 };
 
-/// Who joins at a time; others wait.
+/// Machines that join at a time; others wait.
 const JOINING_MAX: usize = 8;
 /// For the whole of it.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub enum EnrolError {
         source: io::Error,
     },
     /// The authority's key is not here, or a certificate cannot be used.
-    #[error("node.enrol_listen: invitations are redeemed with the authority's key")]
+    #[error("node.enrol_listen: invitations need the authority's key")]
     Pki(#[from] PkiError),
 }
 
@@ -86,7 +86,7 @@ impl Enrolment {
             let (socket, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "nobody can be accepted to join");
+                    tracing::warn!(%error, "connections to join cannot be accepted");
                     tokio::time::sleep(WRONG_COSTS).await;
                     continue;
                 }
@@ -98,7 +98,7 @@ impl Enrolment {
                     Ok(Ok(Some(name))) => tracing::info!(%peer, name, "an invitation was redeemed"),
                     Ok(Ok(None)) => tracing::warn!(%peer, "an invitation was refused"),
                     Ok(Err(error)) => {
-                        tracing::debug!(%peer, %error, "joining was not gone through with");
+                        tracing::debug!(%peer, %error, "joining failed");
                     }
                     Err(_) => tracing::debug!(%peer, "joining took too long"),
                 }

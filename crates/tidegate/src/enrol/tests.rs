@@ -70,7 +70,7 @@ async fn an_invitation_makes_credentials_that_the_site_accepts_and_only_once() {
 }
 
 #[tokio::test]
-async fn what_was_altered_has_expired_or_is_elsewhere_is_refused() {
+async fn altered_expired_and_foreign_invitations_are_refused() {
     let site = Site::new().await;
     let token = site.invite(invitation(Kind::Node, "edge2"), HOUR);
     let away = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What an invitation looks like on paper.
+//! The form of an invitation on paper.
 
 use std::{fmt, str::FromStr};
 
@@ -12,7 +12,7 @@ pub(super) const SECRET_BYTES: usize = 16;
 
 /// An invitation with all that is needed to redeem it: `tidegate1.ADDRESS.AUTHORITY.ID.SECRET`, the last four in base64url.
 ///
-/// Whoever has it can redeem it: it has no [`fmt::Debug`] of its secret.
+/// Its owner can redeem it: it has no [`fmt::Debug`] of its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// Where it is redeemed, as host and port.
@@ -25,7 +25,7 @@ pub struct Token {
 
 /// Text that is no token. It does not say which, for that is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no invitation: {reason}; copy the whole line that `tidegate invite` printed")]
+#[error("this is not an invitation: {reason}; copy the whole line that `tidegate invite` printed")]
 pub struct TokenError {
     reason: &'static str,
 }
@@ -64,10 +64,10 @@ impl FromStr for Token {
         let address = BASE64.decode(address).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let address = address.filter(|address| address.len() <= 300 && address.contains(':'));
         Ok(Self {
-            address: address.ok_or(error("its second part is no address"))?,
-            authority: bytes(authority).ok_or(error("its third part is no hash"))?,
-            id: bytes(id).ok_or(error("its fourth part is no name of an invitation"))?,
-            secret: bytes(secret).ok_or(error("its last part is no secret"))?,
+            address: address.ok_or(error("its second part is not an address"))?,
+            authority: bytes(authority).ok_or(error("its third part is not a hash"))?,
+            id: bytes(id).ok_or(error("its fourth part is not the name of an invitation"))?,
+            secret: bytes(secret).ok_or(error("its last part is not a secret"))?,
         })
     }
 }

@@ -51,7 +51,7 @@ pub struct FlowSettings {
     pub state_interval: Duration,
 }
 
-/// What hashes depend on.
+/// The seeds of hashes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seeds {
     /// Of keys: for this process alone.
@@ -83,7 +83,7 @@ pub(super) struct Running {
     pub(super) counters: Counters,
 }
 
-/// What the engine counts of a flow, beside its [`Stats`].
+/// Counts of a flow in the engine, in addition to its [`Stats`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) passed: AtomicU64,
@@ -101,7 +101,7 @@ pub struct Planned {
     spec: Spec,
     models: Models,
     state_interval: Duration,
-    /// None where the flow that runs goes on.
+    /// None where the running flow continues.
     parts: Option<(State, Vec<Flow>)>,
 }
 
@@ -128,7 +128,7 @@ impl Flows {
         wrong.into_iter().next().map_or(Ok(plan), Err)
     }
 
-    /// The flows that are right; what is wrong with others is added to `wrong`, of each file and of each flow the first mistake.
+    /// The valid flows; the problems of others are added to `wrong`, of each file and of each flow the first mistake.
     pub fn plan_all(&self, files: &[FlowSettings], wrong: &mut Vec<PlanError>) -> Plan {
         let mut plan = Plan::default();
         for settings in files {
@@ -151,7 +151,7 @@ impl Flows {
         plan
     }
 
-    /// What one file describes.
+    /// The flows of one file.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -202,13 +202,13 @@ impl Flows {
         Ok(())
     }
 
-    /// Runs the flows of `plan` from now on, and no others. State goes on where the operators are told what they were told; what
-    /// else a flow begins with is read from `folder`, if there is one. Which flows are new, other or gone, by name.
+    /// Runs the flows of `plan` from now on, and no others. State is kept where the descriptions of the operators are the same;
+    /// otherwise a flow begins with the state in `folder`, if there is one. Which flows are new, other or gone, by name.
     pub fn commit(&self, plan: Plan, folder: Option<&Path>) -> Vec<String> {
         let mut current = self.lock_current();
         let mut changed = Vec::new();
         let mut flows = Vec::new();
-        // Locked until the others are in their place: what they have counted is counted there.
+        // Locked until the others are in their place: their counts are added there.
         let mut retired: Vec<(Arc<Running>, Vec<Vec<u8>>)> = Vec::new();
         for (name, planned) in plan.flows {
             let before = current.find(&name);
@@ -278,12 +278,12 @@ impl Flows {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What one shard asks about its messages.
+    /// The hook of one shard for its messages.
     pub fn hook(self: &Arc<Self>, shard: usize) -> Hook {
         Hook::new(self.clone(), shard)
     }
 
-    /// What each flow has counted since it was compiled, by name: messages that passed, were replaced or dropped, and the rest.
+    /// The counts of each flow since it was compiled, by name: messages that passed, were replaced or dropped, and the rest.
     pub fn stats(&self) -> Vec<(Arc<str>, [u64; 3], Stats)> {
         let set = self.current();
         let all = set.flows.iter().map(|running| {
@@ -356,7 +356,7 @@ impl Running {
         (hash & (parts as u64 - 1)) as usize
     }
 
-    /// Takes the flow out of all parts, so that whoever comes looks for the next set, and gives their snapshots.
+    /// Takes the flow out of all parts, so that the next user looks for the next set, and gives their snapshots.
     fn retire(&self) -> Vec<Vec<u8>> {
         // All at once: no message is counted behind its part's snapshot.
         let mut parts: Vec<_> = (0..self.parts.len()).map(|index| self.part(index)).collect();
@@ -375,7 +375,7 @@ fn compile(
     models: &Models,
     shards: usize,
 ) -> Result<(State, Vec<Flow>), CompileError> {
-    // As it is written: its bounds are told of the whole.
+    // As it is written: its bounds hold for the whole.
     let whole = Flow::compile(spec, models)?;
     let state = whole.state();
     let count = match state {
@@ -420,12 +420,12 @@ fn take_up(parts: &mut [Flow], snapshots: &[Vec<u8>]) -> Result<String, Snapshot
         left_out += restored.keys_left_out;
         anew = restored.began_anew;
     }
-    let mut text = format!("goes on with the state of {keys} keys");
+    let mut text = format!("continues with the state of {keys} keys");
     if left_out > 0 {
         text.push_str(&format!("; {left_out} were left out"));
     }
     if !anew.is_empty() {
-        text.push_str(&format!("; what began anew: {}", anew.join(", ")));
+        text.push_str(&format!("; started over: {}", anew.join(", ")));
     }
     Ok(text)
 }
@@ -438,7 +438,7 @@ pub enum PlanError {
     File {
         /// The section.
         section: String,
-        /// What is wrong.
+        /// The error.
         source: FlowFileError,
     },
     /// A flow cannot be compiled.
@@ -446,7 +446,7 @@ pub enum PlanError {
     Compile {
         /// The section.
         section: String,
-        /// What is wrong.
+        /// The error.
         source: Box<CompileError>,
     },
     /// Two flows have one name.

@@ -4,7 +4,7 @@
 //!  city.toml ── [flow.city], [flow.city-region] ──▶ Spec      models/city-airquality.json, city-sources.txt ──▶ Models
 //! ```
 //!
-//! Always true: what is read has a bound; a file that is wrong is named, with the line or the flow, and nothing of it is used.
+//! Always true: files have a size limit; a file that is wrong is named, with the line or the flow, and nothing of it is used.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ pub const MODEL_BYTES_MAX: u64 = 256 << 20;
 /// Longest name of a flow: it becomes part of a file's name.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// What a file of flows describes.
+/// The content of a file of flows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowFile {
     /// Each flow, by name, with what it refers to.
@@ -32,8 +32,8 @@ pub struct FlowFile {
 }
 
 impl FlowFile {
-    /// Reads a file of flows, and from `models_dir`, or `models` beside the file, what they name: models from `NAME.json`, tables
-    /// from `NAME.csv`, sets from `NAME.txt`.
+    /// Reads a file of flows, and from `models_dir`, or `models` next to the file, the files that they name: models from
+    /// `NAME.json`, tables from `NAME.csv`, sets from `NAME.txt`.
     ///
     /// # Errors
     /// [`FlowFileError`], which names the file.
@@ -63,7 +63,7 @@ impl FlowFile {
     }
 }
 
-/// What a flow refers to, each thing once.
+/// The models, tables and sets of a flow, each once.
 fn models(spec: &Spec, folder: &Path) -> Result<Models, FlowFileError> {
     let mut names = BTreeSet::new();
     for step in &spec.steps {
@@ -126,7 +126,7 @@ pub enum FlowFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file is larger than is read.
@@ -144,7 +144,7 @@ pub enum FlowFileError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The problem there.
         message: String,
     },
     /// It holds no flow.
@@ -155,7 +155,7 @@ pub enum FlowFileError {
     },
     /// A flow, model, table or set is called in a way that is none.
     #[error(
-        "{}: {name:?} is no name; it is made of 1 to {NAME_BYTES_MAX} letters, digits, _ and -",
+        "{}: {name:?} is not a valid name; it is made of 1 to {NAME_BYTES_MAX} letters, digits, _ and -",
         path.display()
     )]
     Name {
@@ -169,7 +169,7 @@ pub enum FlowFileError {
     Model {
         /// Its file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: ModelError,
     },
     /// A table is none.
@@ -177,7 +177,7 @@ pub enum FlowFileError {
     Table {
         /// Its file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         source: TableError,
     },
 }
@@ -199,7 +199,7 @@ mod tests {
         "[flow.a]\ntopics = [\"t/#\"]\nparse = { format = \"csv\", fields = [\"x\"] }\n";
 
     #[test]
-    fn what_a_file_names_is_read_from_beside_it() {
+    fn files_named_in_a_file_are_read_from_its_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.toml");
         fs::create_dir(folder.path().join("models")).expect("a folder");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_named_with_its_place() {
+    fn problems_of_a_file_are_named_with_their_place() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.toml");
         fs::write(folder.path().join("bad.json"), "{}").expect("a file");
@@ -227,10 +227,10 @@ mod tests {
             (String::new(), "holds no flow; begin one with [flow.NAME]".to_owned()),
             (FLOW.replace("topics", "topic"), "f.toml:2: unknown field `topic`".to_owned()),
             ("[flow.a]\nx =".to_owned(), "f.toml:2:".to_owned()),
-            (FLOW.replace("flow.a", "flow.\"../a\""), "\"../a\" is no name".to_owned()),
+            (FLOW.replace("flow.a", "flow.\"../a\""), "\"../a\" is not a valid name".to_owned()),
             (
                 step("kernel = \"decision-tree\"\nmodel = \"../x\""),
-                "\"../x\" is no name".to_owned(),
+                "\"../x\" is not a valid name".to_owned(),
             ),
             (
                 step("kernel = \"decision-tree\"\nmodel = \"bad\""),

@@ -1,16 +1,17 @@
-//! What a shard asks of flows: which messages concern them, what becomes of those, and what is published.
+//! A shard's hook into flows: the messages that concern them, the verdicts on those, and the messages that flows
+//! publish.
 //!
 //! Of a message on a topic that no flow wants, a shard looks at one word that it remembers of the topic. A batch that flows want is
 //! gone through once for each flow, and within it once for each part that holds keys of it. The lists that this takes are kept from
-//! batch to batch; what is published is a message of its own, which owns its topic and payload.
+//! batch to batch; a published message is one of its own, which owns its topic and payload.
 //!
 //! ```text
 //!  drafts ─▶ flows ─▶ published ─▶ other flows ─▶ published ─▶ … at most HOPS_MAX times, and until the descent's bounds are reached
 //! ```
 //!
-//! Always true: a flow reads nothing that it published itself, nor what came of that; what is beyond the bounds is published without
-//! being looked at, and counted; one batch is gone through with one set of flows, and where a flow of it was exchanged since, with
-//! the one of that name which took its state over.
+//! Always true: a flow reads nothing that it published itself, nor messages derived from that; messages beyond the bounds are
+//! published without being looked at, and counted; one batch is gone through with one set of flows, and where a flow of it was
+//! exchanged since, with the one of that name which took its state over.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -57,7 +58,7 @@ pub struct Hook {
     work: Work,
 }
 
-/// What a batch needs, kept for the next.
+/// Scratch memory of a batch, kept for the next.
 #[derive(Default)]
 struct Work {
     output: Output,
@@ -81,7 +82,7 @@ struct Work {
     made: Vec<Made>,
 }
 
-/// What a flow publishes.
+/// A message that a flow publishes.
 struct Made {
     /// The place of the draft that it descends from.
     from: usize,
@@ -100,7 +101,7 @@ struct Origin {
     stands_for: Option<usize>,
 }
 
-/// What flows published of messages that are equally far from the batch, in order, and where each comes from.
+/// Published messages of flows that are equally far from the batch, in order, and their origins.
 #[derive(Default)]
 struct Level {
     drafts: Vec<Draft>,
@@ -175,7 +176,8 @@ impl Hook {
         self.descend(now, published, batch);
     }
 
-    /// Asks the flows about `drafts`; what they publish is added to `published`, in the order of what it descends from.
+    /// Runs the flows on `drafts`; their messages are added to `published`, in the order of the messages that they
+    /// descend from.
     fn run(
         &mut self,
         now: Instant,
@@ -274,7 +276,7 @@ impl Hook {
             let counters = &running.counters;
             counters.unseen.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
             if let Some(count) = counters.unseen_lines.add(now, count) {
-                tracing::warn!(flow = %running.name, count, "messages of other flows go on unread, since too many came of one batch, or of each other; since the last such line");
+                tracing::warn!(flow = %running.name, count, "messages pass without being looked at by other flows, since too many came of one batch, or of each other; since the last such line");
             }
         }
     }
@@ -301,7 +303,7 @@ impl Hook {
             work.with_messages(drafts, &chosen, |messages, _| {
                 router.key_hashes(now, messages, &mut hashes);
             });
-            // What has no key is bad, and any part says so.
+            // A message without a key is bad, and any part may say so.
             work.parts.extend(
                 hashes.iter().map(|hash| hash.map_or(0, |hash| Running::part_of(hash, parts))),
             );
@@ -344,7 +346,7 @@ impl Hook {
         if ran {
             self.take(now, running, drafts, &group, work);
         } else if let Some(next) = self.flows.current().find(&running.name) {
-            // Another has its state. The bits of this batch go on meaning what they did: the hook's own set stays until the next.
+            // Another has its state. The bits of this batch keep their meaning: the hook's own set stays until the next.
             let chosen = std::mem::replace(&mut work.chosen, group.clone());
             let parts = std::mem::take(&mut work.parts);
             let mut router = router(&next);
@@ -528,7 +530,7 @@ fn reused<'a>(mut messages: Vec<Message<'_>>) -> Vec<Message<'a>> {
     messages.into_iter().map(|_| unreachable!("it was cleared")).collect()
 }
 
-/// What knows the keys of a flow's messages, where they are parted: the flow without operators.
+/// The flow without operators, to find the keys of a flow's messages, where they are parted.
 fn router(running: &Running) -> Option<Flow> {
     if running.parts() == 1 || running.state != State::ByKey {
         return None;
@@ -539,13 +541,13 @@ fn router(running: &Running) -> Option<Flow> {
         Ok(flow) => Some(flow),
         Err(error) => {
             // A flow that was compiled compiles without its steps; all messages go to the first part otherwise.
-            tracing::error!(%error, "the keys of a flow cannot be told");
+            tracing::error!(%error, "the keys of a flow cannot be found");
             None
         }
     }
 }
 
-/// What a flow publishes as a message in the node's name. It is sent at QoS 1, so that whoever wants to be sure is.
+/// A message of a flow, published in the node's name. It is sent at QoS 1, so that each subscriber can choose.
 fn draft<'a>(
     running: &Running,
     from: &Draft,
@@ -583,7 +585,7 @@ fn draft<'a>(
     }
 }
 
-/// What a window that ends by itself descends from.
+/// The origin of a window that ends by itself.
 fn nobody() -> Draft {
     Draft {
         topic: "".into(),

@@ -1,4 +1,4 @@
-//! The state of flows on the disk: one file for each, written whole beside the last one and put in its place.
+//! The state of flows on the disk: one file for each, written whole next to the last one and put in its place.
 //!
 //! ```text
 //!  magic 8 │ major 2 │ minor 2 │ snapshots: count 4, { length 8, a snapshot of tidegate-flow }       (all little-endian)
@@ -6,7 +6,8 @@
 //!
 //! Each part of a flow is a snapshot with a checksum of its own; how many there are hangs on the shards of the node that wrote them.
 //!
-//! Always true: a file is whole or not there; what cannot be read is put aside under a name of its own, and said.
+//! Always true: a file is whole or not there; a file that cannot be read is put aside under a name of its own, and
+//! reported.
 
 use std::{
     collections::HashMap,
@@ -237,9 +238,9 @@ pub(super) fn set_aside(folder: &Path, name: &str, error: &dyn std::error::Error
     };
     match fs::rename(&from, &to) {
         Ok(()) => tracing::warn!(flow = name, kept_as = %to.display(), %error,
-            "its state cannot be used, and begins anew"),
+            "its state cannot be used, and starts over"),
         Err(cause) => tracing::warn!(flow = name, path = %from.display(), %error, %cause,
-            "its state can neither be used nor put aside, and begins anew"),
+            "its state can neither be used nor put aside, and starts over"),
     }
 }
 
@@ -251,18 +252,18 @@ pub enum KeepError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system gives no thread.
-    #[error("no thread can be started that keeps the state of flows")]
+    #[error("the thread that keeps the state of flows cannot be started")]
     Thread(#[source] io::Error),
     /// A file cannot be written.
     #[error("the state file {} cannot be written", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

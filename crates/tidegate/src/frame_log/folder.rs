@@ -33,9 +33,9 @@ const EARLIER: char = '~';
 /// Names a log of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogName {
-    /// What a camera captured.
+    /// The frames that a camera captured.
     Camera(CameraName),
-    /// What one demand for a camera is served with.
+    /// The frames that serve one demand for a camera.
     Stream(CameraName),
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for LogName {
     }
 }
 
-/// What its segments call the log in the folder `kind`/`name`, whose number as an earlier one does not count.
+/// The log id in the segments of folder `kind`/`name`, whose number as an earlier one does not count.
 pub(crate) fn log_id(kind: &str, name: &str) -> u64 {
     let name = name.split(EARLIER).next().unwrap_or(name);
     let hash = Sha256::digest(format!("{kind}/{name}"));
@@ -154,7 +154,7 @@ fn told(finding: &Finding) -> (String, bool) {
             (format!("{name} was set aside before; look into it or remove it"), true)
         }
         Finding::Foreign { name } => {
-            (format!("{name} is no file of this log and was left alone"), true)
+            (format!("{name} is not a file of this log and was left alone"), true)
         }
         Finding::Untrusted { name } => (
             format!(
@@ -201,7 +201,7 @@ fn told(finding: &Finding) -> (String, bool) {
     }
 }
 
-/// Logs that this one has followed, newest first. One that cannot be opened is told and left out.
+/// Logs that this one has followed, newest first. One that cannot be opened is reported and left out.
 fn open_earlier(
     config: &FrameLogSettings,
     name: &LogName,
@@ -243,7 +243,8 @@ fn earlier_numbers(parent: &Path, own: &str) -> Vec<u64> {
     numbers
 }
 
-/// Puts a log whose times lie ahead beside the one that is to begin. All that are beside it take at most `bytes_max`: the oldest go.
+/// Puts a log whose times lie ahead aside, next to the one that is to begin. All that were put aside take at most `bytes_max`: the
+/// oldest go.
 fn put_beside(name: &LogName, folder: &Path, bytes_max: u64) -> Result<(), OpenFailed> {
     let failed = |source| OpenFailed::PutBeside { path: folder.to_owned(), source };
     let (Some(parent), [_, _, own]) = (folder.parent(), name.folders()) else { return Ok(()) };
@@ -308,7 +309,7 @@ fn lock(data_dir: &Path, names: &[&str], path: &Path) -> Result<Folder, FolderEr
     }
 }
 
-/// Has all logs that are open synced and closed, for the end of the program. Waits a few seconds at most: what was appended is in
+/// Has all logs that are open synced and closed, for the end of the program. Waits a few seconds at most: appended frames are in
 /// the page cache already.
 pub fn finish() {
     let mut flushers = std::mem::take(&mut *flushers());
@@ -337,7 +338,7 @@ pub(super) enum OpenFailed {
     Files(#[from] OpenError),
     #[error("the log's sizes do not fit")]
     Sizes(#[source] LogError),
-    #[error("{path} could not be put beside a new log")]
+    #[error("{path} could not be put aside for a new log")]
     PutBeside {
         path: PathBuf,
         #[source]

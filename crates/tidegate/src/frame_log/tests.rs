@@ -1,4 +1,4 @@
-//! Logs in folders: what comes back, and what keeps a log from its folder without keeping the node from running.
+//! Logs in folders: recovery, and faults that keep a log from its folder without keeping the node from running.
 
 use std::{
     fs,
@@ -270,7 +270,7 @@ fn frames_that_are_stored_beside_their_way_are_all_there() {
     all.push(at);
     drop((writer, log, live));
     let opened = open();
-    assert_eq!(times(&opened.log), all, "the last was stored when nobody came after it");
+    assert_eq!(times(&opened.log), all, "the last was stored when no other came after it");
     for (number, entry) in opened.log.range(..).enumerate() {
         assert_eq!(entry.unwrap().body, body(number));
     }

@@ -1,4 +1,4 @@
-//! The writing end of a log of frames: what the disk does not take is kept in memory, counted and told.
+//! The writing end of a log of frames: frames that the disk does not take are kept in memory, counted and reported.
 //!
 //! ```text
 //!  frame ─▶ offer ─▶ readers have it: it is on its way
@@ -25,16 +25,17 @@ use tidegate_sys::{clock::monotonic_nanos, sched};
 use super::LogName;
 use crate::clock;
 
-/// What is smaller is stored sooner than another thread is awake.
+/// A smaller frame is stored sooner than another thread is awake.
 const BESIDE_MIN: usize = 32 << 10;
-/// An append that takes longer has waited for something, and with it whoever waits for the frame.
+/// An append that takes longer has waited for something, and the frame's readers with it.
 const HELD_UP_AFTER: Duration = Duration::from_millis(50);
-/// What appends may be held up for, beyond a quarter of the time. Once is chance, and other programs slow us down, too: frames that
+/// The time that appends may be held up for, beyond a quarter of the time. Once is chance, and other programs slow us down, too:
+/// frames that
 /// are not stored are a high price for that.
 const HELD_UP_MAX: Duration = Duration::from_secs(2);
 /// How long a disk that holds us up for more is given nothing.
 const SUSPENDED_FOR: Duration = Duration::from_secs(10);
-/// How often a trouble that lasts is told again.
+/// How often a trouble that lasts is reported again.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// How often old frames are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
@@ -44,9 +45,9 @@ pub struct FrameWriter {
     shared: Arc<Mutex<Writing>>,
 }
 
-/// What a thread that stores a frame shares with who offers it.
+/// State that the storing thread shares with the writer of a log.
 pub(super) struct Writing {
-    /// `None` once the end that offers is gone: who stores may still hold the rest.
+    /// `None` once the writer is gone: the storing thread may still hold the rest.
     writer: Option<LogWriter<Store>>,
     pub(super) health: Health,
     durability: Durability,
@@ -94,7 +95,7 @@ impl HeldUp {
     }
 }
 
-/// What the operator was told last.
+/// The last report to the operator.
 #[derive(Default)]
 struct Told {
     is_failing: bool,
@@ -104,12 +105,13 @@ struct Told {
     at: Option<Instant>,
 }
 
-/// What became of a frame that was appended.
+/// The outcome of an appended frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Where it is in the log.
     pub position: Position,
-    /// What it survives. [`Durability::Disk`] holds once the log's flusher has come to it, ten milliseconds later or so.
+    /// The failures that it survives. [`Durability::Disk`] holds once the log's flusher has come to it, ten milliseconds
+    /// later or so.
     pub durability: Durability,
 }
 
@@ -137,7 +139,7 @@ impl FrameWriter {
         Self { shared: Arc::new(Mutex::new(writing)) }
     }
 
-    /// Appends a frame. What the disk does not take is kept in memory, for who reads along.
+    /// Appends a frame. A frame that the disk does not take is kept in memory, for live readers.
     ///
     /// # Errors
     /// [`AppendError`], but never for the disk.
@@ -212,8 +214,8 @@ impl Drop for FrameWriter {
     }
 }
 
-/// The thread that stores what was offered, for all logs of the process. It waits its turn: what is to be done for the frame
-/// elsewhere goes first. It has the usual priority, for the next frame may have to wait for it.
+/// The thread that stores what was offered, for all logs of the process. It waits its turn: other work for the frame goes
+/// first. It has the usual priority, for the next frame may have to wait for it.
 fn storing() -> Option<&'static Sender<Weak<Mutex<Writing>>>> {
     static STORING: OnceLock<Option<Sender<Weak<Mutex<Writing>>>>> = OnceLock::new();
     let start = || {
@@ -280,7 +282,7 @@ impl Writing {
         }
     }
 
-    /// What to ask for instead, of a disk that refuses: of a segment that broke nothing is used again.
+    /// The durability to ask for instead, of a disk that refuses: a segment that broke is not used again.
     fn less(&mut self, durability: Durability, refused: &StorageError) -> Durability {
         let only_syncing =
             matches!(refused, StorageError::NotDurable { .. } | StorageError::Stopped);
@@ -333,11 +335,11 @@ impl Writing {
         }
     }
 
-    /// Stores what was offered; where it cannot be kept, nobody waits to hear of it.
+    /// Stores the offered frame; no caller waits to hear where it cannot be kept.
     fn store_or_tell(&mut self) {
         if let Err(error) = self.store() {
             let (code, error) = (error.code(), crate::error_chain(&error));
-            tracing::error!(log = self.name, %code, error, "a frame is delivered and not kept");
+            tracing::error!(log = self.name, %code, error, "a frame was delivered but not stored");
         }
     }
 
@@ -375,12 +377,12 @@ impl Writing {
         }
         if shrunk > told.shrunk && is_due {
             let segments = shrunk - told.shrunk;
-            tracing::warn!(log, segments, code = %tidegate_message::Code::STORAGE_FULL, "the disk is full: the log drops its oldest frames before it has its size");
+            tracing::warn!(log, segments, code = %tidegate_message::Code::STORAGE_FULL, "the disk is full: the log drops its oldest frames before it reaches its size");
             (told.shrunk, told.at) = (shrunk, Some(now));
         }
         if self.not_durable > told.not_durable && is_due {
             let not_durable = self.not_durable;
-            tracing::error!(log, not_durable, code = %tidegate_message::Code::STORAGE_FAILED, "the disk has failed to sync: frames survive this process, and not a loss of power, until the node is started anew");
+            tracing::error!(log, not_durable, code = %tidegate_message::Code::STORAGE_FAILED, "the disk has failed to sync: frames survive this process, and not a loss of power, until the node is restarted");
             (told.not_durable, told.at) = (not_durable, Some(now));
         }
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Health, HealthReport};
 
-/// Who asks at a time; others wait.
+/// Clients that ask at a time; others wait.
 const CONNECTIONS_MAX: usize = 256;
 /// For a whole connection: an answer takes microseconds, and who asks again may come again.
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why nobody can ask.
+/// Why health cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("node.health_listen: {address} cannot be listened on")]
 pub struct HealthError {
@@ -65,7 +65,7 @@ pub async fn serve(
                     }
                     Err(error) => {
                         // Most likely out of file descriptors: wait for some to come free.
-                        tracing::warn!(%error, "nobody can ask for the node's health");
+                        tracing::warn!(%error, "the node's health cannot be served");
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -75,7 +75,7 @@ pub async fn serve(
     Ok((bound, serving))
 }
 
-/// Answers one connection. Who asks slowly is cut off: others wait for the place.
+/// Answers one connection. A slow client is cut off: others wait for the place.
 async fn converse(socket: TcpStream, router: Router) {
     let service = TowerToHyperService::new(router);
     let mut http = http1::Builder::new();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_slowly_or_at_length_is_cut_off() {
+    async fn slow_and_long_requests_are_cut_off() {
         let stop = CancellationToken::new();
         let (address, serving) =
             serve("127.0.0.1:0".parse().unwrap(), Health::default(), stop.clone()).await.unwrap();

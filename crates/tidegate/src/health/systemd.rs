@@ -1,4 +1,4 @@
-//! What systemd is told, by sd_notify(3): ready, alive, reloading, stopping.
+//! Notifications to systemd, by sd_notify(3): ready, alive, reloading, stopping.
 
 use std::{
     env, io,
@@ -58,7 +58,7 @@ impl Manager {
         self.say("WATCHDOG=1");
     }
 
-    /// The node reads its configuration anew; [`Manager::ready`] says that it has.
+    /// The node reads its configuration again; [`Manager::ready`] says that it has.
     pub fn reloading(&self) {
         let micros = monotonic_nanos() / 1000;
         self.say(&format!(
@@ -74,7 +74,7 @@ impl Manager {
     fn say(&self, text: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(text.as_bytes(), address) {
-            tracing::warn!(%error, "the service manager cannot be told how this node is");
+            tracing::warn!(%error, "the service manager cannot be notified of the node's state");
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
         assert!(heard().starts_with("RELOADING=1\nMONOTONIC_USEC="));
         manager.stopping();
         assert!(heard().starts_with("STOPPING=1"));
-        // Nobody there is no fault of the node.
+        // A manager that is gone is no fault of the node.
         drop(manager_end);
         manager.ready();
     }

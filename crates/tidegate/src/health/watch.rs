@@ -10,7 +10,7 @@ use super::{Health, HealthError, Manager, server};
 /// The runtime gets to every task within this, or it hangs.
 const RUNTIME_PULSE: Duration = Duration::from_secs(20);
 
-/// Tells the service manager and whoever asks over HTTP how a node is, until it is dropped.
+/// Reports the health of a node to the service manager and over HTTP, until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     manager: Arc<Manager>,
@@ -20,10 +20,10 @@ pub struct Watch {
 /// Why a node cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// Nobody can ask.
+    /// Health cannot be served.
     #[error(transparent)]
     Listen(#[from] HealthError),
-    /// The service manager cannot be told.
+    /// The service manager cannot be notified.
     #[error("NOTIFY_SOCKET is set, and cannot be used")]
     Manager(#[source] io::Error),
 }

@@ -219,7 +219,7 @@ impl Import {
         is_first: bool,
         text: &mut String,
     ) {
-        // Mosquitto's bridges count on the bridge bit unless they are told not to.
+        // Mosquitto's bridges count on the bridge bit unless it is turned off.
         settings.version = bridge::RemoteVersion::V4;
         let overlap = match settings.check() {
             Err(error @ BridgeError::Overlap { .. }) => Some(error),
@@ -297,7 +297,9 @@ impl Import {
                 Ok(seconds) if seconds > 0 => {
                     let _ = writeln!(text, "keepalive = \"{}s\"", seconds.max(5));
                 }
-                _ if is_first => self.leave(setting, "it is no number of seconds from 1 to 65535"),
+                _ if is_first => {
+                    self.leave(setting, "it is not a number of seconds from 1 to 65535")
+                }
                 _ => {}
             }
         }
@@ -319,12 +321,12 @@ impl Import {
         }
     }
 
-    /// What cannot be said of a bridge that fetches as well.
+    /// Options that a bridge that fetches as well cannot have.
     fn check_rest(&mut self, bridge: &Bridge, groups: &[Vec<Topic>]) {
         let fetches = groups.iter().flatten().any(|topic| topic.comes_in);
         match bridge.settings.get("bridge_outgoing_retain") {
             Some(setting) if setting.value == "false" && fetches => {
-                self.leave(setting, "retain would hold for what is fetched as well");
+                self.leave(setting, "retain would hold for fetched messages as well");
             }
             _ => {}
         }

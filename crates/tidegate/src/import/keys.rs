@@ -9,13 +9,13 @@ pub(super) struct Key {
     pub(super) fate: Fate,
 }
 
-/// What a setting belongs to.
+/// The part of a configuration that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The broker, wherever the line stands.
     General,
-    /// The listener above it with `per_listener_settings true`, the broker without.
-    Doors,
+    /// A security option: the listener above it with `per_listener_settings true`, the broker without.
+    Security,
     /// The listener above it.
     Listener,
     /// The default listener, wherever the line stands.
@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Rest,
 }
 
-/// What becomes of a setting.
+/// How a setting is translated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     /// It has a counterpart.
@@ -57,7 +57,7 @@ pub(super) enum Fate {
 
 /// The setting of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
-    // Names that go on with a word of a plugin's.
+    // Names that end with a word of a plugin's.
     let name = match name {
         "plugin_load" | "plugin_use" => name,
         _ if name.starts_with("auth_opt_") => "auth_opt_",
@@ -107,7 +107,7 @@ const KEYS: &[Key] = &[
     key("autosave_interval", Scope::General, Kind::Number, Fate::Needless(SAVED)),
     key("autosave_on_changes", Scope::General, Kind::Flag, Fate::Needless(SAVED)),
     key("check_retain_source", Scope::General, Kind::Flag, Fate::Lost(&["false"], "rules are asked when a message is published and when it is sent")),
-    key("clientid_prefixes", Scope::General, Kind::Text, Fate::Protects(&[], "client identifiers are not looked at to let somebody in: write ACL patterns with %c in place of it")),
+    key("clientid_prefixes", Scope::General, Kind::Text, Fate::Protects(&[], "client identifiers are not checked to accept a client: write ACL patterns with %c in place of it")),
     key("connection_messages", Scope::General, Kind::Flag, Fate::Needless(LOGS)),
     key("enable_control_api", Scope::General, Kind::Flag, Fate::Lost(&["false"], "there are no topics below $CONTROL")),
     key("global_max_clients", Scope::General, Kind::Number, Fate::Translated),
@@ -145,20 +145,20 @@ const KEYS: &[Key] = &[
     key("user", Scope::General, Kind::Text, Fate::Needless("the program runs as the user that starts it")),
     key("websockets_headers_size", Scope::General, Kind::Number, Fate::Needless("requests of WebSockets are bounded by the program")),
     key("websockets_log_level", Scope::General, Kind::Number, Fate::Needless(LOGS)),
-    // Who may come in, and do what.
-    key("acl_file", Scope::Doors, Kind::Text, Fate::Translated),
-    key("allow_anonymous", Scope::Doors, Kind::Flag, Fate::Translated),
-    key("allow_zero_length_clientid", Scope::Doors, Kind::Flag, Fate::Translated),
-    key("auth_opt_", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("auth_plugin", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("auth_plugin_deny_special_chars", Scope::Doors, Kind::Flag, Fate::Lost(&[], PLUGIN)),
-    key("auto_id_prefix", Scope::Doors, Kind::Text, Fate::Translated),
-    key("global_plugin", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("password_file", Scope::Doors, Kind::Text, Fate::Translated),
-    key("plugin", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("plugin_load", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("plugin_opt_", Scope::Doors, Kind::Text, Fate::Lost(&[], PLUGIN)),
-    key("psk_file", Scope::Doors, Kind::Text, Fate::Lost(&[], PSK)),
+    // Authentication and access.
+    key("acl_file", Scope::Security, Kind::Text, Fate::Translated),
+    key("allow_anonymous", Scope::Security, Kind::Flag, Fate::Translated),
+    key("allow_zero_length_clientid", Scope::Security, Kind::Flag, Fate::Translated),
+    key("auth_opt_", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("auth_plugin", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("auth_plugin_deny_special_chars", Scope::Security, Kind::Flag, Fate::Lost(&[], PLUGIN)),
+    key("auto_id_prefix", Scope::Security, Kind::Text, Fate::Translated),
+    key("global_plugin", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("password_file", Scope::Security, Kind::Text, Fate::Translated),
+    key("plugin", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("plugin_load", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("plugin_opt_", Scope::Security, Kind::Text, Fate::Lost(&[], PLUGIN)),
+    key("psk_file", Scope::Security, Kind::Text, Fate::Lost(&[], PSK)),
     // Listeners.
     key("accept_protocol_versions", Scope::Listener, Kind::Words, Fate::Translated),
     key("bind_address", Scope::DefaultListener, Kind::Text, Fate::Translated),
@@ -216,7 +216,7 @@ const KEYS: &[Key] = &[
     key("bridge_outgoing_retain", Scope::Bridge, Kind::Flag, Fate::Translated),
     key("bridge_protocol_version", Scope::Bridge, Kind::Rest, Fate::Translated),
     key("bridge_psk", Scope::Bridge, Kind::Text, Fate::Protects(&[], PSK)),
-    key("bridge_receive_maximum", Scope::Bridge, Kind::Number, Fate::Lost(&[], "what the remote may have in flight is bounded by the program")),
+    key("bridge_receive_maximum", Scope::Bridge, Kind::Number, Fate::Lost(&[], "messages in flight to the remote are bounded by the program")),
     key("bridge_reload_type", Scope::Bridge, Kind::Word, Fate::Needless("a bridge that was changed is exchanged at once when the configuration is read again")),
     key("bridge_require_ocsp", Scope::Bridge, Kind::Flag, Fate::Protects(&["false"], "the remote's certificate is not looked up (OCSP)")),
     key("bridge_session_expiry_interval", Scope::Bridge, Kind::Number, Fate::Lost(&[], "the session at the remote is kept as long as the remote keeps it")),
@@ -228,7 +228,7 @@ const KEYS: &[Key] = &[
     key("clientid", Scope::Bridge, Kind::Text, Fate::Translated),
     key("idle_timeout", Scope::Bridge, Kind::Number, Fate::Needless(ALWAYS)),
     key("keepalive_interval", Scope::Bridge, Kind::Number, Fate::Translated),
-    key("local_cleansession", Scope::Bridge, Kind::Flag, Fate::Lost(&["false"], "what is published here waits for the bridge while it is away")),
+    key("local_cleansession", Scope::Bridge, Kind::Flag, Fate::Lost(&["false"], "messages published here wait for the bridge while it is away")),
     key("local_clientid", Scope::Bridge, Kind::Text, Fate::Needless(SESSION)),
     key("local_password", Scope::Bridge, Kind::Text, Fate::Needless(SESSION)),
     key("local_username", Scope::Bridge, Kind::Text, Fate::Lost(&[], SESSION)),

@@ -41,7 +41,7 @@ bridge_cafile /etc/ssl/ca.crt
 bridge_tls_version tlsv1.2
 ";
 
-/// What is written is a configuration of ours.
+/// The output is a configuration of this program.
 fn loads(toml: &str) {
     if let Err(error) = crate::config::Config::parse(std::path::Path::new("imported.toml"), toml) {
         panic!("{}\n{toml}", crate::error_chain(&error));
@@ -207,7 +207,7 @@ fn values_are_read_as_mosquitto_reads_them_or_the_listener_stays_shut() {
     }
 }
 
-/// What Mosquitto 2.1 knows is translated, or listed as what it is.
+/// Settings of Mosquitto 2.1 are translated, or listed with their reason.
 #[test]
 fn words_of_later_versions_are_known() {
     for (line, toml, is_less) in [
@@ -253,7 +253,7 @@ fn words_of_later_versions_are_known() {
     }
 }
 
-/// What listeners of Mosquitto's users have beside an address.
+/// Settings of listeners in use, in addition to an address.
 #[test]
 fn settings_of_listeners_and_their_clients_are_translated() {
     for (text, expected, is_less) in [
@@ -329,12 +329,12 @@ fn changes_without_an_error_are_said() {
         ("listener 0 /run/mqtt.sock", "umask"),
         ("listener 1883\nenable_proxy_protocol 1", "let only the load balancer reach it"),
         ("listener 1883", "after 7 days"),
-        ("listener 1883\nallow_anonymous true", "everybody may come in"),
+        ("listener 1883\nallow_anonymous true", "every client is accepted"),
         (
             "per_listener_settings true\nlistener 1883\nallow_anonymous true",
-            "everybody may come in",
+            "every client is accepted",
         ),
-        ("listener 1883\nlistener_allow_anonymous true", "everybody may come in"),
+        ("listener 1883\nlistener_allow_anonymous true", "every client is accepted"),
     ] {
         let imported = import(text);
         let is_said = imported.warnings.iter().any(|warning| warning.contains(word));
@@ -417,7 +417,7 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("persistence true", "durability = \"page\"", ""),
         ("persistence false", "durability = \"memory\"", ""),
         ("persistent_client_expiration 2d", "session_expiry_max = \"48h\"", ""),
-        ("persistent_client_expiration 2x", "[mqtt]", "no number above 0"),
+        ("persistent_client_expiration 2x", "[mqtt]", "not a number above 0"),
         ("listener 0 /run/m.sock", "listen = \"unix:/run/m.sock\"", ""),
         ("listener 99999", "[mqtt]\n", "left out: its port"),
         ("listener 1883 broker.local", "listen = \"broker.local:1883\"", ""),
@@ -450,7 +450,7 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("usre mosquitto", "[mqtt]", "is it spelled right?"),
         ("password_file", "[mqtt]", "no value"),
         ("max_queued_messages 500", "queue_messages_max = 500", ""),
-        ("max_queued_messages 0", "[mqtt]", "no bound in Mosquitto"),
+        ("max_queued_messages 0", "[mqtt]", "not a bound in Mosquitto"),
         ("max_inflight_messages 1", "inflight_max = 1", ""),
         ("max_inflight_messages 65536", "[mqtt]", "from 1 to 65535"),
         ("sys_interval 0", "sys_interval = \"0s\"", ""),
@@ -540,7 +540,7 @@ fn connections_are_translated_or_left_with_a_reason() {
         ("topic t\ntry_private false", "qos = 0", "bridge bit"),
         ("topic t\nstart_type lazy", "qos = 0", "all the time"),
         ("topic t\nbridge_outgoing_retain false", "retain = false", ""),
-        ("topic t both\nbridge_outgoing_retain false", "qos = 0", "what is fetched"),
+        ("topic t both\nbridge_outgoing_retain false", "qos = 0", "fetched messages"),
         (
             "topic t\nbridge_cafile a\nbridge_certfile c\nbridge_keyfile k",
             "tls = true\nca = \"a\"\ncertificate = \"c\"\nkey = \"k\"",

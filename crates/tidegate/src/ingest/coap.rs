@@ -8,8 +8,8 @@
 //!
 //! PUT sets the value of a topic, which is retained; POST brings a message, which is retained where the listener says so.
 //!
-//! Always true: a request is answered after the broker has taken its message; what follows a topic here is one subscription there,
-//! however many devices follow it.
+//! Always true: a request is answered after the broker has taken its message; the observers of a topic here share one subscription
+//! there, however many they are.
 
 use std::{
     collections::VecDeque, io, net::SocketAddr, os::fd::AsFd as _, sync::Arc, thread::JoinHandle,
@@ -43,7 +43,7 @@ use crate::{auth, clock};
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// Datagrams that are read before what they brought about is sent.
 const READS_MAX: usize = 64;
-/// When a device that was told that there is no room may try again.
+/// When a device that was answered that there is no room may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// When subscriptions are asked for again that found no room on their way.
 const FOLLOW_AGAIN: Duration = Duration::from_millis(20);
@@ -101,7 +101,7 @@ fn config(settings: &IngestSettings) -> ServerConfig {
     }
 }
 
-/// What became of something that was asked of the broker.
+/// The result of a request to the broker.
 enum Done {
     Published {
         request: RequestKey,
@@ -149,13 +149,13 @@ async fn serve(
         coap.events();
         coap.follow();
         while let Some(transmit) = coap.server.poll_transmit() {
-            // What the socket has no room for is lost as on any network, and sent again where it matters.
+            // A datagram without room in the socket is lost as on any network, and sent again where it matters.
             if let Err(error) = socket.try_send_to(transmit.datagram, transmit.peer) {
                 tracing::trace!(%error, peer = %transmit.peer, "a datagram did not leave");
             }
         }
         let wake = coap.server.poll_timeout();
-        // Each is cancel safe: what is received or answered is taken when it is there.
+        // Each is cancel safe: received datagrams and answers are taken when they are there.
         tokio::select! {
             () = stop.cancelled() => break,
             received = socket.recv_from(&mut buffer) => {
@@ -192,7 +192,7 @@ impl Coap {
         let datagram = Bytes::copy_from_slice(datagram);
         if let Err(error) = self.server.handle(clock::now(), peer, &datagram) {
             add(&counters.invalid, 1);
-            tracing::debug!(%peer, %error, "a datagram is no message of CoAP");
+            tracing::debug!(%peer, %error, "a datagram is not a message of CoAP");
         }
     }
 
@@ -259,7 +259,7 @@ impl Coap {
         None
     }
 
-    /// What is retained of a topic.
+    /// The retained message of a topic.
     fn read(&self, read: &Read) -> Answer {
         let settings = &self.context.live().settings;
         let identity = settings.identity.as_ref().expect("a listener for CoAP has one");
@@ -282,7 +282,7 @@ impl Coap {
                     max_age: message.expires.map(|at| at.since(now)),
                 })
             }
-            // Who follows is told what comes, from nothing on.
+            // An observer is sent whatever comes, from nothing on.
             None if read.follows => Answer::Content(Representation::default()),
             None => Answer::NotFound,
         }
@@ -341,7 +341,7 @@ impl Coap {
         let content_format = message.content_type.as_deref().and_then(ContentFormat::of_media_type);
         let payload = message.payload;
         let value = Representation { content_format, payload, max_age: None };
-        // What is retained comes with the subscription, which is made because somebody was just answered with it.
+        // The retained message comes with the subscription, which is made because a device was just answered with it.
         if message.retain {
             self.server.remind(clock::now(), &message.topic, &value);
         } else {

@@ -1,4 +1,4 @@
-//! What a listener has done.
+//! Counts of a listener.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ macro_rules! counters {
             $(pub(super) $name: AtomicU64,)+
         }
 
-        /// What a listener has done since it began.
+        /// Counts of a listener since it began.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct IngestReport {
             $($(#[$doc])* pub $name: u64,)+
@@ -40,15 +40,15 @@ counters! {
     published,
     /// Bytes of their payloads.
     published_bytes,
-    /// What made no sense: no topic, no line, no JSON.
+    /// Malformed: no topic, no line, no JSON.
     invalid,
-    /// What was longer than the listener takes.
+    /// Longer than the listener takes.
     too_large,
-    /// What came faster than the listener or an identity may.
+    /// Faster than the listener or an identity may.
     limited,
-    /// What its sender had no right to, or who showed nothing good.
+    /// Without the right, or without a valid proof.
     denied,
-    /// What the broker had no room for, or could not take for another reason.
+    /// Refused by the broker, for want of room or for another reason.
     refused,
     /// Messages that had been at this node before, came round and were not published again.
     looped,

@@ -1,4 +1,4 @@
-//! Who sends, what they may publish, and how much.
+//! Senders, their rights to publish, and their rates.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -16,21 +16,21 @@ use crate::{
     },
 };
 
-/// The name of this door in the audit log.
+/// The name of this front in the audit log.
 const DOOR: &str = "ingest";
 
-/// Asks the doors of the node.
+/// Authenticates senders at the node.
 #[derive(Debug)]
 pub(super) struct Door {
     context: Arc<Context>,
     callers: Callers,
 }
 
-/// Somebody who came in.
+/// A sender that was accepted.
 #[derive(Debug)]
 pub(super) struct Caller {
     who: Identity,
-    /// What was shown; none of who showed nothing.
+    /// Its identity; none without a proof.
     shown: Option<Arc<access::Identity>>,
     /// Counts as one connection of its identity.
     lease: Lease,
@@ -42,7 +42,7 @@ impl Door {
         Self { context, callers }
     }
 
-    /// Who shows `authorization`, or nothing.
+    /// The sender that shows `authorization`, or nothing.
     ///
     /// # Errors
     /// [`Refused::Door`].

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of the ways in: what they make of bytes of a sender, without sockets and without a broker.
+//! Entry points of fuzz targets: the handling of a sender's bytes, without sockets and without a broker.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -44,7 +44,7 @@ pub fn topic_of_source(template: &Template, source: SocketAddr) -> String {
     topic
 }
 
-/// What a datagram gives as its topic, and its payload; none if it names no topic.
+/// The topic of a datagram, and its payload; none if it names no topic.
 pub fn named(datagram: &[u8]) -> Option<(&[u8], &[u8])> {
     udp::named(datagram)
 }
@@ -61,7 +61,7 @@ pub fn resolve(pack: &[u8], now: f64) -> Option<Vec<(String, String)>> {
     Some(records.into_iter().map(|record| (record.name, record.json)).collect())
 }
 
-/// What a path with percent signs stands for; none if that is no text.
+/// The text of a path with percent signs; none if that is not UTF-8.
 pub fn decode(path: &str) -> Option<String> {
     http::decode(path)
 }

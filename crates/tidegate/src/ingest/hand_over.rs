@@ -1,7 +1,9 @@
-//! What a thread hands to this node's broker and waits for: messages of QoS 0 in bundles, one acknowledgement for many.
+//! Hands a thread's messages to this node's broker and waits for it: messages of QoS 0 in bundles, one acknowledgement
+//! for many.
 //!
-//! Always true: what the broker has not taken is bounded, [`BUNDLES_MAX`] of at most [`BUNDLE_MESSAGES`] messages and about
-//! [`BUNDLE_BYTES`] (one message may be longer): whoever has more waits for it. Each message is counted once, as published when the
+//! Always true: messages that the broker has not taken are bounded, [`BUNDLES_MAX`] of at most [`BUNDLE_MESSAGES`] messages and
+//! about [`BUNDLE_BYTES`] (one message may be longer): a caller with more waits for it. Each message is counted once, as published
+//! when the
 //! broker has taken it or as lost with a connection.
 
 use std::{
@@ -41,21 +43,21 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Longest packet of the broker's: an acknowledgement, or why it ends.
 const PACKET_BYTES_MAX: u32 = 64 << 10;
 
-/// What waits to be handed over, and the connection.
+/// The messages to hand over, and the connection.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
     connection: Option<Connection>,
-    /// What grows, and what was closed before, in order.
+    /// The bundle that grows, and those that were closed before, in order.
     growing: Parcel,
     closed: VecDeque<Parcel>,
     waiting_bytes: usize,
     exchanges: Exchanges,
-    /// What was handed over and is not acknowledged, in order.
+    /// Bundles that were handed over and not acknowledged, in order.
     under_way: VecDeque<UnderWay>,
     outcome: Outcome,
 }
 
-/// What became of messages.
+/// The outcome of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Those that the broker has taken, and the bytes of their payloads.
@@ -137,7 +139,7 @@ impl HandOver {
     }
 
     /// Hands over what there is; false if the broker has taken nothing for a while, and it is to be tried again. A connection that
-    /// has ended is made anew.
+    /// has ended is opened again.
     ///
     /// # Errors
     /// There is no connection, and what there was to hand over is lost.
@@ -242,7 +244,7 @@ impl HandOver {
         if self.under_way.is_empty() { Ok(()) } else { self.read(true) }
     }
 
-    /// What became of messages since it was asked last.
+    /// The outcome of messages since the last call.
     pub(super) fn take_outcome(&mut self) -> Outcome {
         std::mem::take(&mut self.outcome)
     }
@@ -257,7 +259,7 @@ impl HandOver {
         self.connection = None;
     }
 
-    /// What could not be handed over is lost.
+    /// Messages that could not be handed over are lost.
     fn give_up(&mut self) {
         self.outcome.lost +=
             self.closed.drain(..).map(|parcel| parcel.bundle.len() as u64).sum::<u64>();

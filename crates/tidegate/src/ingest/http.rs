@@ -5,7 +5,7 @@
 //! | `POST /write`, `POST /api/v2/write` | lines of InfluxDB's protocol |
 //! | `POST /ingest/TOPIC` | a payload, or several |
 //! | `GET /ingest` | the opening of a WebSocket |
-//! | `GET /ping`, `GET /health` | whether somebody listens |
+//! | `GET /ping`, `GET /health` | whether someone listens |
 //!
 //! Always true: 204 is said after the broker has taken all of it; a body is not read beyond the listener's bound, and all bodies
 //! together hold at most [`HELD_BYTES`].
@@ -67,7 +67,7 @@ use crate::{
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;
-/// Messages of one request: each takes some hundred bytes beside those of the body.
+/// Messages of one request: each takes some hundred bytes in addition to those of the body.
 const MESSAGES_MAX: usize = 20_000;
 /// Lines of a request's head, and its bytes.
 const HEADERS_MAX: usize = 64;
@@ -100,7 +100,7 @@ pub(super) fn start(
     })
 }
 
-/// What requests share.
+/// State that requests share.
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) context: Arc<Context>,
@@ -164,7 +164,7 @@ async fn serve(
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: wait for some to come free.
-                    tracing::warn!(%error, "nobody can connect to ingest");
+                    tracing::warn!(%error, "connections to ingest cannot be accepted");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -177,7 +177,7 @@ async fn serve(
         http.upgraded.close();
         http.upgraded.wait().await;
     };
-    // What is left is aborted.
+    // The remaining connections are aborted.
     let _ = timeout(GRACE, drain).await;
     drop(connections);
     last.cancel();
@@ -304,7 +304,7 @@ impl Http {
         })
     }
 
-    /// Says which node this is: who sends it what it has from elsewhere says in turn which nodes that passed.
+    /// Adds the name of this node: a sender of messages from elsewhere says in turn which nodes they passed.
     fn with_node(&self, mut answer: Answer) -> Answer {
         if let Ok(node) = HeaderValue::from_str(&self.context.node) {
             answer.headers_mut().insert(NODE_HEADER, node);
@@ -322,7 +322,7 @@ impl Http {
         self.websocket(request, caller, address).await
     }
 
-    /// Who makes this request, if more is taken now.
+    /// The caller of this request, if more is taken now.
     async fn caller(
         &self,
         live: &Live,
@@ -428,7 +428,7 @@ pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     decode(&value.replace('+', " "))
 }
 
-/// What percent signs stand for; none if that is no text.
+/// The text that percent signs stand for; none if that is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

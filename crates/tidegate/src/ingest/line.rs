@@ -10,7 +10,7 @@ use super::{IngestSettings, topic::NoTag};
 pub(super) enum Unmapped {
     #[error(transparent)]
     NoTag(#[from] NoTag),
-    #[error("the line's topic {topic:?} is none")]
+    #[error("the line's topic {topic:?} is not valid")]
     Topic { topic: String, source: TopicError },
     #[error(
         "the line's payload has {bytes} bytes, and at most {bytes_max} are taken; send its fields in several lines"

@@ -16,7 +16,7 @@ pub(super) struct Message {
     pub(super) topic: Box<str>,
     pub(super) payload: Bytes,
     pub(super) retain: bool,
-    /// What the payload is, as a media type; messages of one request share it.
+    /// The media type of the payload; messages of one request share it.
     pub(super) content_type: Option<Arc<str>>,
     /// User properties, encoded, that come first; messages of one request share them.
     pub(super) passed: Bytes,
@@ -25,7 +25,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Its bytes beside its topic, as they travel.
+    /// Its bytes in addition to its topic, as they travel.
     pub(super) fn bytes(&self) -> usize {
         let content_type = self.content_type.as_deref().map_or(0, str::len);
         self.payload.len() + content_type + self.passed.len() + self.user.len()

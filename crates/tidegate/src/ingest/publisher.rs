@@ -1,4 +1,4 @@
-//! What tasks hand their messages to: a task that has the connection to the broker.
+//! Takes the messages of tasks: a task that has the connection to the broker.
 //!
 //! ```text
 //!  request ─▶ publish(messages) ─▶ a channel ─▶ Client ─▶ broker
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Always true: a message is answered when the broker has taken it, which is on disk where that is asked of it; messages of one
-//! call arrive in their order; a connection that breaks is made anew, and what waited for an answer is told so.
+//! call arrive in their order; a connection that breaks is opened again, and callers that waited for an answer learn of it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::message::Message;
 use crate::{clock, mqtt::server::Connector};
 
-/// Calls that wait for the connection; who comes when there are as many waits.
+/// Calls that wait for the connection; a caller that finds as many waits.
 const CALLS_MAX: usize = 1024;
 /// Messages from the broker that wait for who follows them; then the connection is not read from, and the broker's queue holds
 /// them by its own rules.
@@ -52,7 +52,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 #[error("the broker did not answer; send it again")]
 pub(super) struct Unanswered;
 
-/// What the broker says to each message of a call, once it has said it to all.
+/// The broker's answers to the messages of a call, once it has answered all.
 pub(super) type Answered = oneshot::Receiver<Vec<ReasonCode>>;
 
 /// Hands messages to the broker. Clones use the same connection.
@@ -69,13 +69,13 @@ enum Call {
 }
 
 impl Publisher {
-    /// Publishes them in their order; what the broker said to each.
+    /// Publishes them in their order; returns the broker's answer to each.
     ///
     /// # Errors
     /// [`Unanswered`]: some of them may have been taken.
     ///
     /// # Cancel safety
-    /// Not cancel safe: what was handed on is published, and its answer lost.
+    /// Not cancel safe: messages handed on are published, and their answers lost.
     pub(super) async fn publish(
         &self,
         messages: Vec<Message>,
@@ -118,7 +118,7 @@ impl Publisher {
             Err(TrySendError::Full(
                 Call::Subscribe { filter, .. } | Call::Unsubscribe { filter },
             )) => Err(filter),
-            // Without the task there are no subscriptions to be told of.
+            // Without the task there are no subscriptions to report.
             Err(_) => Ok(()),
         }
     }
@@ -138,7 +138,7 @@ pub(super) struct PublisherTask {
     followed: BTreeSet<String>,
 }
 
-/// What waits for the answers to one call.
+/// The answers to one call that are waited for.
 #[derive(Debug)]
 struct Waiting {
     reasons: Vec<ReasonCode>,
@@ -159,7 +159,7 @@ struct Calls {
     /// The oldest first, the number of which is `first`.
     waiting: VecDeque<Waiting>,
     first: u64,
-    /// What has not been encoded yet.
+    /// Requests that are not encoded yet.
     unsent: VecDeque<(Ticket, Unsent)>,
 }
 
@@ -185,7 +185,7 @@ impl PublisherTask {
         (task, Publisher { calls: sender }, arrivals)
     }
 
-    /// Serves until `stop`; then what was handed on has been answered, or is told that it was not.
+    /// Serves until `stop`; by then each message handed on has been answered, or reported as unanswered.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut retry = RETRY;
         while !stop.is_cancelled() {
@@ -214,7 +214,7 @@ impl PublisherTask {
         let mut connection = Connection::new(&self.session);
         connection.client.connect(clock::now(), &Connect::new(Version::V5, client_id))?;
         let mut calls = Calls::default();
-        // What was followed before is followed on; the newest state of each comes again.
+        // Former observations continue; the newest state of each comes again.
         calls.queue(self.followed.iter().cloned().map(Unsent::Subscribe).collect(), None);
         loop {
             // Little is held of who is not in yet.
@@ -232,7 +232,7 @@ impl PublisherTask {
                         }
                         Ok::<(), Broken>(())
                     };
-                    // Who does not hear it sees the connection end.
+                    // A caller that does not hear it sees the connection end.
                     let _ = tokio::time::timeout(FAREWELL, farewell).await;
                     return Ok(());
                 }
@@ -399,7 +399,7 @@ impl Calls {
         if waiting.left == 0
             && let Some(answer) = waiting.answer.take()
         {
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(std::mem::take(&mut waiting.reasons));
         }
         while self.waiting.front().is_some_and(|first| first.left == 0) {

@@ -12,24 +12,24 @@ use super::{counters::Counters, line::Unmapped, publisher::Unanswered};
 /// Why something is not taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// Nobody came, or may not.
+    /// It was not authenticated, or has no right.
     #[error(transparent)]
     Door(#[from] ApiError),
-    #[error("{topic:?} is no topic")]
+    #[error("{topic:?} is not a topic")]
     Topic { topic: String, source: TopicError },
     #[error("{what} has more than {bytes_max} bytes; send less at once")]
     TooLarge { what: &'static str, bytes_max: usize },
     #[error("more than {max} messages come at once; send less at once")]
     TooMany { max: usize },
-    #[error("more comes than is taken a second; go on after {after:?}")]
+    #[error("more comes than is taken a second; continue after {after:?}")]
     Rate { after: Duration },
-    #[error("as much as may wait here waits already; try again")]
+    #[error("the queue here is full; try again")]
     Full,
-    #[error("what was to come did not come in time")]
+    #[error("the expected bytes did not come in time")]
     Slow,
-    #[error("it broke off")]
+    #[error("it was interrupted")]
     Broken,
-    /// It makes no sense; what would.
+    /// It is malformed; the text says what would be right.
     #[error("{0}")]
     Invalid(String),
     /// A form that is not taken; which are.
@@ -42,12 +42,12 @@ pub(super) enum Refused {
     Line(#[from] Unmapped),
     #[error(transparent)]
     Unanswered(#[from] Unanswered),
-    #[error("the broker does not take it: {0}")]
+    #[error("the broker refuses it: {0}")]
     Broker(ReasonCode),
 }
 
 impl Refused {
-    /// What the broker said to a message, if that is no.
+    /// The refusal in the broker's answer to a message, if it is one.
     pub(super) fn of_reason(reason: ReasonCode) -> Result<(), Self> {
         if reason.0 < 0x80 { Ok(()) } else { Err(Self::Broker(reason)) }
     }

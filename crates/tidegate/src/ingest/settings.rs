@@ -13,16 +13,16 @@ use tidegate_sys::datagram::Method;
 
 use super::topic::{Place, Template};
 
-/// A listener beside MQTT.
+/// A listener other than MQTT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IngestSettings {
     /// Its name, unique in the node.
     pub name: Arc<str>,
-    /// What is spoken there.
+    /// Its protocol.
     pub kind: Kind,
     /// Its address; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// What a datagram is, of [`Kind::Udp`].
+    /// The format of a datagram, of [`Kind::Udp`].
     pub format: Format,
     /// Where what comes in goes that does not name its topic.
     pub topic: Template,
@@ -36,7 +36,7 @@ pub struct IngestSettings {
     pub receive_buffer_bytes: usize,
     /// Whether the kernel may join datagrams of one sender.
     pub joins: bool,
-    /// Who everybody is that shows nothing; none where something must be shown.
+    /// The identity of every client without a proof; none where a proof is required.
     pub identity: Option<Identity>,
     /// Longest payload of a message.
     pub message_bytes_max: usize,
@@ -52,7 +52,7 @@ pub struct IngestSettings {
     pub topic_max: (usize, usize),
     /// Queue and schedule of what waits for this listener to be sent.
     pub session: SessionConfig,
-    /// What the kernel drops of its datagrams.
+    /// The filter in the kernel for its datagrams.
     #[cfg(feature = "xdp")]
     pub xdp: Option<super::XdpSettings>,
 }
@@ -90,7 +90,7 @@ impl ServerTls {
     }
 }
 
-/// What is spoken at a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Datagrams.
@@ -116,7 +116,7 @@ impl Kind {
     }
 }
 
-/// What a datagram is.
+/// The format of a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// A payload.
@@ -175,7 +175,7 @@ impl IngestSettings {
         self.kind == Kind::Udp && self.format == Format::Payload && self.topic.names_source()
     }
 
-    /// Whether another one of this name can take its place without its socket being made anew.
+    /// Whether another one of this name can take its place without opening its socket again.
     pub(super) fn keeps_socket_of(&self, old: &Self) -> bool {
         let fixed = |it: &Self| {
             (it.kind, it.listen, it.method, it.receive_buffer_bytes, it.joins, it.session.clone())

@@ -57,7 +57,7 @@ impl World {
         Service::start(config, access, &Health::default())
     }
 
-    /// What keeps such a node from starting.
+    /// The error of such a node at its start.
     fn refused(text: &str) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let error = Self::service(&config(&folder, text)).expect_err("it is wrong");
@@ -125,7 +125,7 @@ fn pair(topic: &str, payload: &str) -> (String, String) {
 }
 
 #[test]
-fn what_makes_no_sense_in_a_configuration_is_refused_with_the_way_out() {
+fn contradictory_configurations_are_refused_with_the_way_out() {
     for (text, part) in [
         ("listen = \"0.0.0.0:0\"", "ingest.x.identity must name the user"),
         ("kind = \"coap\"\nlisten = \"0.0.0.0:0\"", "ingest.x.identity must name the user"),

@@ -6,7 +6,7 @@
 //!  line/{measurement}/{tag:site}  ─▶ line/weather/north
 //! ```
 //!
-//! Always true: what comes from outside stays within its levels. In a value `/ + # %` and U+0000 are written as `%2F %2B %23 %25
+//! Always true: text from outside stays within its levels. In a value `/ + # %` and U+0000 are written as `%2F %2B %23 %25
 //! %00`, so that no value makes a level more, a wildcard, or the topic of another value.
 
 use std::{fmt::Write as _, net::SocketAddr};
@@ -16,7 +16,7 @@ use tidegate_wire::line_protocol::Line;
 /// Longest template.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
-/// What a template is filled from.
+/// The values that fill a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A datagram: `{ip}`, `{port}`.
@@ -65,11 +65,11 @@ pub enum TemplateError {
     #[error("a {{ has no }} after it")]
     Open,
     /// A name that stands for nothing.
-    #[error("{{{name}}} stands for nothing here; there are {known}")]
+    #[error("{{{name}}} is unknown here; there are {known}")]
     Unknown {
-        /// What stands between the braces.
+        /// The text between the braces.
         name: String,
-        /// What could.
+        /// The known names.
         known: &'static str,
     },
     /// A wildcard, or U+0000.
@@ -145,7 +145,7 @@ impl Template {
         self.parts.contains(&Part::Field)
     }
 
-    /// Appends the topic of what `source` sent; it must be told if the topic [names it](Self::names_source).
+    /// Appends the topic of a message of `source`; that must be given if the topic [names it](Self::names_source).
     pub(super) fn of_source(&self, source: Option<SocketAddr>, out: &mut String) {
         for part in &self.parts {
             // A text takes what is written to it.

@@ -4,7 +4,7 @@
 //!  socket ─▶ Receiver: all that have come ─▶ topic ─▶ messages of QoS 0, one behind another ─▶ a bundle for the broker
 //! ```
 //!
-//! Nobody is answered, so nothing is waited for but the broker. While it takes no more, datagrams wait in the kernel's buffer, and
+//! Senders get no answer, so only the broker is waited for. While it takes no more, datagrams wait in the kernel's buffer, and
 //! what finds no room there is dropped and counted.
 
 use std::{
@@ -84,7 +84,7 @@ pub(super) fn start(
     Ok(thread)
 }
 
-/// What the thread holds.
+/// State of the thread.
 struct Udp {
     context: Arc<Context>,
     /// Messages for the broker, and what they were made of.
@@ -97,7 +97,7 @@ struct Udp {
     known: Box<str>,
 }
 
-/// What a batch was made of.
+/// The parts of a batch.
 #[derive(Debug, Default)]
 struct Tally {
     received: u64,
@@ -135,7 +135,7 @@ impl Udp {
             let mut now = clock::now();
             let mut has_waited = true;
             let received = receiver.receive(WAIT, |datagram| {
-                // It was waited for: what held before may hold no more.
+                // It was waited for: former settings may hold no more.
                 if has_waited {
                     has_waited = false;
                     now = clock::now();
@@ -194,7 +194,7 @@ impl Udp {
             return;
         }
         if settings.rate_max.is_some() {
-            // Who is behind is not counted: else nothing would ever be taken again.
+            // A sender that is behind is not counted: else nothing would ever be taken again.
             if live.meter.spend(now, 0, 0).is_some() {
                 self.batch.limited += 1;
                 return;
@@ -285,7 +285,8 @@ impl Udp {
     /// Hands the broker what there is, and waits until it takes it, or until `stop`.
     fn write(&mut self, settings: &IngestSettings, stop: &CancellationToken, beat: &impl Fn()) {
         while !stop.is_cancelled() {
-            // Who waits for the broker hangs no more than who waits for datagrams. What comes meanwhile waits in the kernel.
+            // Waiting for the broker is not hanging, nor is waiting for datagrams. Datagrams that come meanwhile wait in the
+            // kernel.
             beat();
             match self.out.flush(&self.context, settings) {
                 Ok(true) => return,
@@ -320,7 +321,7 @@ impl Udp {
     }
 }
 
-/// What a datagram gives as its topic, and its payload; none without the end of a line.
+/// The topic of a datagram, and its payload; none without the end of a line.
 #[inline]
 pub(super) fn named(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr::memchr(b'\n', bytes)?;

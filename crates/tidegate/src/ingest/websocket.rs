@@ -46,7 +46,7 @@ const WAITING_MAX: usize = 256;
 const READ_BYTES: usize = 16 << 10;
 /// How long what is left to be said may take at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// What a message has beside its payload: braces, names, the topic, escapes.
+/// Bytes of a message in addition to its payload: braces, names, the topic, escapes.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
 /// Members of an envelope.
@@ -67,7 +67,7 @@ struct Envelope {
     id: Option<IgnoredAny>,
 }
 
-/// Accepts a connection; what it is to be answered, and the topic of its messages if it names one.
+/// Accepts a connection; returns the response, and the topic of its messages if it names one.
 ///
 /// # Errors
 /// [`Refused`].
@@ -153,14 +153,14 @@ struct Open {
     caller: Caller,
     topic: Option<String>,
     decoder: Decoder,
-    /// What is to be answered, the oldest first.
+    /// The answers to come, the oldest first.
     waiting: VecDeque<(Id, Waiting)>,
     /// Of messages that have not ended.
     bytes: Vec<u8>,
     out: Vec<u8>,
 }
 
-/// What a message is known by in its answer, as it was written.
+/// The identifier of a message in its answer, as it was written.
 type Id = Option<String>;
 
 enum Waiting {
@@ -180,7 +180,7 @@ impl Open {
         let mut is_open = true;
         while is_open || !self.waiting.is_empty() {
             if !self.out.is_empty() {
-                // Who does not read what it is answered is not waited for.
+                // A client that does not read its answers is not waited for.
                 let written = timeout(silent_max, writing.write_all(&self.out)).await;
                 if !matches!(written, Ok(Ok(()))) {
                     return;
@@ -212,7 +212,7 @@ impl Open {
         let _ = timeout(FAREWELL, writing.shutdown()).await;
     }
 
-    /// Bytes of the other end; whether it goes on.
+    /// Bytes of the other end; returns whether to continue.
     fn receive(&mut self, bytes: &[u8]) -> bool {
         let flow = self.decoder.decode(bytes, &mut self.bytes, &mut self.out);
         while let Some(end) = self.decoder.poll_message() {
@@ -336,10 +336,10 @@ impl Open {
     }
 }
 
-/// What became of the oldest of them, which is taken out then.
+/// The outcome of the oldest of them, which is taken out then.
 ///
 /// # Cancel safety
-/// Cancel safe: what was answered stays in its place until it is returned.
+/// Cancel safe: an outcome stays in its place until it is returned.
 async fn first(waiting: &mut VecDeque<(Id, Waiting)>) -> (Id, Result<(ReasonCode, u64), Refused>) {
     let answer = match waiting.front_mut() {
         Some((_, Waiting::For(answered, bytes))) => {

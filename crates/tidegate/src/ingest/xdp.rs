@@ -5,8 +5,8 @@
 //!                                └─ dropped, counted
 //! ```
 //!
-//! Always true: a listener never depends on its filter. Where the kernel does not take one that is said, and all datagrams come in; what
-//! does not look as it should passes, and is judged by what comes behind.
+//! Always true: a listener never depends on its filter. A filter that the kernel refuses is reported, and all datagrams come in; an
+//! unusual packet passes, and is judged by the listener.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use tidegate_xdp::{
 
 use super::IngestSettings;
 
-/// What of a listener's datagrams the kernel drops.
+/// The filter in the kernel for a listener's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdpSettings {
     /// The network interface that they come in by.
@@ -30,11 +30,11 @@ pub struct XdpSettings {
     pub mode: Mode,
     /// Bytes of a payload; none for what the fields need.
     pub payload_bytes: Option<u16>,
-    /// What stands in it.
+    /// The fields.
     pub fields: Vec<Field>,
     /// How the conditions go together.
     pub combine: Combine,
-    /// What must hold for a datagram to be kept.
+    /// The conditions for a datagram to be kept.
     pub conditions: Vec<Condition>,
 }
 
@@ -65,9 +65,9 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 struct Held {
     running: Option<Running>,
-    /// What filters before the one that runs have counted.
+    /// The counts of filters before the one that runs.
     before: [u64; COUNTERS as usize],
-    /// Whether there was ever one, so that its counts are told.
+    /// Whether there was ever one, so that its counts are published.
     is_told: bool,
 }
 
@@ -88,7 +88,7 @@ impl Slot {
             return;
         }
         let name = &settings.name;
-        // An interface has one program at a time; what comes between the two passes.
+        // An interface has one program at a time; packets between the two pass.
         if let Some(running) = held.running.take() {
             let counted = running.sums();
             held.before = total(held.before, counted);
@@ -159,7 +159,7 @@ fn total<const N: usize>(one: [u64; N], other: [u64; N]) -> [u64; N] {
 /// Why the kernel has no filter.
 #[derive(Debug, thiserror::Error)]
 enum XdpError {
-    #[error("a filter in the kernel is for root, or for CAP_BPF and CAP_NET_ADMIN")]
+    #[error("loading an XDP filter needs root, or CAP_BPF and CAP_NET_ADMIN")]
     Denied { source: io::Error },
     #[error("there is no room for its counters")]
     Counters { source: io::Error },
@@ -168,7 +168,7 @@ enum XdpError {
     #[error("there is no network interface {name:?}")]
     Interface { name: String, source: io::Error },
     #[error(
-        "{name:?} takes no program, mode {mode}; it may have another one, or its driver may know none of that mode"
+        "{name:?} accepts no program in mode {mode}; it may have another one, or its driver may not support that mode"
     )]
     Attach { name: String, mode: &'static str, source: io::Error },
     #[error(transparent)]

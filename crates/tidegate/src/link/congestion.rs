@@ -8,9 +8,9 @@
 //!           └ delivery rate: highest recent sample of a busy path
 //! ```
 //!
-//! Frames come in bursts and die at a deadline. What a reset has to wait for, and what becomes stale when the
-//! capacity drops, are the bytes in flight; so they are held to what the path carries in its base round trip
-//! plus the queue that the latency budget allows. The rate is measured, as in BBR (delivery rate samples,
+//! Frames come in bursts and die at a deadline. Bytes in flight delay a reset, and become stale when the
+//! capacity drops; so they are held to the capacity of the path in its base round trip plus the queue that the
+//! latency budget allows. The rate is measured, as in BBR (delivery rate samples,
 //! draft-cheng-iccrg-delivery-rate-estimation), with three differences: idle time between bursts ages
 //! nothing; the first flight of a burst is measured by the spacing of its acks, because its round trip would
 //! count as time; and the maximum is taken over two round trips only, so that a tenfold drop is followed at
@@ -21,8 +21,8 @@
 //! A delay is our queue only if it goes when our packets do. Where a round trip grows for another reason (a
 //! longer way, a medium that waits for its turn, a busy host, the queue of others), holding less in flight
 //! shortens nothing: it lowers the rate that is measured, which lowers the window, down to the least. So when
-//! round trips stay too long for [`ROUNDS_OVER`] rounds in spite of the smaller window, the base is
-//! forgotten and measured anew with next to nothing in flight, and the window opens again.
+//! round trips stay too long for [`ROUNDS_OVER`] rounds in spite of the smaller window, the base is forgotten
+//! and measured again with next to nothing in flight, and the window opens again.
 //!
 //! Pacing is quinn's: 1.25 windows for each smoothed round trip, which is above the rate whenever the window
 //! limits, so a faster path shows itself in the next samples.
@@ -61,8 +61,8 @@ const ROUNDS_OVER: u32 = 4;
 const SUSPICION_PAUSE: Duration = Duration::from_millis(500);
 /// Packets that the window holds while a suspicion is tested; quinn sends one less.
 const SUSPICION_PACKETS: u64 = 3;
-/// A smaller transmission is not counted as in flight: it may hold nothing but an ack, which nobody acknowledges,
-/// and would keep the path busy for ever. What it was is known with the next ack.
+/// A smaller transmission is not counted as in flight: it may hold nothing but an ack, which is never
+/// acknowledged, and would keep the path busy forever. Its kind is known with the next ack.
 const IN_FLIGHT_BYTES_MIN: u64 = 128;
 /// Batches of packets are forgotten when they can hardly be acknowledged any more.
 const DEPARTURE_AGE_MAX: Duration = Duration::from_secs(2);
@@ -116,7 +116,7 @@ pub(super) struct QueueBound {
     /// Round trips of this round.
     round_rtts: Mean,
     drain: Option<Drain>,
-    /// What round trips take longer than the base without a queue of ours, on average.
+    /// The extra time of round trips over the base without a queue of ours, on average.
     unsteady: Duration,
     suspicion_after: Instant,
     loss: LossCount,

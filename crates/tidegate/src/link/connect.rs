@@ -45,8 +45,8 @@ use crate::{
 /// gives way.
 const HANDSHAKES_MAX: usize = 1024;
 const HANDSHAKES_OF_ADDRESS_MAX: usize = 256;
-/// Handshakes of QUIC from which on a peer must show first that it is where it says (RFC 9000 section 8.1.2): what is sent
-/// from addresses that are made up then takes no slot.
+/// Handshakes of QUIC from which on a peer must show first that it is where it says (RFC 9000 section 8.1.2): packets from
+/// made-up addresses then take no slot.
 const RETRIED_FROM: usize = 32;
 /// Bytes of a QUIC connection that is not taken up yet, and of all such: a few packets, since each is looked at at once.
 const UNTAKEN_BYTES: u64 = 64 << 10;
@@ -78,7 +78,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 chooses one that is free on both. Who is refused is written down in `audit`.
+    /// Listens on `address`; port 0 chooses one that is free on both. Refused peers are written to `audit`.
     ///
     /// # Errors
     /// [`LinkError::Bind`]; [`LinkError::Credentials`] unless the credentials are a node's.
@@ -114,7 +114,7 @@ impl Listener {
         self.address
     }
 
-    /// The next authenticated link. Peers that fail to authenticate are logged and disturb nobody.
+    /// The next authenticated link. Peers that fail to authenticate are logged and disturb no other.
     ///
     /// # Errors
     /// [`LinkError::Socket`] if the sockets have failed.
@@ -126,7 +126,7 @@ impl Listener {
         self.accepted.recv().await.ok_or_else(ended)
     }
 
-    /// Stops accepting; the links that exist go on.
+    /// Stops accepting; existing links stay.
     pub fn stop(&mut self) {
         self.endpoint.set_server_config(None);
         self.accepting.abort_all();
@@ -156,8 +156,8 @@ pub async fn dial(
     }
 }
 
-/// The link that is made first; the other dial is dropped, which closes it. `quic` has a head start. What is
-/// refused over one is refused over the other, so only an unreachable peer is worth the second try.
+/// The link that is made first; the other dial is dropped, which closes it. `quic` has a head start. A peer
+/// that refuses one refuses the other, so only an unreachable peer is worth the second try.
 async fn race(
     head_start: Duration,
     quic: impl Future<Output = Result<Link, LinkError>>,
@@ -454,7 +454,7 @@ impl Handshakes {
         self.arrivals.len()
     }
 
-    /// Authenticates one more; whoever has taken too long for that is cut off.
+    /// Authenticates one more; a peer that has taken too long for that is cut off.
     fn begin(
         &mut self,
         address: SocketAddr,
@@ -482,7 +482,7 @@ impl Handshakes {
     /// Waits until one is over; none while there are none.
     ///
     /// # Cancel safety
-    /// Cancel safe: what ended is told the next time.
+    /// Cancel safe: an end is reported the next time.
     async fn ended(&mut self) -> Option<()> {
         let ended = self.tasks.join_next().await?;
         self.arrivals.over(ended);
@@ -490,7 +490,7 @@ impl Handshakes {
     }
 }
 
-/// Waits for a handshake; a peer that fails it is logged and disturbs nobody.
+/// Waits for a handshake; a peer that fails it is logged and disturbs no other.
 async fn admit(
     address: SocketAddr,
     limit: Duration,
@@ -499,7 +499,7 @@ async fn admit(
     links: mpsc::Sender<Link>,
 ) {
     match time::timeout(limit, answer).await {
-        // Waits while nobody accepts; fails only when the listener is gone.
+        // Waits until the link is accepted; fails only when the listener is gone.
         Ok(Ok(link)) => drop(links.send(link).await),
         Ok(Err(error)) => {
             let code = error.code();
@@ -556,7 +556,7 @@ fn link(handle: Handle) -> Link {
     Link { handle: Arc::new(handle) }
 }
 
-/// Who the peer is, by the certificate that TLS has verified.
+/// The peer's identity, by the certificate that TLS has verified.
 fn identity(connection: &quinn::Connection) -> Result<PeerIdentity, LinkError> {
     let chain =
         connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());

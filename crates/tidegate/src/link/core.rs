@@ -1,4 +1,4 @@
-//! What every link has, whatever carries it: queues, frames under way, clock offset, tasks, the way down.
+//! The parts that links of every transport share: queues, frames under way, clock offset, tasks, the end.
 
 use std::{
     collections::BTreeMap,
@@ -87,7 +87,7 @@ pub(super) struct Core {
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// What carries the link.
+/// The transport of a link.
 pub(super) enum Carrier {
     Quic(quic::Quic),
     Tcp(tcp::Tcp),
@@ -226,7 +226,7 @@ impl Core {
 
     /// Tells the peer the last about a frame of its.
     pub(super) async fn send_final(&self, ack: Ack) {
-        // The link going down is the only failure, and everybody is told of that.
+        // The end of the link is the only failure, and all parts learn of that.
         let _ = self.control.send(Record::from(ack).to_bytes()).await;
     }
 
@@ -332,7 +332,7 @@ impl Core {
         self.go_down(DownReason::ClosedHere { reason: reason.to_owned() });
     }
 
-    /// The peer broke the protocol: it is told, and the link ends.
+    /// The peer broke the protocol: it is sent the reason, and the link ends.
     pub(super) fn refuse(&self, error: ProtocolError) {
         match &self.carrier {
             Carrier::Quic(quic) => quic.close(1, &error.to_string()),
@@ -373,7 +373,7 @@ impl Core {
     }
 }
 
-/// What is being put together of all links of a peer: a peer that opens many is given no more for it.
+/// Bytes being assembled of all links of a peer: a peer that opens many is given no more for it.
 fn assembling_of(peer: NodeId) -> Arc<AtomicUsize> {
     static PEERS: Mutex<BTreeMap<[u8; 32], Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
     let mut peers = PEERS.lock().expect("no holder of this lock panics");

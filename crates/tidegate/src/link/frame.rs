@@ -21,8 +21,8 @@ pub(super) const ACK_BYTES: u64 = 32 << 10;
 /// Which frame goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Before every frame in order, and after the live frames that were handed over earlier: what is sent
-    /// of a new frame is budgeted behind the bytes that are under way, so those must leave first. A frame
+    /// Before every frame in order, and after the live frames that were handed over earlier: the size of
+    /// a new frame is budgeted behind the bytes that are under way, so those must leave first. A frame
     /// that is not worth finishing is reset.
     #[default]
     Live,
@@ -31,7 +31,7 @@ pub enum Priority {
     InOrder,
 }
 
-/// What became of a frame.
+/// The outcome of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The peer has all of it.
@@ -54,14 +54,14 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// A frame under way. Dropping this lets it go on.
+/// A frame under way. Dropping this does not stop it.
 #[derive(Clone, Debug)]
 pub struct FrameSending {
     pub(super) state: Arc<Sending>,
 }
 
 impl FrameSending {
-    /// What became of the frame, once that is known.
+    /// The outcome of the frame, once that is known.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -69,7 +69,7 @@ impl FrameSending {
         self.state.outcome().await
     }
 
-    /// Gives the frame up: what has not left this node will not leave it, and the peer is told.
+    /// Gives the frame up: bytes that have not left this node will not leave it, and the peer is notified.
     pub fn reset(&self) {
         self.state.reset();
     }
@@ -210,7 +210,7 @@ impl Receipt {
         (self.ack.received > told && now.since(at) >= ACK_INTERVAL).then(|| self.tell(now))
     }
 
-    /// Whether bytes came that no ack has told of.
+    /// Whether bytes came that no ack has reported.
     pub(super) fn untold(&self) -> bool {
         self.told.is_some_and(|(_, told)| self.ack.received > told)
     }
@@ -254,7 +254,7 @@ impl Outgoing {
         true
     }
 
-    /// Takes note of an ack; false if nobody needs it.
+    /// Records an ack; false if it is of no use.
     pub(super) fn acked(&self, ack: &Ack) -> bool {
         let mut frames = self.lock();
         // A frame may be sent again, smaller, after a reset: its length tells the two apart.

@@ -12,7 +12,7 @@ pub(super) fn put(record: &[u8], out: &mut BytesMut) {
     out.put_slice(record);
 }
 
-/// What is at the head of a stream.
+/// The head of a stream.
 pub(super) enum Head {
     /// Not a whole record yet.
     Part,

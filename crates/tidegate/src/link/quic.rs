@@ -322,7 +322,7 @@ async fn read_stream(core: Arc<Core>, stream: RecvStream) {
 struct Reader {
     core: Arc<Core>,
     stream: RecvStream,
-    /// What has come and is not used yet.
+    /// Input that is not used yet.
     input: BytesMut,
     /// Bytes read of the stream so far, in order.
     read: u64,
@@ -392,7 +392,7 @@ impl Reader {
         }
     }
 
-    /// Tells the sender not to go on with this stream.
+    /// Asks the sender to stop this stream.
     fn refuse(&mut self) -> Result<(), Stop> {
         // Fails only if the stream has ended already.
         let _ = self.stream.stop(NO_ROOM);
@@ -409,7 +409,8 @@ impl Reader {
         match self.frame_body(&header, &mut receipt).await {
             Ok(body) => {
                 let (first_at, last_at) = (receipt.first_at(), receipt.last_at());
-                // Handed over first: who sends the next frame once this one is acknowledged has them in order.
+                // Handed over first: a sender that sends the next frame once this one is acknowledged has them in
+                // order.
                 core.deliver(Incoming::Frame { header, body, first_at, last_at }).await;
                 core.send_final(receipt.complete()).await;
                 Ok(())

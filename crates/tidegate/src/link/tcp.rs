@@ -4,9 +4,9 @@
 //!  chunk = kind (u8) · stream (u32) · length (u16) · payload       at most one TLS record
 //! ```
 //!
-//! What is sent is cut into chunks, and the next chunk is chosen when the kernel has sent most of the one
-//! before (`TCP_NOTSENT_LOWAT`): control, acks, critical, the oldest live frame, the oldest frame in order,
-//! bulk. A frame that is given up ends with an abort mark; its chunks that the kernel already has still
+//! Output is cut into chunks, and the next chunk is chosen when the kernel has sent most of the one before
+//! (`TCP_NOTSENT_LOWAT`): control, acks, critical, the oldest live frame, the oldest frame in order, bulk.
+//! A frame that is given up ends with an abort mark; its chunks that the kernel already has still
 //! travel.
 
 use std::{

@@ -401,7 +401,7 @@ impl Bridge {
         Ok(Self { local_id, forgets_remote, counters, stop, waker, thread })
     }
 
-    /// What it did.
+    /// The counts so far.
     pub fn report(&self) -> BridgeReport {
         self.counters.report()
     }

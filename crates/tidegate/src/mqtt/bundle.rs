@@ -11,7 +11,7 @@ use std::sync::{
 use tidegate_broker::{Bundle, Empties, Shared};
 use tidegate_wire::mqtt::PacketId;
 
-use super::{deliveries::Way, inbox::Inbox, shard::Note};
+use super::{deliveries::DeliveryQueue, inbox::Inbox, shard::ShardCommand};
 
 /// Names a connection from inside the program, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,13 +24,13 @@ impl LocalId {
     }
 }
 
-/// What a connection from inside the program has beside its socket, as its shard sees it.
+/// The end of a connection from inside the program, apart from its socket, as its shard sees it.
 #[derive(Debug)]
 pub(super) struct LocalEnd {
     pub(super) id: LocalId,
     /// Where its messages go, if its session is handed them as they are.
-    pub(super) way: Arc<Way>,
-    /// Where its bundles go back once nobody has any of them.
+    pub(super) queue: Arc<DeliveryQueue>,
+    /// Where its bundles go back once they are no longer in use.
     pub(super) empties: Arc<Empties>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct LocalEnd {
 #[derive(Debug)]
 pub struct Bundles {
     id: LocalId,
-    inbox: Arc<Inbox<Note>>,
+    inbox: Arc<Inbox<ShardCommand>>,
     empties: Arc<Empties>,
 }
 
@@ -48,24 +48,24 @@ impl Bundles {
         client_id: &str,
         empties: Arc<Empties>,
         shared: &Shared,
-        inboxes: &[Arc<Inbox<Note>>],
+        inboxes: &[Arc<Inbox<ShardCommand>>],
     ) -> Self {
         Self { id, inbox: inboxes[shared.shard_of(client_id)].clone(), empties }
     }
 
-    /// One without messages: one that nobody has any more, or another with about as much room as `like` has taken.
+    /// One without messages: a returned one, or another with about as much room as `like` has taken.
     pub fn empty(&self, like: &Bundle) -> Bundle {
         self.empties.take(like)
     }
 
-    /// Lets go of those that nobody has any more, and of those to come until one is asked for.
+    /// Drops returned bundles, and those to come until one is asked for.
     pub fn forget_empties(&self) {
         self.empties.forget();
     }
 
     /// Has the shard publish them, after all that was left before. After CONNACK only.
     pub fn put(&self, bundle: Bundle) {
-        self.inbox.put([Note::Bundle(self.id, bundle)]);
+        self.inbox.put([ShardCommand::Bundle(self.id, bundle)]);
     }
 }
 
@@ -82,11 +82,11 @@ pub struct Exchanges {
 
 /// A PUBACK of what was not handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a PUBACK of what was not handed over, {0}")]
+#[error("a PUBACK for message {0}, which was not handed over")]
 pub struct Stray(pub PacketId);
 
 impl Exchanges {
-    /// What the next message is acknowledged by.
+    /// The identifier by which the next message is acknowledged.
     pub fn begin(&mut self) -> PacketId {
         let id = self.handed % IDS + 1;
         self.handed += 1;

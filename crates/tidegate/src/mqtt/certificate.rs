@@ -1,7 +1,7 @@
 //! Names in clients' certificates.
 //!
 //! Always true: a certificate of this site names the same identity here as at the API and at links, by its URI; a URI in a
-//! certificate of another authority names nobody, since only the site's says who is a node of it.
+//! certificate of another authority is ignored, since only the site's authority names its nodes.
 
 use rustls_pki_types::CertificateDer;
 use tidegate_message::IdentityKind;
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// Whom a certificate names that was verified: by its URI if one of the authorities `site` made it, else a certificate's
-/// owner by its common name; none if it has no name that can be read.
+/// The identity that a verified certificate names: by its URI if one of the authorities `site` made it, else a
+/// certificate's owner by its common name; none if it has no name that can be read.
 pub fn named(
     certificate: &CertificateDer<'_>,
     site: &[CertificateDer<'_>],

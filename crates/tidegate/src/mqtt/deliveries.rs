@@ -1,7 +1,7 @@
 //! Messages on their way from a shard to a part of this program, as they are held, without packets or a socket between.
 //!
-//! What was handed out and not used up is bounded ([`WAITING_BYTES_MAX`], and one turn of the shard beyond it): the rest waits in
-//! the broker, under the session's budget and overflow policy.
+//! Messages that were handed out and not used up are bounded ([`WAITING_BYTES_MAX`], and one turn of the shard beyond it): the
+//! rest waits in the broker, under the session's budget and overflow policy.
 
 use std::{
     collections::VecDeque,
@@ -12,14 +12,14 @@ use tidegate_broker::{Acknowledged, Handed, Shared};
 use tidegate_wire::mqtt::PacketId;
 use tokio::sync::Notify;
 
-use super::{bundle::LocalId, inbox::Inbox, shard::Note};
+use super::{bundle::LocalId, inbox::Inbox, shard::ShardCommand};
 
 /// Bytes of messages that were handed out and not used up, beyond which no more are.
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
-/// From the shard to where messages are used up.
+/// Messages handed out by the shard, and the acknowledgements on their way back.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct DeliveryQueue {
     waiting: Mutex<Waiting>,
     come: Notify,
     /// Messages of QoS 1 that are needed no more, for the shard to take.
@@ -31,11 +31,11 @@ struct Waiting {
     handed: VecDeque<Handed>,
     /// Of those and of what was taken and not used up.
     bytes: usize,
-    /// The shard was told that there is no room, and is told when there is some.
+    /// The shard knows that there is no room, and is notified when there is some.
     is_full: bool,
 }
 
-impl Way {
+impl DeliveryQueue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,7 +49,7 @@ impl Way {
         std::mem::swap(&mut *self.settled(), settled);
     }
 
-    /// Hands messages out; false if no more are to come until a [`Note::Room`] says so.
+    /// Hands messages out; false if no more are to come until a [`ShardCommand::Room`] says so.
     pub(super) fn put(&self, handed: &mut Vec<Handed>) -> bool {
         let bytes = handed.iter().map(Handed::bytes).sum::<usize>();
         let mut waiting = self.waiting();
@@ -70,12 +70,12 @@ impl Way {
 #[derive(Debug)]
 pub struct Deliveries {
     id: LocalId,
-    way: Arc<Way>,
-    inbox: Arc<Inbox<Note>>,
+    queue: Arc<DeliveryQueue>,
+    inbox: Arc<Inbox<ShardCommand>>,
     taken: VecDeque<Handed>,
     /// Of all that was taken last.
     taken_bytes: usize,
-    /// What [`Deliveries::acknowledge`] was told since [`Deliveries::settle`].
+    /// The acknowledgements of [`Deliveries::acknowledge`] since [`Deliveries::settle`].
     settled: Vec<Acknowledged>,
 }
 
@@ -83,13 +83,13 @@ impl Deliveries {
     pub(super) fn new(
         id: LocalId,
         client_id: &str,
-        way: Arc<Way>,
+        queue: Arc<DeliveryQueue>,
         shared: &Shared,
-        inboxes: &[Arc<Inbox<Note>>],
+        inboxes: &[Arc<Inbox<ShardCommand>>],
     ) -> Self {
         let inbox = inboxes[shared.shard_of(client_id)].clone();
         let (taken, settled) = (VecDeque::new(), Vec::new());
-        Self { id, way, inbox, taken, taken_bytes: 0, settled }
+        Self { id, queue, inbox, taken, taken_bytes: 0, settled }
     }
 
     /// Waits until [`Deliveries::poll`] may have another one, after it had none.
@@ -97,7 +97,7 @@ impl Deliveries {
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn come(&self) {
-        self.way.come.notified().await;
+        self.queue.come.notified().await;
     }
 
     /// The next message, or the next ones; none for now.
@@ -108,9 +108,9 @@ impl Deliveries {
         self.taken.pop_front()
     }
 
-    /// Takes all that waits; what was taken before is used up.
+    /// Takes all that waits; messages taken before are used up.
     fn take(&mut self) {
-        let mut waiting = self.way.waiting();
+        let mut waiting = self.queue.waiting();
         waiting.bytes -= self.taken_bytes;
         self.taken_bytes = 0;
         if !waiting.handed.is_empty() {
@@ -124,7 +124,7 @@ impl Deliveries {
         }
         drop(waiting);
         if has_room {
-            self.inbox.put([Note::Room(self.id)]);
+            self.inbox.put([ShardCommand::Room(self.id)]);
         }
     }
 
@@ -138,12 +138,12 @@ impl Deliveries {
         if self.settled.is_empty() {
             return;
         }
-        let mut settled = self.way.settled();
+        let mut settled = self.queue.settled();
         let is_first = settled.is_empty();
         settled.append(&mut self.settled);
         drop(settled);
         if is_first {
-            self.inbox.put([Note::Settled(self.id)]);
+            self.inbox.put([ShardCommand::Settled(self.id)]);
         }
     }
 }
@@ -173,36 +173,39 @@ mod tests {
         Handed::One(Delivery { message, qos, packet_id, is_repeated })
     }
 
-    fn pair() -> (Arc<Way>, Deliveries) {
+    fn pair() -> (Arc<DeliveryQueue>, Deliveries) {
         let poll = mio::Poll::new().expect("a poll");
         let inbox = Arc::new(Inbox::new(waker(&poll, mio::Token(0)).expect("a waker")));
-        let way = Arc::<Way>::default();
+        let queue = Arc::<DeliveryQueue>::default();
         let deliveries = Deliveries {
             id: LocalId::next(),
-            way: way.clone(),
+            queue: queue.clone(),
             inbox,
             taken: VecDeque::new(),
             taken_bytes: 0,
             settled: Vec::new(),
         };
-        (way, deliveries)
+        (queue, deliveries)
     }
 
-    fn notes(deliveries: &Deliveries) -> Vec<Note> {
-        let mut notes = Vec::new();
-        deliveries.inbox.take(&mut notes);
-        notes
+    fn commands(deliveries: &Deliveries) -> Vec<ShardCommand> {
+        let mut commands = Vec::new();
+        deliveries.inbox.take(&mut commands);
+        commands
     }
 
-    fn put(way: &Way, payload: &[u8]) -> bool {
-        way.put(&mut vec![delivery(payload)])
+    fn put(queue: &DeliveryQueue, payload: &[u8]) -> bool {
+        queue.put(&mut vec![delivery(payload)])
     }
 
     #[test]
-    fn what_is_not_used_up_is_bounded_and_the_shard_hears_of_room() {
-        let (way, mut deliveries) = pair();
+    fn unused_deliveries_are_bounded_and_the_shard_learns_of_room() {
+        let (queue, mut deliveries) = pair();
         let rooms = |deliveries: &Deliveries| {
-            notes(deliveries).iter().filter(|note| matches!(note, Note::Room(_))).count()
+            commands(deliveries)
+                .iter()
+                .filter(|command| matches!(command, ShardCommand::Room(_)))
+                .count()
         };
         assert!(deliveries.poll().is_none());
         for round in 0..3 {
@@ -211,7 +214,7 @@ mod tests {
                 count += 1;
                 let payload = [&number.to_le_bytes()[..], &[0; 9_995]].concat();
                 number += 1;
-                if !put(&way, &payload) {
+                if !put(&queue, &payload) {
                     break;
                 }
             }
@@ -231,9 +234,9 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_told_together() {
-        let (way, mut deliveries) = pair();
+        let (queue, mut deliveries) = pair();
         deliveries.settle();
-        assert!(notes(&deliveries).is_empty());
+        assert!(commands(&deliveries).is_empty());
         let id = |number: u16| PacketId::new(number).expect("not zero");
         [3, 1].into_iter().for_each(|number| deliveries.acknowledge(id(number)));
         deliveries.settle();
@@ -241,23 +244,23 @@ mod tests {
         // The shard need not be woken again before it has looked.
         deliveries.acknowledge(id(2));
         deliveries.settle();
-        assert!(matches!(&notes(&deliveries)[..], [Note::Settled(_)]));
+        assert!(matches!(&commands(&deliveries)[..], [ShardCommand::Settled(_)]));
         let mut settled = Vec::new();
-        way.take_settled(&mut settled);
+        queue.take_settled(&mut settled);
         let said = [(3, 1), (1, 1), (2, 1)];
         assert_eq!(settled, said.map(|(first, count)| Acknowledged { first: id(first), count }));
         settled.clear();
-        way.take_settled(&mut settled);
+        queue.take_settled(&mut settled);
         assert!(settled.is_empty());
         // Those that follow each other are one.
         [5, 6, 7, 9].into_iter().for_each(|number| deliveries.acknowledge(id(number)));
         deliveries.settle();
-        way.take_settled(&mut settled);
+        queue.take_settled(&mut settled);
         let said = [(5, 3), (9, 1)];
         assert_eq!(settled, said.map(|(first, count)| Acknowledged { first: id(first), count }));
-        assert_eq!(notes(&deliveries).len(), 1);
+        assert_eq!(commands(&deliveries).len(), 1);
         deliveries.acknowledge(id(4));
         deliveries.settle();
-        assert_eq!(notes(&deliveries).len(), 1);
+        assert_eq!(commands(&deliveries).len(), 1);
     }
 }

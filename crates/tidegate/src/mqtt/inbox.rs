@@ -1,4 +1,4 @@
-//! What other threads tell a shard.
+//! Commands from other threads to a shard.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ impl<N> Inbox<N> {
     /// Leaves notes, and wakes the shard if it sleeps.
     pub(super) fn put(&self, notes: impl IntoIterator<Item = N>) {
         self.notes.lock().expect("no panic while notes are moved").extend(notes);
-        // Whoever said before these notes came that it sleeps is seen here, by the lock; whoever says so later sees the notes.
+        // A sleep announced before these came is seen here, by the lock; one announced later sees them.
         if self.is_asleep.swap(false, Ordering::AcqRel) {
             // A shard that cannot be woken has ended.
             if let Err(error) = self.waker.wake() {

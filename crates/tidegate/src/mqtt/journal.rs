@@ -10,11 +10,11 @@
 //! it is known, whole shards and emptied files included.
 //!
 //! A start reads all journals there are, however many shards wrote them, and begins new ones with what they said: so it does not
-//! matter how many shards there are now, and whatever was damaged is behind us. What cannot be read is named in the node's log and
-//! left in its folder, under another name; the node starts in any case. Of several folders the newest whole one counts.
+//! matter how many shards there are now, and whatever was damaged is behind us. Unreadable records are named in the node's log and
+//! left in their folder, under another name; the node starts in any case. Of several folders the newest whole one counts.
 //!
-//! Always true: the folder of the former process is not touched before all that it said is on the disk in the next one. What could not
-//! be read is not removed, [`ASIDES_MAX`] at most.
+//! Always true: the folder of the former process is not touched before all that it said is on the disk in the next one. Unreadable
+//! folders are not removed, [`ASIDES_MAX`] at most.
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +55,7 @@ pub const BYTES_MIN: u64 = 256 * SEGMENTS * SEGMENT_BYTES_MIN;
 const SHARDS_MAX: usize = 255;
 /// Folders that are set aside at most.
 const ASIDES_MAX: usize = 16;
-/// What each generation is of, and the first line of that.
+/// The file that identifies each generation, and its first line.
 const MARK_FILE: &str = "generation";
 const MARK: &str = "tidegate MQTT journals 1";
 const MARK_BYTES_MAX: u64 = 64 << 10;
@@ -73,7 +73,7 @@ pub struct JournalSettings {
     pub commit_delay: Duration,
 }
 
-/// What runs beside the shards.
+/// The parts that run next to the shards.
 pub(super) struct Running {
     /// By shard, what makes its journal durable.
     pub(super) flushers: Vec<(Flusher, Commits)>,
@@ -90,7 +90,7 @@ pub enum JournalStartError {
     /// Something in it cannot.
     #[error("{path} cannot be {operation}")]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
         /// How.
         operation: &'static str,
@@ -180,7 +180,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Makes the journals, and has `write` hand one to each of so many shards. What was begun goes if that fails.
+    /// Makes the journals, and has `write` hand one to each of so many shards. A folder that was begun is removed if
+    /// that fails.
     fn write(
         settings: &JournalSettings,
         former: &Generations,
@@ -190,11 +191,11 @@ impl Begun {
         let path = generation(&settings.folder, former.next, ".new");
         let remove = || match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(folder = %path.display(), %error, "a journal that was begun stays");
+                tracing::warn!(folder = %path.display(), %error, "an unfinished journal could not be removed");
             }
             _ => {}
         };
-        // What this process could not give its name.
+        // A folder that this process could not rename.
         remove();
         let begun = Self::write_in(settings, &path, (former, shards), write);
         if begun.is_err() {
@@ -221,7 +222,7 @@ impl Begun {
             let opened =
                 RecordLog::open(folder, config).map_err(|error| begin_failed(error.into()))?;
             let OpenedJournal { mut journal, flusher, commits, .. } = opened;
-            // One record at least, so that a journal whose files lost what was in them is told from one that says nothing.
+            // One record at least, so that a journal whose files lost their content is distinguished from an empty one.
             let mut first = Vec::new();
             Record::Seen { shard: 0, number: 0, and_before: true }.encode(&mut first);
             let appended = journal.append(clock::now(), [&first[..]]);
@@ -250,7 +251,7 @@ impl Begun {
         let path = generation(&settings.folder, self.number, "");
         let new = generation(&settings.folder, self.number, ".new");
         let named = fs::rename(&new, &path).and_then(|()| {
-            // So that it can be tried again; the error that is told is the first.
+            // So that it can be tried again; the error to report is the first.
             folder.sync().inspect_err(|_| drop(fs::rename(&path, &new)))
         });
         named.map_err(failed(&path, "named"))?;
@@ -274,7 +275,7 @@ fn config(settings: &JournalSettings, shards: usize, shard: usize) -> JournalCon
     }
 }
 
-/// What the former process left.
+/// The journals of the former process.
 #[derive(Default)]
 struct Former {
     replays: Vec<Replay>,
@@ -284,7 +285,7 @@ struct Former {
     lacks: u64,
     /// Things that no version of this program puts there.
     foreign: usize,
-    /// What it says of itself.
+    /// Its mark.
     mark: Option<Mark>,
 }
 
@@ -294,7 +295,7 @@ impl Former {
         let mut all = Self::default();
         if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             // A link may lead to what another node has.
-            all.lack(path, &*Box::<dyn std::error::Error>::from("it is no folder"));
+            all.lack(path, &*Box::<dyn std::error::Error>::from("it is not a folder"));
             return all;
         }
         all.mark = Mark::read(path).unwrap_or_else(|error| {
@@ -406,7 +407,7 @@ impl Former {
 /// The generations in a folder.
 #[derive(Default)]
 struct Generations {
-    /// What the one that counts says.
+    /// The content of the one that counts.
     replays: Vec<Replay>,
     /// The number of the next.
     next: u64,
@@ -464,7 +465,7 @@ impl Generations {
             // An earlier version left no mark: then only what it says proves that nothing is missing, or that there is no other.
             if former.lacks == 0 && (former.mark.is_some() || former.records > 0 || is_only) {
                 all.replays = former.replays;
-                // What is foreign in it is not for this program to remove.
+                // Foreign files in it are not for this program to remove.
                 match former.foreign {
                     0 => all.superseded.push(path),
                     _ => all.aside.push(path),
@@ -494,7 +495,7 @@ impl Generations {
                 report(fs::remove_dir_all(&path).map_err(failed(&path, "removed")));
             } else {
                 tracing::error!(folder = %path.display(),
-                    "a journal of the MQTT sessions is no folder, holds what is none of it, or was not finished and what it was made from is missing or damaged");
+                    "a journal of the MQTT sessions is not a folder, holds foreign files, or was not finished and its source is missing or damaged");
                 all.aside.push(path);
             }
         }
@@ -510,7 +511,7 @@ impl Generations {
         for path in &self.aside {
             if asides.len() >= ASIDES_MAX {
                 tracing::error!(folder = %path.display(), most = ASIDES_MAX,
-                    "what could not be read of the MQTT journals stays where it is: as many folders as there may be were set aside already; look into those whose names have .aside in them, and move them away");
+                    "unreadable MQTT journals stay where they are: as many folders as there may be were set aside already; look into those whose names have .aside in them, and move them away");
                 continue;
             }
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -522,11 +523,11 @@ impl Generations {
             match fs::rename(path, &to) {
                 Ok(()) => {
                     tracing::error!(folder = %to.display(),
-                        "what could not be read of the MQTT journals was set aside; sessions, retained messages or messages that waited may be missing: bring the folder back from a copy, or look into it and then move it away");
+                        "unreadable MQTT journals were set aside; sessions, retained messages or messages that waited may be missing: bring the folder back from a copy, or look into it and then move it away");
                     asides.push(to);
                 }
                 Err(error) => tracing::error!(folder = %path.display(), %error,
-                    "what cannot be read of the MQTT journals stays where it is"),
+                    "unreadable MQTT journals stay where they are"),
             }
         }
     }
@@ -538,7 +539,7 @@ fn shard_of(name: &str) -> Option<usize> {
     (shard_name(shard) == name).then_some(shard)
 }
 
-/// What was set aside in a folder.
+/// Folders that were set aside.
 fn asides(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_aside = |path: &PathBuf| {
@@ -548,7 +549,7 @@ fn asides(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_aside).collect()
 }
 
-/// What is in the folder of a generation, its mark aside.
+/// The content of the folder of a generation, its mark aside.
 struct Contents {
     /// The shards whose folders are in it, in order.
     shards: Vec<usize>,
@@ -588,7 +589,7 @@ fn report_foreign(path: &Path, foreign: &[OsString]) {
     }
 }
 
-/// What a generation says of itself, in a file of its folder.
+/// A generation's description of itself, in a file of its folder.
 #[derive(Debug, Default)]
 struct Mark {
     /// By shard, which position its journal had reached when it was begun.
@@ -654,7 +655,7 @@ enum MarkError {
     Unknown { path: PathBuf },
 }
 
-/// What a thread of this start came to.
+/// The result of a thread of this start.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
@@ -682,7 +683,7 @@ fn failed<'a>(
 
 fn report(result: Result<(), JournalStartError>) {
     if let Err(error) = result {
-        tracing::warn!(error = %crate::error_chain(&error), "an old journal of the MQTT sessions stays");
+        tracing::warn!(error = %crate::error_chain(&error), "an old journal of the MQTT sessions could not be removed");
     }
 }
 

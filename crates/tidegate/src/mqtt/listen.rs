@@ -1,7 +1,7 @@
 //! Where clients connect: addresses, names of this machine, and sockets of the file system.
 //!
-//! Always true: a file that is no socket, or a socket that somebody listens on, is never removed; a socket of ours has its mode
-//! before anybody can connect to it.
+//! Always true: a file that is no socket, or a socket in use, is never removed; a socket of ours has its mode before a client
+//! can connect to it.
 
 use std::{
     fs, io,
@@ -54,8 +54,8 @@ pub(super) enum Acceptor {
 }
 
 impl Acceptor {
-    /// The next connection. One of the file system is of a stream as well: what is done with a socket of TCP works with it, apart
-    /// from the addresses and options that only TCP has.
+    /// The next connection. One of the file system is of a stream as well: operations on a socket of TCP work with it, apart from
+    /// the addresses and options that only TCP has.
     ///
     /// # Errors
     /// The system's, also that there is none now.
@@ -144,7 +144,7 @@ fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-/// Whether another listener has that port for IPv4. One at all addresses of IPv6 takes those of IPv4 as well, unless it is told
+/// Whether another listener has that port for IPv4. One at all addresses of IPv6 takes those of IPv4 as well, unless it is set
 /// to leave them to the other.
 fn is_beside_ipv4(address: SocketAddr, all: &[SocketAddr]) -> bool {
     address.is_ipv6()
@@ -174,7 +174,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Listens at a path of the file system, in the place of a socket that nobody listens on any more.
+    /// Listens at a path of the file system, in the place of a socket that is not in use any more.
     ///
     /// # Errors
     /// The system's, or that something else has the path.
@@ -190,7 +190,7 @@ impl SocketFile {
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.bind(&socket2::SockAddr::unix(&new)?)?;
-        // Until it listens, nobody is connected.
+        // Until it listens, there is no connection.
         let ready = || {
             fs::set_permissions(&new, fs::Permissions::from_mode(mode.bits()))?;
             socket.listen(BACKLOG)?;
@@ -226,7 +226,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Looks whether a socket can be put at that path: there is nothing, or a socket that nobody listens on.
+/// Checks whether a socket can be put at that path: there is nothing, or a socket that is not in use.
 fn make_way(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -234,7 +234,8 @@ fn make_way(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        let text = "there is something that is no socket, which is not removed; name another path";
+        let text =
+            "there is something that is not a socket, which is not removed; name another path";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
@@ -279,7 +280,7 @@ mod tests {
         let sockets = listen(&addresses, &addresses).unwrap();
         assert!(sockets.iter().all(|(_, at)| at.ip().is_loopback()));
         assert!(sockets.iter().all(|(_, at)| at.port() == sockets[0].1.port()));
-        // What this machine has not is left out, unless there is nothing else.
+        // An address that this machine has not is left out, unless there is no other.
         let absent = SocketAddr::from(([192, 0, 2, 1], 0));
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let sockets = listen(&[absent, here], &[absent, here]).unwrap();
@@ -302,7 +303,7 @@ mod tests {
         let found = fs::symlink_metadata(&path).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, 0o640);
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
-        // While somebody listens there, it is theirs.
+        // While another process listens there, it is that one's.
         let error = SocketFile::listen(&path, mode).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
@@ -312,7 +313,7 @@ mod tests {
         let (_second, newer) = SocketFile::listen(&path, SocketMode::default()).unwrap();
         let found = fs::symlink_metadata(&path).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, 0o660);
-        // Who comes to its end removes its own.
+        // A listener removes its own file when it ends.
         drop(file);
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
         drop(newer);
@@ -327,7 +328,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{}", path.display());
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        // One of datagrams is somebody's.
+        // A datagram socket belongs to another program.
         let datagrams = folder.path().join("log.sock");
         let _socket = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
         let error = SocketFile::listen(&datagrams, mode).unwrap_err();

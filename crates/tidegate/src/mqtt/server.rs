@@ -17,12 +17,12 @@ use tokio::sync::oneshot;
 
 use super::{
     bundle::{Bundles, LocalEnd, LocalId},
-    deliveries::{Deliveries, Way},
+    deliveries::{Deliveries, DeliveryQueue},
     inbox::{Inbox, waker},
     journal::{self, JournalStartError},
     listen::{self, Acceptor, ListenAddress, SocketFile},
     settings::{ListenerSettings, ServerSettings, SessionSettings},
-    shard::{Listener, Note, Shard, ShardParts, Which},
+    shard::{Listener, Shard, ShardCommand, ShardParts, Which},
     spill::DiskSpill,
 };
 use crate::{
@@ -37,11 +37,11 @@ const PULSE: Duration = Duration::from_secs(20);
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;
 
-/// A running MQTT server; it stops when told to, or when dropped.
+/// A running MQTT server; it stops on request, or when dropped.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    inboxes: Arc<[Arc<Inbox<Note>>]>,
+    inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Arc<str>, SocketAddr)>,
     paths: Vec<(Arc<str>, PathBuf)>,
@@ -63,10 +63,10 @@ pub enum ServerError {
         listener: Arc<str>,
         /// Where.
         address: ListenAddress,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What outlives the process cannot be had.
+    /// The journal cannot be opened.
     #[error(transparent)]
     Journal(#[from] JournalStartError),
     /// The system gives no threads or descriptors.
@@ -100,7 +100,7 @@ impl Server {
             inboxes.push(Arc::new(Inbox::new(waker)));
             polls.push(poll);
         }
-        let inboxes: Arc<[Arc<Inbox<Note>>]> = inboxes.into();
+        let inboxes: Arc<[Arc<Inbox<ShardCommand>>]> = inboxes.into();
         shared.tell_in_sys("logins", || Some(checks().counts()));
         let mut server = Self {
             shared: shared.clone(),
@@ -133,7 +133,10 @@ impl Server {
             let shared = Arc::downgrade(&shared);
             health.check("MQTT journal", move || {
                 Some(match shared.upgrade()?.has_failing_journal() {
-                    true => Err("its disk takes nothing: what is to be kept is refused".to_owned()),
+                    true => {
+                        Err("its disk refuses writes: messages that are to be kept are refused"
+                            .to_owned())
+                    }
                     false => Ok(()),
                 })
             });
@@ -169,12 +172,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Runs what makes the journals durable, and has the shards told.
+    /// Runs the flushers of the journals, and has the shards notified.
     fn keep(&mut self, journals: journal::Running) -> Result<(), ServerError> {
         let folder = Arc::new(journals.folder);
         for (shard, (flusher, commits)) in journals.flushers.into_iter().enumerate() {
             let (inbox, folder) = (self.inboxes[shard].clone(), folder.clone());
-            commits.on_change(move || inbox.put([Note::Durable]));
+            commits.on_change(move || inbox.put([ShardCommand::Durable]));
             self.spawn(format!("mqtt-log-{shard}"), move || {
                 flusher.run(clock::now);
                 // The lock of all of them ends with the last.
@@ -204,12 +207,12 @@ impl Server {
         &self.addresses
     }
 
-    /// What all shards share.
+    /// The state that all shards share.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// A connection to this server from inside the program, as `identity`; what it is sent waits under `session`.
+    /// A connection to this server from inside the program, as `identity`; messages for it wait under `session`.
     ///
     /// # Errors
     /// The system's, if it gives no sockets.
@@ -222,13 +225,13 @@ impl Server {
         self.connector().open(name, identity, session)
     }
 
-    /// What makes such connections from other threads.
+    /// A factory of such connections for other threads.
     pub fn connector(&self) -> Connector {
         Connector { shared: self.shared.clone(), inboxes: self.inboxes.clone() }
     }
 
     /// Exchanges the settings of listeners that there are already, by name, and the exceptions by topic, for clients that
-    /// connect from now on. What listeners there are, where, and what is spoken there stays.
+    /// connect from now on. The set of listeners, their addresses and their protocols stay.
     pub fn reload(&self, settings: &ServerSettings) {
         self.shared.set_topics(settings.broker.topics.clone());
         for listener in &self.listeners {
@@ -238,7 +241,7 @@ impl Server {
             }
         }
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickAnonymous, Note::KickRevoked]);
+            inbox.put([ShardCommand::KickAnonymous, ShardCommand::KickRevoked]);
         }
     }
 
@@ -246,7 +249,7 @@ impl Server {
     pub fn kick_users(&self, users: HashSet<String>) {
         let users = Arc::new(users);
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickUsers(users.clone())]);
+            inbox.put([ShardCommand::KickUsers(users.clone())]);
         }
     }
 
@@ -254,19 +257,19 @@ impl Server {
     pub fn end_sessions(&self, which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static) {
         let which = Which(Arc::new(which));
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::EndSessions(which.clone(), None)]);
+            inbox.put([ShardCommand::EndSessions(which.clone(), None)]);
         }
     }
 
     /// Ends the connections of those who came by a token: they come again with one that is taken now.
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickTokens]);
+            inbox.put([ShardCommand::KickTokens]);
         }
     }
 
-    /// Reads the revocation lists of listeners that were written anew. Whether others are in use now; a file that cannot be
-    /// used is told, and changes nothing.
+    /// Reads the revocation lists of listeners that were rewritten. Whether others are in use now; a file that cannot be
+    /// used is reported, and changes nothing.
     pub fn refresh_revocations(&self, refresh: &dyn Fn(&Revocations) -> bool) -> bool {
         let mut changed = false;
         for listener in &self.listeners {
@@ -280,7 +283,7 @@ impl Server {
     /// Ends the connections of those whose certificate was revoked.
     pub fn kick_revoked(&self) {
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::KickRevoked]);
+            inbox.put([ShardCommand::KickRevoked]);
         }
     }
 
@@ -296,7 +299,7 @@ impl Server {
 
     fn end(&mut self) {
         for inbox in self.inboxes.iter() {
-            inbox.put([Note::Stop]);
+            inbox.put([ShardCommand::Stop]);
         }
         if let Some(spill) = &self.spill {
             spill.stop();
@@ -326,7 +329,7 @@ pub struct LocalParts {
     pub socket: std::net::TcpStream,
     /// For what it publishes many at a time.
     pub bundles: Bundles,
-    /// What it is sent, if its session is handed messages as they are.
+    /// Its deliveries, if its session is handed messages as they are.
     pub deliveries: Deliveries,
 }
 
@@ -334,14 +337,14 @@ pub struct LocalParts {
 #[derive(Clone, Debug)]
 pub struct Connector {
     shared: Arc<Shared>,
-    inboxes: Arc<[Arc<Inbox<Note>>]>,
+    inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
 }
 
 impl Connector {
     /// Ends the session of a client that does not come again.
     pub fn forget(&self, client_id: &str) {
         let home = self.shared.shard_of(client_id);
-        self.inboxes[home].put([Note::Forget(client_id.into())]);
+        self.inboxes[home].put([ShardCommand::Forget(client_id.into())]);
     }
 
     /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are; how many there were.
@@ -350,9 +353,9 @@ impl Connector {
         which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
     ) -> usize {
         let which = Which(Arc::new(which));
-        let ask = |inbox: &Arc<Inbox<Note>>| {
+        let ask = |inbox: &Arc<Inbox<ShardCommand>>| {
             let (answer, ended) = oneshot::channel();
-            inbox.put([Note::EndSessions(which.clone(), Some(answer))]);
+            inbox.put([ShardCommand::EndSessions(which.clone(), Some(answer))]);
             ended
         };
         let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
@@ -372,9 +375,9 @@ impl Connector {
         which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
     ) -> Vec<SessionReport> {
         let which = Which(Arc::new(move |_: &str, identity: &Identity| which(identity)));
-        let ask = |inbox: &Arc<Inbox<Note>>| {
+        let ask = |inbox: &Arc<Inbox<ShardCommand>>| {
             let (answer, sessions) = oneshot::channel();
-            inbox.put([Note::Sessions(which.clone(), after.into(), limit, answer)]);
+            inbox.put([ShardCommand::Sessions(which.clone(), after.into(), limit, answer)]);
             sessions
         };
         let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
@@ -387,15 +390,15 @@ impl Connector {
         all
     }
 
-    /// What a client's session subscribes to; nothing if there is none, or the broker has ended.
+    /// The filters of a client's session; none if it has no session, or the broker has ended.
     pub async fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
         let (answer, filters) = oneshot::channel();
         let home = self.shared.shard_of(client_id);
-        self.inboxes[home].put([Note::Filters(client_id.into(), answer)]);
+        self.inboxes[home].put([ShardCommand::Filters(client_id.into(), answer)]);
         filters.await.unwrap_or_default()
     }
 
-    /// A connection as `identity`; what it is sent waits under `session`. Little of it waits in the kernel
+    /// A connection as `identity`; messages for it wait under `session`. Little of it waits in the kernel
     /// ([`LOCAL_BYTES`]): until the other end reads it, the broker can still choose what goes first.
     ///
     /// # Errors
@@ -406,11 +409,12 @@ impl Connector {
         identity: Identity,
         session: SessionConfig,
     ) -> io::Result<std::net::TcpStream> {
-        let local = LocalEnd { id: LocalId::next(), way: Arc::default(), empties: Arc::default() };
+        let local =
+            LocalEnd { id: LocalId::next(), queue: Arc::default(), empties: Arc::default() };
         self.open_as(name, identity, session, local)
     }
 
-    /// The same, with what goes beside its socket; it must come as `client_id`.
+    /// The same, with its own channel for messages; it must connect as `client_id`.
     ///
     /// # Errors
     /// As [`Connector::open`].
@@ -421,13 +425,13 @@ impl Connector {
         session: SessionConfig,
         client_id: &str,
     ) -> io::Result<LocalParts> {
-        let (id, way) = (LocalId::next(), Arc::<Way>::default());
+        let (id, queue) = (LocalId::next(), Arc::<DeliveryQueue>::default());
         let empties = Arc::<tidegate_broker::Empties>::default();
-        let local = LocalEnd { id, way: way.clone(), empties: empties.clone() };
+        let local = LocalEnd { id, queue: queue.clone(), empties: empties.clone() };
         let socket = self.open_as(name, identity, session, local)?;
         let (shared, inboxes) = (&self.shared, &self.inboxes);
         let bundles = Bundles::new(id, client_id, empties, shared, inboxes);
-        let deliveries = Deliveries::new(id, client_id, way, shared, inboxes);
+        let deliveries = Deliveries::new(id, client_id, queue, shared, inboxes);
         Ok(LocalParts { socket, bundles, deliveries })
     }
 
@@ -443,7 +447,7 @@ impl Connector {
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, tcp)
         };
         let loopback = socket()?;
-        // What is accepted inherits it.
+        // Accepted sockets inherit it.
         loopback.set_send_buffer_size(LOCAL_BYTES)?;
         loopback.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
         loopback.listen(16)?;
@@ -455,7 +459,7 @@ impl Connector {
         let near = std::net::TcpStream::from(near);
         let far = loop {
             let (far, address) = loopback.accept()?;
-            // Whoever else found the port is not let in.
+            // Any other process that found the port is refused.
             if address == near.local_addr()? {
                 break far;
             }
@@ -473,12 +477,16 @@ impl Connector {
             ..ListenerSettings::new(name, loopback.local_addr()?)
         };
         let listener = Arc::new(Listener::local(settings, local));
-        self.inboxes[0].put([Note::Accepted(mio::net::TcpStream::from_std(far), listener, None)]);
+        self.inboxes[0].put([ShardCommand::Accepted(
+            mio::net::TcpStream::from_std(far),
+            listener,
+            None,
+        )]);
         Ok(near)
     }
 }
 
-/// What all listeners listen on.
+/// The sockets that all listeners listen on.
 #[derive(Default)]
 struct Listening {
     sockets: Vec<(Acceptor, Arc<Listener>)>,
@@ -531,6 +539,6 @@ pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut bytes)
-        .map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        .map_err(|_| io::Error::other("the system's random number generator failed"))?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! What an MQTT server is made of.
+//! The settings of an MQTT server.
 
 use std::{
     collections::HashMap,
@@ -32,11 +32,11 @@ pub struct ServerSettings {
     pub listeners: Vec<ListenerSettings>,
     /// Threads that serve connections, 1 to 255.
     pub shards: usize,
-    /// Who may come in.
+    /// Authenticates clients.
     pub doors: Arc<dyn Authenticate>,
-    /// Who may do what.
+    /// Decides their rights.
     pub authorize: Arc<dyn Authorize>,
-    /// What looks at messages before they are routed.
+    /// Operators on messages before they are routed.
     pub operators: Option<Arc<dyn Operators>>,
     /// How sessions and retained messages outlive the process; none if they do not.
     pub journal: Option<JournalSettings>,
@@ -44,9 +44,9 @@ pub struct ServerSettings {
     pub spill: Option<SpillSettings>,
 }
 
-/// What looks at messages before they are routed, and may change, drop and emit some.
+/// Operators that look at messages before they are routed, and may change, drop and emit some.
 pub trait Operators: Send + Sync + std::fmt::Debug {
-    /// What does that on the shard of this number; none if nothing is to be done.
+    /// The operators on the shard of this number; none if there is nothing to do.
     fn admission(&self, shard: usize) -> Option<Box<dyn Admission>>;
 }
 
@@ -57,9 +57,9 @@ pub struct ListenerSettings {
     pub name: Arc<str>,
     /// Where.
     pub listen: ListenAddress,
-    /// Who may connect to a socket of the file system.
+    /// The mode of a socket of the file system.
     pub socket_mode: SocketMode,
-    /// What is spoken there.
+    /// The protocol.
     pub protocol: Protocol,
     /// Which headers of the PROXY protocol stand before all else; none if it is not spoken.
     pub proxy_protocol: Option<proxy::Accepted>,
@@ -67,7 +67,7 @@ pub struct ListenerSettings {
     pub paths: Paths,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Which certificates of clients no longer count, by which `tls` goes as well.
+    /// The revoked certificates of clients, which `tls` checks as well.
     pub revocations: Vec<Arc<Revocations>>,
     /// The site's authority, if clients may come with its certificates: these say by a URI who they are.
     pub site: Arc<[CertificateDer<'static>]>,
@@ -77,19 +77,20 @@ pub struct ListenerSettings {
     pub connect_timeout: Duration,
     /// Whether clients come in that prove nothing.
     pub anonymous: bool,
-    /// Who everybody is that comes by it, without being asked; none where the doors are asked.
+    /// The identity given to every client of this listener; none: authenticate.
     pub identity: Option<Identity>,
     /// Settings of the sessions of its clients.
     pub sessions: SessionSettings,
     /// Congestion control, such as `bbr` or `cubic`; the system's if none.
     pub tcp_congestion: Option<String>,
-    /// Messages that a client may publish a second, and a second's worth at once; who sends more is read from no faster.
+    /// Messages that a client may publish a second, and a second's worth at once; a client that sends more is read from
+    /// no faster.
     /// None for any.
     pub publish_rate_max: Option<NonZeroU32>,
 }
 
 impl ListenerSettings {
-    /// A listener of plain TCP at that address, as the configuration has it by default, that lets nobody in without a proof.
+    /// A listener of plain TCP at that address, with the defaults of the configuration, that requires a proof.
     pub fn new(name: &str, listen: SocketAddr) -> Self {
         Self {
             name: name.into(),
@@ -162,7 +163,7 @@ pub const POLICY_PROPERTY: &str = "tidegate-policy";
 /// The user property of CONNECT by which a client names threshold_l of the paper's policies, such as `500ms`.
 pub const THRESHOLD_PROPERTY: &str = "tidegate-latency-threshold";
 
-/// What is spoken at a listener.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// MQTT over TCP.
@@ -188,9 +189,9 @@ impl Protocol {
     }
 }
 
-/// Who may come in.
+/// Authenticates clients.
 pub trait Authenticate: Send + Sync + std::fmt::Debug {
-    /// Who somebody is.
+    /// The identity that `proof` proves.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -207,7 +208,7 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
         0
     }
 
-    /// One connection more of `identity`; it counts as long as the lease lives. None if nobody counts.
+    /// One connection more of `identity`; it counts as long as the lease lives. None if connections are not counted.
     ///
     /// # Errors
     /// [`Refusal::Connections`].
@@ -216,7 +217,7 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
-    /// Is told of somebody who was refused without being asked about.
+    /// Is notified of a client that was refused without authentication.
     fn refused(&self, client: &str, address: Option<IpAddr>, refusal: Refusal) {
         let _ = (client, address, refusal);
     }
@@ -233,13 +234,13 @@ pub trait Authenticate: Send + Sync + std::fmt::Debug {
 
 /// A SCRAM exchange under way.
 pub struct Scram {
-    /// What the client is sent.
+    /// The challenge to send to the client.
     pub challenge: Vec<u8>,
     /// Takes the client's answer; gives who it is and what to send it.
     pub finish: Box<FinishScram>,
 }
 
-/// What takes the client's answer.
+/// Handles the client's answer.
 pub type FinishScram = dyn FnOnce(&[u8]) -> Result<(Identity, Vec<u8>), Refusal> + Send;
 
 impl std::fmt::Debug for Scram {
@@ -248,7 +249,7 @@ impl std::fmt::Debug for Scram {
     }
 }
 
-/// Lets everybody in as nobody: for tests and for loopback without users.
+/// Accepts every client as anonymous: for tests and for loopback without users.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenDoors;
 

@@ -62,9 +62,9 @@ use crate::{
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// What is left of a packet in the read buffer may stay there for the next read, up to this.
+/// The rest of a packet in the read buffer may stay there for the next read, up to this.
 const LEFT_BYTES: usize = 4 << 10;
-/// How long a connection that is closed from here may take to read what it was told.
+/// How long a connection that is closed from here may take to read its last packets.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Connections of a node, and of one address, of which no CONNECT has come; beyond it the one that takes longest gives way.
@@ -95,7 +95,7 @@ impl Listener {
         Self { connections: AtomicUsize::new(1), local: Some(local), ..Self::new(settings) }
     }
 
-    /// What holds for clients that come now.
+    /// The settings for clients that come now.
     pub(super) fn settings(&self) -> Arc<ListenerSettings> {
         self.settings.read().expect("no panic while they are exchanged").clone()
     }
@@ -105,7 +105,7 @@ impl Listener {
         let mut settings = self.settings.write().expect("no panic while they are exchanged");
         let same = new.protocol.is_secure() == settings.protocol.is_secure();
         *settings = Arc::new(ListenerSettings {
-            // What was worked out for another door may be too much for this one.
+            // Anonymous access decided for another address may be too much for this one.
             anonymous: new.anonymous
                 && (settings.anonymous
                     || (new.listen == settings.listen && new.protocol == settings.protocol)),
@@ -118,14 +118,14 @@ impl Listener {
     }
 }
 
-/// What other threads tell a shard.
+/// Commands and messages from other threads to a shard.
 #[derive(Debug)]
-pub(super) enum Note {
+pub(super) enum ShardCommand {
     /// A connection that was accepted, and its right to be; none of a part of this program.
     Accepted(TcpStream, Arc<Listener>, Option<Descriptor>),
     /// A client whose session lives here.
     Welcome(Box<Connection>, Box<ConnectRequest>),
-    /// What the doors said of a connection that is opening here; none if more ask than can be answered.
+    /// The result of authenticating a connection that is opening here; none if there are more than can be checked.
     Answered(ConnectionId, Option<Result<Identity, Refusal>>),
     /// Messages of a part of this program that is connected here.
     Bundle(LocalId, Bundle),
@@ -133,11 +133,11 @@ pub(super) enum Note {
     Room(LocalId),
     /// A part of this program that is connected here needs some messages no more.
     Settled(LocalId),
-    /// What another shard has for sessions here.
+    /// Messages of another shard for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
     Durable,
-    /// What the disk gave of messages that wait there.
+    /// The results of reading messages that wait on disk.
     Fetched(Wanted, Vec<Result<Bytes, SpillError>>),
     /// Ends the connections of some users.
     KickUsers(Arc<HashSet<String>>),
@@ -147,7 +147,7 @@ pub(super) enum Note {
     EndSessions(Which, Option<oneshot::Sender<usize>>),
     /// Asks for the sessions behind that client identifier, at most so many.
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
-    /// Asks what the session of a client subscribes to.
+    /// Asks for the filters of a client's session.
     Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
@@ -197,7 +197,7 @@ pub(super) struct Connection {
     /// Its number among those of whom no CONNECT has come.
     arrival: Option<u64>,
     _descriptor: Option<Descriptor>,
-    /// What a part of this program handed over and was not published.
+    /// Messages that a part of this program handed over and that are not published yet.
     bundles: VecDeque<BundleReader>,
     /// Whether the socket may have more to read.
     is_readable: bool,
@@ -213,17 +213,17 @@ pub(super) struct Connection {
     earned_at: Instant,
     /// The exchange by which an open connection proves again whose it is.
     scram: Option<Scram>,
-    /// Of the doors, when it was asked who it is.
+    /// The generation of the rules when its identity was checked.
     generation: u64,
     /// Whether it proved nothing.
     is_anonymous: bool,
     /// Not to be read from before, with a publish rate.
     rests_until: Option<Instant>,
-    /// What its identity uses, once that is known.
+    /// The lease on its identity's limits, once that is known.
     lease: Option<Lease>,
     /// When the token that it showed expires.
     expires_at: Option<Instant>,
-    /// Who it is for the log, once it is connected; none for parts of this program.
+    /// The client for the log, once it is connected; none for parts of this program.
     visitor: Option<Box<Visitor>>,
 }
 
@@ -253,10 +253,10 @@ enum Stage {
     Opening,
     /// An authentication exchange is under way.
     Exchanging(Box<Connect>, Option<Scram>),
-    /// The doors are being asked, as long as it waits.
+    /// It is being authenticated, as long as it waits.
     Waiting(Box<Connect>, Waiting),
     Open(ConnectionKey),
-    /// What it was told is on its way; what it sends is read and forgotten.
+    /// Its last packets are on their way; its input is read and dropped.
     Closing,
 }
 
@@ -266,12 +266,12 @@ impl Drop for Connection {
     }
 }
 
-/// What a shard is made of.
+/// The parts of a shard.
 pub(super) struct ShardParts {
     pub(super) shard: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) poll: Poll,
-    pub(super) inboxes: Arc<[Arc<Inbox<Note>>]>,
+    pub(super) inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
     /// On the first shard alone.
     pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
     pub(super) doors: Arc<dyn Authenticate>,
@@ -299,12 +299,12 @@ pub(super) struct Shard {
     /// Connections that end when their token expires.
     expiring: BTreeMap<(Instant, usize), ConnectionKey>,
     buffer: Vec<u8>,
-    notes: Vec<Note>,
+    commands: Vec<ShardCommand>,
     peers: Vec<Peer>,
     handed: Vec<Handed>,
     settled: Vec<Acknowledged>,
     visits: Visits,
-    /// What is held of connections that are not open.
+    /// Input held of connections that are not open.
     lobby: Lobby,
     /// Connections of which no CONNECT has come.
     arrivals: Arrivals<ConnectionId>,
@@ -313,7 +313,7 @@ pub(super) struct Shard {
     stops: Option<Instant>,
     /// Tokens are kept apart from those of listeners, even after these are gone.
     listeners_max: usize,
-    /// Listening goes on then, after descriptors ran out.
+    /// Listening continues then, after descriptors ran out.
     accepts_at: Option<Instant>,
 }
 
@@ -332,7 +332,7 @@ impl Shard {
             resting: BTreeMap::new(),
             expiring: BTreeMap::new(),
             buffer: vec![0; LEFT_BYTES + READ_BYTES],
-            notes: Vec::new(),
+            commands: Vec::new(),
             peers: Vec::new(),
             handed: Vec::new(),
             settled: Vec::new(),
@@ -355,7 +355,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until it is stopped.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -413,12 +413,12 @@ impl Shard {
     }
 
     fn handle_notes(&mut self, now: Instant) {
-        let mut notes = std::mem::take(&mut self.notes);
-        self.parts.inboxes[self.parts.shard].take(&mut notes);
-        for note in notes.drain(..) {
-            self.handle_note(now, note);
+        let mut commands = std::mem::take(&mut self.commands);
+        self.parts.inboxes[self.parts.shard].take(&mut commands);
+        for command in commands.drain(..) {
+            self.handle_command(now, command);
         }
-        self.notes = notes;
+        self.commands = commands;
     }
 
     fn handle_event(&mut self, now: Instant, event: &mio::event::Event) {
@@ -445,16 +445,16 @@ impl Shard {
         }
     }
 
-    fn handle_note(&mut self, now: Instant, note: Note) {
-        match note {
-            Note::Accepted(socket, listener, descriptor) => {
+    fn handle_command(&mut self, now: Instant, command: ShardCommand) {
+        match command {
+            ShardCommand::Accepted(socket, listener, descriptor) => {
                 self.open(now, socket, listener, descriptor);
             }
-            Note::Welcome(connection, request) => {
+            ShardCommand::Welcome(connection, request) => {
                 let Some(slot) = self.place(connection) else { return };
                 self.welcome(now, slot, *request);
             }
-            Note::Answered(id, answer) => {
+            ShardCommand::Answered(id, answer) => {
                 let Some(connection) = self.connection(id) else { return };
                 let Stage::Waiting(..) = connection.stage else { return };
                 let stage = std::mem::replace(&mut connection.stage, Stage::Opening);
@@ -467,8 +467,8 @@ impl Shard {
                     None => self.refuse(now, id.slot, &connect, ReasonCode::SERVER_BUSY),
                 }
             }
-            Note::Bundle(local, bundle) => {
-                // Whoever is not there any more hears of it by its socket.
+            ShardCommand::Bundle(local, bundle) => {
+                // A reader that is gone learns of it by its socket.
                 let Some(&slot) = self.locals.get(&local) else { return };
                 let Some(connection) = self.slots[slot].as_deref_mut() else { return };
                 let Some(local) = &connection.listener.local else { return };
@@ -482,49 +482,51 @@ impl Shard {
                     self.queue(slot);
                 }
             }
-            Note::Room(local) => {
+            ShardCommand::Room(local) => {
                 if let Some(key) = self.local(local) {
                     self.broker.hold_up_deliveries(key, false);
                 }
             }
-            Note::Settled(local) => {
+            ShardCommand::Settled(local) => {
                 if let Some(&slot) = self.locals.get(&local) {
                     self.settle(now, slot);
                 }
             }
-            Note::Peers(batch) => self.broker.handle_peers(now, batch),
-            Note::Durable => self.broker.durable(),
-            Note::Fetched(wanted, answers) => self.broker.handle_fetched(now, wanted, answers),
-            Note::KickUsers(users) => {
+            ShardCommand::Peers(batch) => self.broker.handle_peers(now, batch),
+            ShardCommand::Durable => self.broker.durable(),
+            ShardCommand::Fetched(wanted, answers) => {
+                self.broker.handle_fetched(now, wanted, answers)
+            }
+            ShardCommand::KickUsers(users) => {
                 self.broker.kick_users(&users);
             }
-            Note::Forget(client_id) => {
+            ShardCommand::Forget(client_id) => {
                 self.broker.forget(now, &client_id);
             }
-            Note::EndSessions(which, answer) => {
+            ShardCommand::EndSessions(which, answer) => {
                 let ended = self.broker.end_sessions(now, &*which.0);
                 if ended > 0 {
                     tracing::info!(
                         ended,
-                        "sessions ended: an administrator said so, or their owner is gone"
+                        "sessions ended by an administrator, or because their owner is gone"
                     );
                 }
-                // Nobody may have asked.
+                // There may be no asking side.
                 let _ = answer.map(|answer| answer.send(ended));
             }
-            Note::Sessions(which, after, limit, answer) => {
+            ShardCommand::Sessions(which, after, limit, answer) => {
                 let which = |identity: &Identity| which.0("", identity);
-                // Who asked may have given up.
+                // The asking side may have given up.
                 let _ = answer.send(self.broker.sessions_after(&after, limit, &which));
             }
-            Note::Filters(client_id, answer) => {
-                // Who asked may have given up.
+            ShardCommand::Filters(client_id, answer) => {
+                // The asking side may have given up.
                 let _ = answer.send(self.broker.filters(&client_id));
             }
-            Note::KickAnonymous => self.kick_anonymous(),
-            Note::KickTokens => self.kick_tokens(),
-            Note::KickRevoked => self.kick_revoked(),
-            Note::Stop => {
+            ShardCommand::KickAnonymous => self.kick_anonymous(),
+            ShardCommand::KickTokens => self.kick_tokens(),
+            ShardCommand::KickRevoked => self.kick_revoked(),
+            ShardCommand::Stop => {
                 self.stops = Some(now + LINGER);
                 let registry = self.parts.poll.registry();
                 for (mut socket, listener) in self.parts.listeners.drain(..) {
@@ -574,7 +576,7 @@ impl Shard {
         if let Err(error) =
             self.parts.poll.registry().register(connection.transport.socket(), token, both)
         {
-            tracing::warn!(%error, "a connection cannot be listened to");
+            tracing::warn!(%error, "a connection's socket cannot be registered");
             self.free.push(slot);
             return None;
         }
@@ -614,7 +616,7 @@ impl Shard {
     }
 
     fn flush_all(&mut self, now: Instant) {
-        // Once each: who takes all that it is given has its next turn after the others' reads.
+        // Once each: a connection that takes all that it is given has its next turn after the others' reads.
         for _ in 0..self.broker.dirty_count() {
             let Some(key) = self.broker.poll_dirty() else { break };
             if let Some(&slot) = self.by_key.get(key.slot as usize) {
@@ -628,7 +630,7 @@ impl Shard {
         for shard in 0..self.parts.inboxes.len() {
             if self.broker.poll_peers(shard, &mut self.peers) {
                 let batch = std::mem::take(&mut self.peers);
-                self.parts.inboxes[shard].put([Note::Peers(batch)]);
+                self.parts.inboxes[shard].put([ShardCommand::Peers(batch)]);
             }
         }
     }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A shard writes as it goes: a copy into the kernel's memory, into blocks that the segment has already, so that a full disk shows when
-//! a segment is begun and not in the middle of a message. What is read is read on a thread of its own, and so is what is no longer
-//! needed given back: its blocks, if it is large, else with its segment.
+//! a segment is begun and not in the middle of a message. Reads happen on a thread of their own, and so does the release of places: of
+//! blocks, if a message is large, else of its segment.
 //!
 //! Always true: the segments take at most what they may; no file of them outlives the process, or else the next one's start.
 
@@ -25,7 +25,7 @@ use tidegate_broker::spill::{Place, Spill, SpillError, Wanted};
 use tidegate_message::Payload;
 use tidegate_sys::folder::{Folder, FolderFile};
 
-use super::{inbox::Inbox, shard::Note};
+use super::{inbox::Inbox, shard::ShardCommand};
 
 /// Bytes of a segment, unless all of them may take little, or one message takes more.
 const SEGMENT_BYTES: u64 = 16 << 20;
@@ -95,7 +95,7 @@ impl std::fmt::Debug for DiskSpill {
 }
 
 impl DiskSpill {
-    /// Begins with nothing: what an earlier process left is removed.
+    /// Begins with nothing: files of an earlier process are removed.
     pub(super) fn open(settings: SpillSettings) -> (Arc<Self>, Reader) {
         let (jobs, asked) = mpsc::channel();
         let disk = Arc::new(Self { settings, state: Mutex::default(), jobs });
@@ -103,7 +103,7 @@ impl DiskSpill {
             && let Err(error) = disk.folder(&mut disk.state())
         {
             tracing::warn!(folder = %disk.settings.folder.display(), %error,
-                "what waited for MQTT subscribers in the former process is not removed");
+                "messages that waited on disk in the former process could not be removed");
         }
         (disk.clone(), Reader { disk, jobs: asked })
     }
@@ -119,7 +119,7 @@ impl DiskSpill {
         state.segments.clear();
         let Some(folder) = &state.folder else { return };
         if let Err(error) = remove_all(folder) {
-            tracing::warn!(folder = %self.settings.folder.display(), %error, "files of messages that waited stay");
+            tracing::warn!(folder = %self.settings.folder.display(), %error, "files of messages that waited on disk could not be removed");
         }
     }
 
@@ -128,7 +128,7 @@ impl DiskSpill {
     }
 
     fn tell(&self, job: Job) {
-        // Nobody listens once the server stops; then all of it goes.
+        // The reader has ended once the server stops; then all of it goes.
         let _ = self.jobs.send(job);
     }
 
@@ -226,7 +226,7 @@ impl DiskSpill {
         // Where the file system cannot, they go with the segment.
         if file.punch(blocks).is_ok() {
             let mut state = self.state();
-            // Nobody else takes segments away.
+            // Only this removes segments.
             if let Some(segment) = state.segments.get_mut(&number) {
                 segment.punched += bytes;
                 state.bytes -= bytes;
@@ -244,7 +244,7 @@ impl State {
         if let (Some(segment), Some(folder)) = (self.segments.remove(&number), &self.folder) {
             self.bytes -= segment.len - segment.punched;
             if let Err(error) = folder.remove(&name(number)) {
-                tracing::warn!(%error, file = name(number), "a file of messages that waited stays");
+                tracing::warn!(%error, file = name(number), "a file of messages that waited on disk could not be removed");
             }
         }
     }
@@ -285,14 +285,14 @@ impl Spill for DiskSpill {
 }
 
 impl Reader {
-    /// Answers until it is told to stop.
-    pub(super) fn run(self, inboxes: &[Arc<Inbox<Note>>]) {
+    /// Answers until it is stopped.
+    pub(super) fn run(self, inboxes: &[Arc<Inbox<ShardCommand>>]) {
         while let Ok(job) = self.jobs.recv() {
             match job {
                 Job::Read(shard, wanted) => {
                     let answers = wanted.places().map(|place| self.disk.read_place(place));
                     let answers = answers.collect();
-                    inboxes[shard].put([Note::Fetched(wanted, answers)]);
+                    inboxes[shard].put([ShardCommand::Fetched(wanted, answers)]);
                 }
                 Job::Forget(place) => self.disk.give_back(place),
                 Job::Stop => return,
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_left_is_removed_by_the_next_and_nothing_else() {
+    fn files_of_a_former_process_are_removed_by_the_next_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a folder");
         let (disk, reader) = open(&folder, 1 << 20);
         write(&disk, 1, 20_000).expect("there is room");

@@ -1,6 +1,6 @@
 //! Bytes of MQTT to and from a socket: plain, in TLS, in WebSocket frames, or both; and what a load balancer says before them.
 //!
-//! Always true: what was handed over is handed on before anything else is taken, so that packets chosen later can still be
+//! Always true: bytes handed over are handed on before anything else is taken, so that packets chosen later can still be
 //! better ones; at most one write of the broker waits here.
 
 use std::{
@@ -29,7 +29,7 @@ pub(super) struct Transport {
     socket: TcpStream,
     /// A header of the PROXY protocol is to come before all else.
     proxy: Option<proxy::Accepted>,
-    /// Whose connection that said it is, until somebody asks.
+    /// The source of the connection by its header, until it is taken.
     source: Option<Source>,
     tls: Option<Box<Connection>>,
     /// Bytes of TLS that came while it was being opened.
@@ -46,7 +46,7 @@ pub(super) struct Transport {
     is_shut: bool,
 }
 
-/// What a read gave.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadOutcome {
     /// That many bytes of MQTT, perhaps none; the socket may have more.
@@ -116,7 +116,7 @@ impl Transport {
         Self { proxy: Some(accepted), ..self }
     }
 
-    /// Whose connection a header of the PROXY protocol said it is; once, when it has come.
+    /// The connection's source by its header of the PROXY protocol; once, when it has come.
     pub(super) fn take_source(&mut self) -> Option<Source> {
         self.source.take()
     }
@@ -125,7 +125,7 @@ impl Transport {
         &mut self.socket
     }
 
-    /// Whom the client's certificate names, once the handshake is over; `site` are the authorities of this site.
+    /// The identity in the client's certificate, once the handshake is over; `site` are the authorities of this site.
     pub(super) fn certificate(
         &self,
         site: &[CertificateDer<'_>],
@@ -170,7 +170,7 @@ impl Transport {
     }
 
     /// Reads a header of the PROXY protocol, once it is whole. Until then it stays with the kernel, which says when there is more of
-    /// it: what follows belongs to TLS, and may come in the same segment.
+    /// it: the bytes after it belong to TLS, and may come in the same segment.
     fn read_header(
         &mut self,
         accepted: proxy::Accepted,
@@ -302,7 +302,8 @@ impl Transport {
                     let count = tls.writer().write(rest)?;
                     rest = &rest[count..];
                     if count == 0 {
-                        // A frame's head or a reply beside a full buffer: what cannot wait is let through.
+                        // A frame's head or a reply in addition to a full buffer: bytes that cannot wait are let
+                        // through.
                         tls.set_buffer_limit(None);
                     }
                 }
@@ -321,7 +322,7 @@ impl Transport {
             if let Some(websocket) = &mut self.websocket {
                 websocket.close(&mut close);
             }
-            // Whoever does not take it any more does not need it.
+            // A peer that does not take it any more does not need it.
             let _ = self.send_raw(&close);
             if let Some(tls) = &mut self.tls {
                 tls.send_close_notify();
@@ -488,7 +489,7 @@ mod tests {
             if events.is_empty() {
                 break;
             }
-            // What a shard does with a connection that closes and can be written to.
+            // The steps of a shard for a connection that closes and can be written to.
             transport.end();
             turns += 1;
             assert!(turns < 10, "each end calls for the next");

@@ -27,7 +27,7 @@ use tokio::sync::{
 };
 
 use super::{
-    entry::Life,
+    entry::Epoch,
     stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
@@ -55,7 +55,7 @@ pub(super) struct Camera {
 #[derive(Default)]
 struct State {
     owner: Option<Owner>,
-    life: Life,
+    life: Epoch,
     announce: Option<CameraAnnounce>,
     link: Option<Attached>,
     clock_offset: Option<(i64, Duration)>,
@@ -65,7 +65,7 @@ struct State {
     questions: HashMap<u64, Question>,
 }
 
-/// Who holds a camera's name.
+/// The owner of a camera's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// Its key.
@@ -102,11 +102,11 @@ enum Question {
     Info(oneshot::Sender<CameraInfo>),
 }
 
-/// What the task that serves a link is handed.
+/// The parts handed to the task that serves a link.
 pub(super) struct Attachment {
     pub(super) id: u64,
     /// The camera's life that it serves.
-    pub(super) life: Life,
+    pub(super) life: Epoch,
     pub(super) records: mpsc::Receiver<Record>,
 }
 
@@ -173,7 +173,7 @@ impl Cameras {
         state.announce = Some(announce);
         let restarted = state.life.ordinal != 0 && state.life.epoch != epoch;
         if state.life.ordinal == 0 || restarted {
-            state.life = Life { ordinal: state.life.ordinal + 1, epoch };
+            state.life = Epoch { ordinal: state.life.ordinal + 1, epoch };
         }
         let life = state.life;
         // It says so again over its new link.
@@ -239,7 +239,7 @@ impl Camera {
     }
 
     /// The life that its newest link serves or served.
-    pub(super) fn life(&self) -> Life {
+    pub(super) fn life(&self) -> Epoch {
         self.state().life
     }
 
@@ -263,7 +263,7 @@ impl Camera {
             return false;
         }
         state.no_frames.clone_from(&why);
-        // Under the lock, so that a stream that begins meanwhile is told once.
+        // Under the lock, so that a stream that begins meanwhile is notified once.
         for stream in state.streams.values() {
             stream.tell(why.clone().map_or(Event::CameraOnline, Event::NoFrames));
         }
@@ -300,7 +300,7 @@ impl Camera {
         self.state().clock_offset = offset;
     }
 
-    /// What to add to the camera's time to get ours, in nanoseconds, and how far that may be off.
+    /// Nanoseconds to add to the camera's time to get ours, and the uncertainty.
     pub(super) fn clock_offset(&self) -> Option<(i64, Duration)> {
         self.state().clock_offset
     }
@@ -328,7 +328,7 @@ impl Camera {
                 && from.is_none_or(|from| stream.oldest().is_some_and(|oldest| oldest <= from))
         };
         let stream = state.streams.values().find(fits).cloned()?;
-        // Under the lock, so that nobody stops it between the look and the count.
+        // Under the lock, so that it cannot stop between the look and the count.
         stream.enter(reads);
         Some(stream)
     }
@@ -377,7 +377,7 @@ impl Camera {
         drop(state);
         if let Err(error) = self.tell(start(&stream, life)) {
             self.state().streams.remove(&transfer);
-            // Somebody may have joined it meanwhile.
+            // Another session may have joined it meanwhile.
             stream.refuse(error.code(), error.message().into());
             return Err(error);
         }
@@ -395,7 +395,7 @@ impl Camera {
         stream: &Stream,
         demand: Demand,
     ) -> Result<bool, ApiError> {
-        // Under the lock, so that nobody joins between the look and the change.
+        // Under the lock, so that no session joins between the look and the change.
         let state = self.state();
         if stream.sessions() > 1 {
             return Ok(false);
@@ -405,7 +405,7 @@ impl Camera {
             let text = format!("{RECORDS_MAX} records wait for camera {}: try again", self.name);
             return Err(ApiError::new(Code::LIMIT_REACHED, text));
         }
-        // Before the camera is told, whose answer may be quicker than we are.
+        // Before the camera is notified, whose answer may be quicker than we are.
         stream.set_demand(demand);
         if let Some(Ok(room)) = room {
             room.send(UpdateTransfer { transfer: stream.transfer, demand }.into());
@@ -414,7 +414,7 @@ impl Camera {
     }
 
     /// Asks for a stream again over a new link.
-    fn resume(&self, stream: &Stream, life: Life) {
+    fn resume(&self, stream: &Stream, life: Epoch) {
         stream.asked_again();
         // If the new link breaks at once, the next one asks again.
         let _ = self.tell(start(stream, life));
@@ -447,7 +447,7 @@ impl Camera {
         Ok(asked)
     }
 
-    /// Hands an answer to whoever asked; an answer that nobody waits for any more is dropped.
+    /// Hands an answer to the asking session; an answer that is not waited for any more is dropped.
     pub(super) fn answer_original(&self, original: Original, body: Bytes) {
         let question = self.state().questions.remove(&original.request);
         if let Some(Question::Original(asker)) = question {
@@ -455,7 +455,7 @@ impl Camera {
         }
     }
 
-    /// Hands an answer to whoever asked; an answer that nobody waits for any more is dropped.
+    /// Hands an answer to the asking session; an answer that is not waited for any more is dropped.
     pub(super) fn answer_info(&self, info: CameraInfo) {
         let question = self.state().questions.remove(&info.request);
         if let Some(Question::Info(asker)) = question {
@@ -464,7 +464,7 @@ impl Camera {
     }
 }
 
-/// A question to a camera. Dropping it forgets the question, whoever hangs up.
+/// A question to a camera. Dropping it forgets the question, at either end.
 pub(super) struct Asked<'camera, T> {
     camera: &'camera Camera,
     request: u64,
@@ -505,13 +505,13 @@ fn taken(name: &CameraName) -> ApiError {
 ///
 /// A camera node that has restarted holds only frames of its new life: all of them are news, whatever its clock says now.
 /// A first capture time that was reached by its old clock is behind it by its new one, too.
-fn start(stream: &Stream, life: Life) -> StartTransfer {
+fn start(stream: &Stream, life: Epoch) -> StartTransfer {
     let (first, to) = stream.range;
     let (from, resume_after) = match stream.reached() {
         (of, None) => (first, (of != life).then_some(Instant::MIN)),
         (of, Some(reached)) => {
             let same = of == life;
-            // Who asked for the past wants what lies between, of a live stream, too.
+            // A subscription to the past wants the frames between, of a live stream, too.
             let filled = || first.filter(|_| same).unwrap_or(Instant::MIN);
             let from = stream.fills_gaps().then(filled);
             (from, Some(if same { reached } else { Instant::MIN }))

@@ -1,7 +1,7 @@
-//! What a stream log holds of one frame: its header, its times, its bytes.
+//! An entry of a stream log for one frame: its header, its times, its bytes.
 //!
-//! The meta part of a log entry is the frame's record as it travelled, preceded by its arrival, so that a log
-//! can be read by whoever reads the link.
+//! The meta part of a log entry is the frame's record as it travelled, preceded by its arrival, so that a
+//! reader of the link can read a log.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,29 +11,29 @@ use tidegate_log::Entry;
 use tidegate_message::Instant;
 use tidegate_wire::{FrameHeader, Record, Unchanged};
 
-/// One life of a camera's clock, from one start to the next; a later one is greater.
+/// One epoch of a camera's clock, from one start to the next; a later one is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Life {
-    /// Counts the lives that this node has seen of the camera, from 1.
+pub(super) struct Epoch {
+    /// Counts the epochs that this node has seen of the camera, from 1.
     pub(super) ordinal: u64,
-    /// What the camera calls it.
+    /// The camera's number of it.
     pub(super) epoch: u64,
 }
 
 /// When a frame came, by the edge node's clock, and by which of its camera's clocks it was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// The life that its capture time counts in.
-    pub(super) life: Life,
+    /// The epoch that its capture time counts in.
+    pub(super) life: Epoch,
     /// First byte.
     pub(super) first_at: Instant,
     /// Last byte.
     pub(super) last_at: Instant,
-    /// What to add to the camera's time to get the edge's, in nanoseconds.
+    /// Nanoseconds to add to the camera's time to get the edge's.
     pub(super) offset_nanos: i64,
 }
 
-/// What an entry of a stream log says of its frame.
+/// The meta of an entry of a stream log.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Meta {
     /// A frame; its bytes are the entry's body.
@@ -66,7 +66,7 @@ pub(super) fn decode(entry: &Entry) -> Option<(Arrival, Meta)> {
         return None;
     }
     let arrival = Arrival {
-        life: Life { ordinal: bytes.get_u64_le(), epoch: bytes.get_u64_le() },
+        life: Epoch { ordinal: bytes.get_u64_le(), epoch: bytes.get_u64_le() },
         first_at: Instant::from_nanos(bytes.get_i64_le()),
         last_at: Instant::from_nanos(bytes.get_i64_le()),
         offset_nanos: bytes.get_i64_le(),
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn meta_survives_the_log() {
         let arrival = Arrival {
-            life: Life { ordinal: 2, epoch: 77 },
+            life: Epoch { ordinal: 2, epoch: 77 },
             first_at: Instant::from_millis(1_012),
             last_at: Instant::from_millis(1_030),
             offset_nanos: -5,
@@ -159,7 +159,7 @@ mod tests {
     fn stages_add_up_to_the_latency() {
         let ms = Instant::from_millis;
         let arrival = Arrival {
-            life: Life::default(),
+            life: Epoch::default(),
             first_at: ms(1_512),
             last_at: ms(1_530),
             offset_nanos: 500_000_000,

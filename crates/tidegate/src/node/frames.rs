@@ -1,4 +1,4 @@
-//! What an edge node does for the clients of its API.
+//! The services of an edge node for the clients of its API.
 
 use std::{
     collections::HashSet,
@@ -46,7 +46,7 @@ use crate::{
 const SWITCHES_MAX: usize = 8;
 /// How long a subscriber whose right ended may take to read that it did.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
-/// How long whoever asks for a reload may wait: less than clients give a call.
+/// How long a request to reload may wait: less than clients give a call.
 const RELOAD_MAX: Duration = Duration::from_secs(20);
 
 /// A running subscription, from the node's side.
@@ -188,7 +188,7 @@ impl Frames for NodeState {
             };
             node.forget(id);
             if let Some(error) = lost {
-                // Whoever does not read what it is told is told nothing: the stream ends all the same.
+                // A client that does not read gets no last event: the stream ends all the same.
                 let _ = tokio::time::timeout(FAREWELL_MAX, farewell.send(Err(error))).await;
             }
         });
@@ -378,8 +378,8 @@ impl NodeState {
         self.access.may("api", identity, action, target)
     }
 
-    /// Takes back a camera that `identity` holds, or, which is for administrators, one that another registered or that nobody
-    /// serves now: its name is free then, and its streams end.
+    /// Takes back a camera that `identity` holds, or, which is for administrators, one that another registered or that is not
+    /// served now: its name is free then, and its streams end.
     fn take_back(&self, identity: &Identity, camera: &CameraName) -> Result<(), ApiError> {
         if let Some(is_own) = self.hosted.is_of(identity, camera) {
             let action = if is_own { Action::Publish } else { Action::Admin };
@@ -479,7 +479,7 @@ impl NodeState {
         } else {
             // Others keep what they asked for; this subscription moves to a stream that suits it.
             let complete = demand.delivery == Delivery::Every || reads == Reads::Past;
-            // What is still under way to the old one is for the new one to bring.
+            // Frames still under way to the old one are for the new one to bring.
             let (life, reached) = stream.reached();
             let after = reached.filter(|_| complete).map(|reached| (life, reached));
             let begin = Begin { range: (None, None), after, reads };
@@ -537,7 +537,7 @@ impl NodeState {
         hints: TransferHints,
         begin: Begin,
     ) -> Result<Arc<Stream>, ApiError> {
-        // What others read may lack some of the past if they want the newest frames alone.
+        // A shared stream may lack some of the past if its readers want the newest frames alone.
         let whole = begin.reads == Reads::Present || demand.delivery == Delivery::Every;
         let reaches = begin.range.0.or(begin.after.map(|(_, after)| after));
         let join = || camera.join(&demand, &hints, reaches, begin.reads, None);
@@ -599,7 +599,7 @@ fn may_publish(identity: &Identity, camera: &CameraName) -> Result<(), ApiError>
     }
 }
 
-/// Lets a request that goes on behind a frame of an earlier epoch begin with the first of the present one.
+/// Lets a request that resumes after a frame of an earlier epoch begin with the first of the present one.
 /// Returns where it would have gone on.
 fn forget_earlier_epoch(request: &mut SubscribeRequest, epoch: u64) -> Option<Instant> {
     let from = request.from.filter(|_| request.from_epoch.is_some_and(|of| of != epoch))?;

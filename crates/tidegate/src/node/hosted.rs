@@ -102,10 +102,10 @@ impl Hosted {
         self.map().get(name).map(|hosted| hosted.owner == identity.key)
     }
 
-    /// Ends a hosted camera whose name another link has taken over; its publisher is told that it is gone.
+    /// Ends a hosted camera whose name another link has taken over; its publisher is notified that it is gone.
     pub(super) fn displace(&self, name: &CameraName) {
         if let Some(hosted) = self.map().remove(name) {
-            tracing::warn!(camera = %name, "the camera's own node replaces who published under its name");
+            tracing::warn!(camera = %name, "the camera's own node replaces the publisher under its name");
             hosted.stop.cancel();
         }
     }

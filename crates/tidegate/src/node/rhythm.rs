@@ -29,7 +29,7 @@ pub(super) struct Rhythm {
     is_overdue: bool,
 }
 
-/// What a stream is overdue by.
+/// The times after which a stream is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeOut {
     /// Between two frames, or two heartbeats, twice.
@@ -98,7 +98,7 @@ impl Rhythm {
         bytes_at.map_or(self.heard_at, |at| at.max(self.heard_at)) + time_out.total()
     }
 
-    /// It was told to be overdue.
+    /// It was reported as overdue.
     pub(super) fn told(&mut self) {
         self.is_overdue = true;
     }
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(stream.time_out(Duration::ZERO, RTT, LINK), None);
         assert!(stream.frame(ms(5_000), ms(900)), "it was");
         assert!(!stream.frame(ms(5_010), ms(1_000)));
-        // What waited so long tells what the way takes now.
+        // A wait of that length shows the present delay of the path.
         assert!(stream.time_out(Duration::ZERO, RTT, LINK).is_none(), "longer than the link takes");
     }
 

@@ -1,4 +1,4 @@
-//! Serving one camera's link: what comes in becomes entries, notices and answers.
+//! Serving one camera's link: records become entries, notices and answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NodeState,
     cameras::{Attachment, Camera, Owner},
-    entry::{self, Arrival, Life, Meta, shared},
+    entry::{self, Arrival, Epoch, Meta, shared},
     rhythm::{Rhythm, TimeOut},
     stream::{AppendFailed, Stream},
     verdict,
@@ -24,7 +24,7 @@ use crate::{
     clock,
 };
 
-/// How often the clock offset is read and the camera's share told again.
+/// How often the clock offset is read and the camera's share sent again.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Serves a camera's link until it breaks.
@@ -41,7 +41,7 @@ pub(super) async fn serve(
 ) -> Result<(), ApiError> {
     let transport = carrier.transport().to_owned();
     let (camera, attachment) = node.cameras.attach(announce, owner, epoch, transport)?;
-    // Its own node has come: what was published here under its name ends.
+    // Its own node has come: the camera published here under its name ends.
     node.hosted.displace(&camera.name);
     serve_attached(node, carrier, camera, attachment, stop).await;
     Ok(())
@@ -78,10 +78,10 @@ fn ticks() -> tokio::time::Interval {
 struct Serving {
     node: Arc<NodeState>,
     camera: Arc<Camera>,
-    /// What comes over this link was captured in this one.
-    life: Life,
+    /// Frames over this link were captured in this one.
+    life: Epoch,
     carrier: Carrier,
-    /// Of the streams that somebody reads.
+    /// Of the streams with readers.
     rhythms: Vec<(Arc<Stream>, Rhythm)>,
 }
 
@@ -91,8 +91,8 @@ impl Serving {
         attachment: &mut Attachment,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
-        // Beside each other, so that a full way out never stops the way in: a camera in this process may wait for us to
-        // receive before it receives.
+        // Independent of each other, so that a full output never stops the input: a camera in this process may wait for
+        // us to receive before it receives.
         let out = self.carrier.sender();
         let (node, camera) = (self.node.clone(), self.camera.clone());
         let sending = async {

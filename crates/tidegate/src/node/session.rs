@@ -2,9 +2,9 @@
 //!
 //! Always true: a session holds a position and at most the entry it hands over, of which it keeps a copy where the subscriber
 //! does not wait for it: so one that does not read costs two frames of memory, and keeps none of the log from being used again;
-//! a live frame is handed over only while its latency
-//! bound is still kept (`latest`), or in order and late if need be (`every`); whatever is not handed over
-//! is told as missed, but for what was under way to a `latest` session when it moved to another stream.
+//! a live frame is handed over only while its latency bound is still kept (`latest`), or in order and late if need be
+//! (`every`); each frame not handed over is reported as missed, but for those under way to a `latest` session when it moved to
+//! another stream.
 
 use std::{
     ops::ControlFlow,
@@ -32,7 +32,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    entry::{self, Arrival, Life, Meta, shared},
+    entry::{self, Arrival, Epoch, Meta, shared},
     stream::{Notice, Stream, Subscribed},
     verdict::{self, Verdicts},
 };
@@ -44,24 +44,24 @@ use crate::{
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);
 
-/// What a session counts; read by Unsubscribe.
+/// Counts of a session; read by Unsubscribe.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) delivered: AtomicU64,
     pub(super) missed: AtomicU64,
 }
 
-/// What a subscription wants: which capture times, and what they must keep.
+/// The wishes of a subscription: capture times, and the bounds to keep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     /// First capture time wanted; `None` for what comes from now on.
     pub(super) from: Option<Instant>,
     /// Capture time before which it ends; `None` never.
     pub(super) to: Option<Instant>,
-    /// Where a subscription left off in an earlier life of the camera; what that one captured after it is
-    /// gone.
+    /// Where a subscription left off in an earlier epoch of the camera; frames of that one captured after
+    /// it are gone.
     pub(super) forgotten: Option<Instant>,
-    /// What every frame must keep; the stream may keep more than that.
+    /// The demand that every frame must keep; the stream may keep more than that.
     pub(super) demand: Demand,
 }
 
@@ -79,37 +79,37 @@ pub(super) struct Session {
     generation: u64,
     changed: watch::Receiver<u64>,
     notices: broadcast::Receiver<Notice>,
-    /// Frames of the stream that were told as missed and whose notices were read, or began before us.
+    /// Frames of the stream that were reported as missed and whose notices were read, or began before us.
     missed_read: u64,
     /// Capture time of the last of them.
     missed_at: Instant,
-    /// Notices were dropped because we were too slow, and it is not told yet what they said.
+    /// Notices were dropped because we were too slow, and their content is not reported yet.
     lagged: bool,
     setting: Option<Arc<str>>,
     /// The last frame of the stream, if it was handed over: markers refer to it.
-    last_frame: Option<(Life, Instant)>,
+    last_frame: Option<(Epoch, Instant)>,
     /// Whether it began in the past.
     from_past: bool,
-    /// Told when the stream, which began in the past, has caught up: a capture time that was reached.
+    /// Notified when the stream, which began in the past, has caught up: a capture time that was reached.
     caught_up: Option<oneshot::Sender<Instant>>,
     /// The last entry that was taken up, handed over or not.
-    position: Option<(Life, Instant)>,
+    position: Option<(Epoch, Instant)>,
     /// Frames captured before this count from sending: they were the past when the session began.
     began: Instant,
     reason: Option<Arc<str>>,
-    /// What the stream told before this session read it, and still holds.
+    /// Events of the stream before this session read it, which are still pending.
     pending: Vec<Event>,
 }
 
-/// What a running session is told to go on with.
+/// The new demand of a running session.
 pub(super) struct Switch {
-    /// What its frames must keep from now on.
+    /// The demand on its frames from now on.
     demand: Demand,
     /// Another stream, which suits that.
     to: Option<Next>,
 }
 
-/// A stream that a session is about to read, from when it was told to: nothing of it is missed meanwhile.
+/// A stream that a session is about to read, since the switch was asked for: nothing of it is missed meanwhile.
 struct Next {
     stream: Arc<Stream>,
     subscribed: Subscribed,
@@ -133,7 +133,7 @@ impl Switch {
 
 /// Why a session ends before its range is complete.
 enum Gone {
-    /// The application hung up, or the session was told to stop.
+    /// The application hung up, or the session was asked to stop.
     Told(EndReason),
     /// The camera does not serve it.
     Failed(ApiError),
@@ -194,7 +194,7 @@ impl Session {
             Ok(reason) | Err(Gone::Told(reason)) => Ok(Event::Ended(reason)),
             Err(Gone::Failed(error)) => Err(error),
         };
-        // Nobody may be there to read it; one who is slow still gets it.
+        // There may be no reader; one that is slow still gets it.
         let told = self.out.send(last);
         let _ = tokio::time::timeout(ENDED_MAX, told).await;
     }
@@ -232,7 +232,7 @@ impl Session {
                     tidegate_wire::EndReason::Failed => Err(Gone::Failed(self.failure())),
                 };
             }
-            // A camera that was told the end says when it has sent all; a shared stream has no end of its own.
+            // A camera that knows the end says when it has sent all; a shared stream has no end of its own.
             let own_end = self.stream.range.1.is_some();
             let past_end = self.wanted.to.filter(|_| !own_end).map(|to| self.wait_past(to));
             tokio::select! {
@@ -286,7 +286,7 @@ impl Session {
                 }
                 reader
             }
-            // The times of two lives cannot be compared: what was taken up is skipped one by one.
+            // The times of two epochs cannot be compared: frames that were taken up are skipped one by one.
             Some(_) => log.reader_from(Instant::MIN),
             None => reader,
         };
@@ -325,7 +325,7 @@ impl Session {
     /// Hands over all that the log has, until there is a switch; or all up to the entry captured at `until`.
     async fn drain(
         &mut self,
-        until: Option<(Life, Instant)>,
+        until: Option<(Epoch, Instant)>,
     ) -> Result<ControlFlow<EndReason>, Gone> {
         loop {
             let enough = match until {
@@ -377,7 +377,7 @@ impl Session {
             tracing::error!(camera = %self.stream.camera, at = %entry.at, "stream log entry not readable");
             return Ok(());
         };
-        // What pins the log is let go before anything is waited for.
+        // The entry that pins the log is dropped before anything is waited for.
         let Entry { at, meta: header, body, .. } = entry;
         drop(header);
         let position = (arrival.life, at);
@@ -396,7 +396,7 @@ impl Session {
             Meta::Frame(header) => self.hand_over_frame(at, body, &arrival, header).await,
             Meta::Unchanged(marker) => {
                 drop(body);
-                let shown = |last: Option<(Life, Instant)>| {
+                let shown = |last: Option<(Epoch, Instant)>| {
                     last.filter(|&(life, _)| life == arrival.life).map(|(_, at)| at)
                 };
                 if shown(self.last_frame).is_none() {
@@ -433,7 +433,7 @@ impl Session {
     fn present_or_past(&mut self, header: &FrameHeader, at: Instant) -> Option<Missed> {
         if !header.replayed {
             if let Some(caught_up) = self.caught_up.take() {
-                // Nobody waits for it any more where the node stops.
+                // It is not waited for any more where the node stops.
                 let _ = caught_up.send(at);
             }
             return None;
@@ -445,7 +445,7 @@ impl Session {
 
     /// Hands over the picture that a marker at `at` refers to, to a subscriber who has not got it: this session began when the
     /// scene was still already, or the picture was late.
-    async fn show_picture_before(&mut self, at: Instant, life: Life) -> Result<(), Gone> {
+    async fn show_picture_before(&mut self, at: Instant, life: Epoch) -> Result<(), Gone> {
         let picture = self.stream.picture().filter(|picture| picture.at < at);
         if let Some(entry) = picture
             && let Some((arrival, Meta::Frame(header))) = entry::decode(&entry)
@@ -472,7 +472,7 @@ impl Session {
             permit = self.out.clone().reserve_owned() => permit.map_err(|_| Gone::Told(EndReason::Unsubscribed))?,
             () = self.stop.cancelled() => return Err(Gone::Told(EndReason::Unsubscribed)),
         };
-        // What the log already held when the session began is the past to this subscriber.
+        // Frames that the log already held when the session began are the past to this subscriber.
         let past = self.wanted.from.is_some() || header.replayed;
         let from_log = past && arrival.last_at < self.began;
         header.replayed |= from_log;
@@ -575,7 +575,7 @@ impl Session {
         }
     }
 
-    /// Tells the frames whose notices were dropped: of the stream's first `told`, those not read of.
+    /// Reports the frames whose notices were dropped: of the stream's first `told`, those not read of.
     async fn tell_unread(&mut self, told: u64, until: Instant) -> Result<(), Gone> {
         let count = told.saturating_sub(self.missed_read);
         if count == 0 {

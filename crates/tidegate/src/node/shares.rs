@@ -1,4 +1,4 @@
-//! Shares of a medium that several cameras use, and uplinks beside them: what the coordinator decides, told to each in turn.
+//! Shares of a medium that several cameras use, and uplinks next to them: the coordinator's decisions, sent to each in turn.
 //!
 //! Every camera of a node is taken to be on one medium, which is right for an edge node behind one access
 //! point: a camera that sees ten times the capacity gets ten times the bytes for the same airtime. Cameras
@@ -68,7 +68,7 @@ impl Shares {
         self.uplinks -= 1;
     }
 
-    /// What each uplink may use of the medium for its batches, the same for all; none where nothing limits them.
+    /// The share of each uplink of the medium for its batches, the same for all; none where nothing limits them.
     pub(super) fn of_uplink(&self, now: Instant) -> Option<Share> {
         let coordinator = self.coordinator.as_ref()?;
         let each = coordinator.sensors(now)? / f64::from(self.uplinks.max(1));
@@ -93,7 +93,7 @@ impl Shares {
         let Some(coordinator) = self.coordinator.as_mut().filter(|_| !header.replayed) else {
             return;
         };
-        // Once silent for long, it begins anew.
+        // Once silent for long, it starts over.
         let known = self.seen.get_mut(camera).filter(|_| coordinator.is_member(camera));
         let Some(seen) = known else {
             let size = source().unwrap_or(header.size);
@@ -133,7 +133,7 @@ impl Shares {
         }
     }
 
-    /// What a camera is to be told now, if anything.
+    /// The share to send to a camera now, if any.
     pub(super) fn take(&mut self, now: Instant, camera: &CameraName) -> Option<Share> {
         let coordinator = self.coordinator.as_mut()?;
         while let Some(allotment) = coordinator.poll(now) {
@@ -143,7 +143,7 @@ impl Shares {
                 shift: Duration::ZERO,
                 valid_for,
             });
-            // No limit travels as zero. A shift that was not told yet still counts.
+            // No limit travels as zero. A shift that was not sent yet still counts.
             told.bytes_per_second = bytes_per_second.map_or(0, |bytes| bytes as u64);
             told.shift += shift;
             told.valid_for = valid_for;
@@ -152,7 +152,7 @@ impl Shares {
     }
 }
 
-/// What a camera's frames could be, by the table that it most likely uses, at the size of its originals.
+/// The possible qualities of a camera's frames, by the table that it most likely uses, at the size of its originals.
 fn qualities(tables: &TableSet, size: FrameSize, original_bytes: u64) -> Vec<Quality> {
     let profile = AdaptationProfile::Jpeg;
     let Some(table) = tables.nearest(profile, size, &Wanted::default()) else { return Vec::new() };
@@ -166,7 +166,7 @@ mod tests {
     use tidegate_wire::TransferId;
 
     use super::*;
-    use crate::node::entry::Life;
+    use crate::node::entry::Epoch;
 
     const SIZE: FrameSize = FrameSize { width: 1920, height: 1080 };
 
@@ -189,7 +189,7 @@ mod tests {
             ..FrameHeader::untouched(TransferId(1), at, SIZE, 50_000)
         };
         let last_at = at + Duration::from_millis(20);
-        let life = Life { ordinal: 1, epoch: 1 };
+        let life = Epoch { ordinal: 1, epoch: 1 };
         let arrival = Arrival { first_at: at, last_at, offset_nanos: 0, life };
         shares.frame(last_at, camera, &header, &arrival, || Some(SIZE));
     }
@@ -200,7 +200,7 @@ mod tests {
         shares
     }
 
-    /// Whether each of two cameras is told a limit that holds, after both sent from `from` to `to`.
+    /// Whether each of two cameras is sent a limit that holds, after both sent from `from` to `to`.
     fn limits(shares: &mut Shares, from: i64, to: i64) -> [bool; 2] {
         let mut limited = [false; 2];
         for millis in (from..to).step_by(200) {
@@ -218,7 +218,7 @@ mod tests {
     fn a_camera_that_was_silent_for_long_shares_again() {
         let mut shares = none_seen(true);
         assert_eq!(limits(&mut shares, 0, 4000), [true, true]);
-        // The first goes on alone, and is told so.
+        // The first continues alone, and is notified.
         for millis in (4000..14_000).step_by(200) {
             frame(&mut shares, &camera(1), at(millis));
             shares.take(at(millis + 20), &camera(1));

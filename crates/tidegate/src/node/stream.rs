@@ -1,13 +1,13 @@
-//! A stream: what one transfer delivers, kept in a log of its own and read by sessions.
+//! A stream: the frames of one transfer, kept in a log of its own and read by sessions.
 //!
 //! ```text
 //!  link ──frame──▶ append ──▶ log ◀── reader ── session
 //!  link ──report─▶ notice ──▶ broadcast ──────▶ session
 //! ```
 //!
-//! Always true: appending never waits for a session; what a session has not read stays in the log until
-//! the wrap or, if the log begins anew, as long as a session reads it; a notice that a session was too slow
-//! for is dropped and counted.
+//! Always true: appending never waits for a session; frames that a session has not read stay in the log
+//! until the wrap or, if the log starts over, as long as a session reads it; a notice that a session was
+//! too slow for is dropped and counted.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use tidegate_message::{CameraName, Code, Demand, Instant, Position};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
-use super::entry::{self, Arrival, Life, Meta};
+use super::entry::{self, Arrival, Epoch, Meta};
 use crate::frame_log::{FrameLog, FrameLogSettings, FrameWriter, Log, LogName};
 
 /// Notices kept for a slow reader; older ones are dropped.
@@ -56,10 +56,10 @@ pub(super) struct Stream {
 struct Tail {
     log: Log,
     writer: FrameWriter,
-    /// Grows when the log is replaced because the camera's clock began anew.
+    /// Grows when the log is replaced because the camera's clock started over.
     generation: u64,
     /// The camera's life that the newest entry comes from; before the first, the one it was asked of.
-    life: Life,
+    life: Epoch,
     /// Where the newest frame is that is no marker.
     picture: Option<Position>,
     setting: Option<Arc<str>>,
@@ -70,12 +70,12 @@ struct Tail {
     /// That no accuracy was measured, if so.
     assumed: Option<Event>,
     no_frames: Option<Event>,
-    /// Frames told as missed.
+    /// Frames reported as missed.
     missed: u64,
     /// Capture time of the first entry of the log.
     began_at: Option<Instant>,
-    /// Before the first entry: what was captured up to then is no part of the stream.
-    after: Option<(Life, Instant)>,
+    /// Before the first entry: frames captured up to then are no part of the stream.
+    after: Option<(Epoch, Instant)>,
     /// Logs that were replaced, newest last.
     replaced: VecDeque<Replaced>,
     meta: BytesMut,
@@ -90,12 +90,12 @@ struct Replaced {
     entries: u64,
 }
 
-/// What a session reads a stream for.
+/// The part of a stream that a session reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// What comes from now on.
+    /// Frames from now on.
     Present,
-    /// What was captured from some time in the past on, gaps of the link included.
+    /// Frames captured from some time in the past on, gaps of the link included.
     Past,
 }
 
@@ -104,40 +104,40 @@ pub(super) enum Reads {
 pub(super) struct Begin {
     /// First and last capture time wanted of a stream of its own; no first one means from now on.
     pub(super) range: (Option<Instant>, Option<Instant>),
-    /// How far another stream has brought it, in which life of the camera: what was captured later belongs to the new
-    /// one, although it is of the past, like what a broken link left out.
-    pub(super) after: Option<(Life, Instant)>,
-    /// What it reads for.
+    /// How far another stream has brought it, in which epoch of the camera: later frames belong to the new one,
+    /// although they are of the past, like those that a broken link left out.
+    pub(super) after: Option<(Epoch, Instant)>,
+    /// The part that it reads.
     pub(super) reads: Reads,
 }
 
-/// What a stream tells its sessions beside frames.
+/// Notices of a stream to its sessions, besides frames.
 #[derive(Clone, Debug)]
 pub(super) enum Notice {
     /// Passed on as it is.
     Event(Event),
-    /// A frame that the camera did not deliver, and how many were told before it.
+    /// A frame that the camera did not deliver, and how many were reported before it.
     Missed(Missed, u64),
 }
 
-/// What a session needs to read a stream.
+/// The parts that a session needs to read a stream.
 pub(super) struct Subscribed {
     pub(super) log: Log,
     /// The camera's life that its newest entry comes from.
-    pub(super) life: Life,
+    pub(super) life: Epoch,
     pub(super) generation: u64,
     pub(super) changed: watch::Receiver<u64>,
     pub(super) notices: broadcast::Receiver<Notice>,
-    /// Frames told as missed so far.
+    /// Frames reported as missed so far.
     pub(super) missed: u64,
-    /// What was told and still holds: that accuracies are assumed, that the bounds are infeasible, that no frames come.
+    /// Reports that still hold: that accuracies are assumed, that the bounds are infeasible, that no frames come.
     pub(super) standing: Vec<Event>,
 }
 
 impl Stream {
     pub(super) fn new(
         camera: CameraName,
-        life: Life,
+        life: Epoch,
         transfer: TransferId,
         demand: Demand,
         hints: TransferHints,
@@ -204,8 +204,8 @@ impl Stream {
 
     /// Appends a frame or marker that arrived whole.
     ///
-    /// If the camera node has restarted with an earlier clock, the log begins anew: sessions read the old one
-    /// to its end and go on with the new one, instead of waiting until its clock has caught up.
+    /// If the camera node has restarted with an earlier clock, the log starts over: sessions read the old one
+    /// to its end and continue with the new one, instead of waiting until its clock has caught up.
     ///
     /// # Errors
     /// [`AppendFailed`]; a timestamp that is not later than the last of the same life is refused, and so is
@@ -311,7 +311,7 @@ impl Stream {
 
     /// How far the stream has come, and in which life of its camera: up to its newest entry, or before the first
     /// one up to where it begins, if that is known.
-    pub(super) fn reached(&self) -> (Life, Option<Instant>) {
+    pub(super) fn reached(&self) -> (Epoch, Option<Instant>) {
         let tail = self.tail();
         match (tail.log.last_at(), tail.after) {
             (None, Some((life, after))) => (life, Some(after)),
@@ -321,14 +321,14 @@ impl Stream {
 
     /// Lets the stream begin with what was captured later than `after`, in the past if need be: it is not open to others
     /// before it has caught up.
-    pub(super) fn begin_after(&self, life: Life, after: Instant) {
+    pub(super) fn begin_after(&self, life: Epoch, after: Instant) {
         self.tail().after = Some((life, after));
         self.live.store(false, Ordering::Release);
     }
 
     /// The camera has begun to serve it with the frame captured at `first`, or the next.
-    pub(super) fn began(&self, life: Life, first: Instant) {
-        // What begins at a time that was asked for begins there again.
+    pub(super) fn began(&self, life: Epoch, first: Instant) {
+        // A stream that begins at a requested time begins there again.
         if self.range.0.is_none() {
             self.tail().after.get_or_insert((life, first - Duration::from_nanos(1)));
         }
@@ -407,7 +407,7 @@ impl Stream {
     }
 
     pub(super) fn tell(&self, event: Event) {
-        // Under the lock, so that who subscribes meanwhile is told once.
+        // Under the lock, so that a new subscriber is notified once.
         let mut tail = self.tail();
         match &event {
             Event::Infeasible(_) => tail.infeasible = Some(event.clone()),
@@ -427,14 +427,14 @@ impl Stream {
         let _ = self.notices.send(Notice::Missed(missed, before));
     }
 
-    /// How many frames were told as missed, if `notices` holds no word of them any more.
+    /// How many frames were reported as missed, if `notices` holds no word of them any more.
     pub(super) fn missed_if_read(&self, notices: &broadcast::Receiver<Notice>) -> Option<u64> {
-        // Under the lock, so that nothing is told between the look and the count.
+        // Under the lock, so that nothing is reported between the look and the count.
         let tail = self.tail();
         notices.is_empty().then_some(tail.missed)
     }
 
-    /// What the logs held that came after that of generation `read` and before that of `next`.
+    /// The frames of logs that came after that of generation `read` and before that of `next`.
     pub(super) fn replaced_between(&self, read: u64, next: u64) -> Vec<Missed> {
         let tail = self.tail();
         let mut expected = read + 1;
@@ -470,7 +470,7 @@ pub(super) enum AppendFailed {
     Append(#[from] AppendError),
     #[error("it was captured before the camera restarted")]
     EarlierLife,
-    #[error("the stream log could not begin anew")]
+    #[error("the stream log could not start over")]
     Begin(#[from] LogError),
 }
 

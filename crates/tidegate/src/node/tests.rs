@@ -9,7 +9,7 @@ use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
 use super::{
     cameras::{Attachment, Camera},
-    entry::{Arrival, Life, Meta},
+    entry::{Arrival, Epoch, Meta},
     stream::Stream,
     *,
 };
@@ -124,9 +124,9 @@ impl Rig {
 }
 
 /// A frame that has come just now, captured `before` that by the node's clock.
-pub(super) fn append(stream: &Stream, life: Life, at: Instant, replayed: bool, before: Duration) {
+pub(super) fn append(stream: &Stream, life: Epoch, at: Instant, replayed: bool, before: Duration) {
     let now = clock::now();
-    // Its camera's clock may say anything: what counts is when it came.
+    // Its camera's clock may say anything: only the arrival counts.
     let offset_nanos = now.nanos_since(at) - before.as_nanos() as i64;
     let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos };
     let header = FrameHeader {
@@ -151,7 +151,7 @@ async fn frames(subscription: &mut Subscription, count: usize) -> Vec<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_every_frame_moves_to_a_new_stream_without_losing_one() {
+async fn a_subscription_to_every_frame_moves_to_a_new_stream_without_losing_one() {
     let mut rig = Rig::new();
     let _other = rig.subscribe(Delivery::Every, None).await;
     let old = rig.started();
@@ -161,7 +161,7 @@ async fn who_wants_every_frame_moves_to_a_new_stream_without_losing_one() {
     rig.update(&moved).await;
     let new = rig.started();
     assert_eq!((new.from, new.resume_after), (None, Some(ms(1100))));
-    // What was under way comes to both.
+    // A frame under way comes to both.
     rig.append(&old, 1200, false);
     rig.append(&new, 1200, true);
     rig.append(&new, 1300, false);
@@ -170,7 +170,7 @@ async fn who_wants_every_frame_moves_to_a_new_stream_without_losing_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_every_frame_joins_only_a_stream_that_reaches_back() {
+async fn a_subscription_to_every_frame_joins_only_a_stream_that_reaches_back() {
     let mut rig = Rig::new();
     let _other = rig.subscribe(Delivery::Every, None).await;
     let old = rig.started();
@@ -198,7 +198,7 @@ async fn who_wants_every_frame_joins_only_a_stream_that_reaches_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_the_newest_frames_alone_is_not_shown_old_ones_by_a_move() {
+async fn a_subscription_to_the_newest_is_not_shown_old_frames_by_a_move() {
     let mut rig = Rig::new();
     let _other = rig.subscribe(Delivery::Latest, None).await;
     let old = rig.started();
@@ -212,7 +212,7 @@ async fn who_wants_the_newest_frames_alone_is_not_shown_old_ones_by_a_move() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asked_for_the_past_takes_nothing_for_it_that_others_left_out() {
+async fn a_session_of_the_past_skips_nothing_that_others_left_out() {
     let mut rig = Rig::new();
     let _present = rig.subscribe(Delivery::Latest, None).await;
     let present = rig.started();
@@ -233,7 +233,7 @@ async fn who_asked_for_the_past_takes_nothing_for_it_that_others_left_out() {
     assert_eq!(rig.camera.streams().len(), 1);
 }
 
-/// A camera in this process that sends more than its carrier holds before it takes what it is told.
+/// A camera in this process that sends more than its carrier holds before it takes its records.
 #[tokio::test]
 async fn a_full_way_out_does_not_stop_the_way_in() {
     const MANY: usize = 200;
@@ -372,7 +372,7 @@ async fn a_right_that_is_taken_away_ends_its_streams() {
     };
     let error = tokio::time::timeout(Duration::from_secs(20), told).await.expect("it ends");
     assert_eq!(error.code(), Code::ACTION_DENIED);
-    assert!(rig.camera.streams().is_empty(), "nobody reads it any more");
+    assert!(rig.camera.streams().is_empty(), "it has no reader any more");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What became of each frame, for whoever asks for feedback.
+//! The verdict on each frame, for clients that ask for feedback.
 //!
 //! Two look at a frame: the node, when it comes or is given up, for the feedback of a camera; and each session, when it
 //! hands the frame over or tells that it is missed, for the feedback of a subscription.
@@ -15,7 +15,7 @@ use super::{entry::shared, stream::Stream};
 /// Verdicts kept for a slow reader; more are dropped, frames never.
 pub(super) const VERDICTS_MAX: usize = 256;
 
-/// Where verdicts go; nobody listening is no failure.
+/// Where verdicts go; a missing listener is no failure.
 pub(super) struct Verdicts(broadcast::Sender<Arc<Verdict>>);
 
 impl Default for Verdicts {
@@ -97,7 +97,7 @@ pub(super) fn missed(reason: Option<DropReason>) -> (MissedWhy, Outcome) {
     }
 }
 
-/// What that means for a subscription.
+/// The outcome of that for a subscription.
 pub(super) fn outcome(why: MissedWhy) -> Outcome {
     match why {
         MissedWhy::Overtaken => Outcome::Overtaken,

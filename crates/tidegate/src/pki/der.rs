@@ -1,6 +1,6 @@
-//! The little of DER (X.690) that certificates and revocation lists are looked at with beside what `webpki` reads.
+//! The little of DER (X.690) that `webpki` does not read of certificates and revocation lists.
 //!
-//! Always true: bytes of others reach no panic; what cannot be read is none.
+//! Always true: bytes of others reach no panic; unreadable bytes give none.
 
 use tidegate_message::{CivilDate, Instant};
 

@@ -1,5 +1,5 @@
-//! The fields of a certificate, of whatever version: `webpki` reads version 3 alone, and OpenSSL makes version 1 where nobody asks
-//! for extensions.
+//! The fields of a certificate, of whatever version: `webpki` reads version 3 alone, and OpenSSL makes version 1 unless extensions
+//! are asked for.
 
 use rustls_pki_types::CertificateDer;
 
@@ -20,7 +20,7 @@ const KEY_ID: u8 = 0x80;
 /// Of the first byte of [`KEY_USAGE`], that certificates are signed.
 const KEY_CERT_SIGN: u8 = 0b100;
 
-/// What a certificate says, unverified.
+/// The fields of a certificate, unverified.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
     /// As DER has it.

@@ -71,7 +71,7 @@ pub(crate) fn authorities(
 /// Where Linux systems keep the authorities that they trust.
 pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Who may vouch for a server: those in the file that `key` names, else those of the system.
+/// The authorities for a server's certificate: those in the file that `key` names, else those of the system.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.

@@ -23,7 +23,7 @@ use super::{
     read, uri,
 };
 
-/// What [`init`] makes.
+/// The request to [`init`].
 #[derive(Clone, Debug)]
 pub struct InitRequest {
     /// Names of nodes; default `edge`.
@@ -32,7 +32,7 @@ pub struct InitRequest {
     pub cameras: Vec<String>,
     /// Names of applications; default `application`.
     pub applications: Vec<String>,
-    /// Host names and addresses under which nodes are reached, beside localhost, 127.0.0.1 and ::1.
+    /// Host names and addresses under which nodes are reached, in addition to localhost, 127.0.0.1 and ::1.
     pub hosts: Vec<String>,
     /// How long the certificates last; default ten years.
     pub valid_for: Duration,

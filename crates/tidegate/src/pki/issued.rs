@@ -1,4 +1,4 @@
-//! What an authority has certified: a line for each certificate, so that one can be revoked whose file is elsewhere.
+//! The certificates that an authority made: a line for each, so that one can be revoked whose file is elsewhere.
 //!
 //! ```text
 //!  3f07c2…9d camera cam7 2082758400      serial number, kind, name, end in seconds since the Unix epoch
@@ -17,7 +17,7 @@ use tidegate_sys::regular;
 
 use super::{Kind, PkiError, Serial, checked_name, identity_of, validity};
 
-/// The file, beside the authority's key.
+/// The file, next to the authority's key.
 pub const ISSUED_FILE: &str = "issued.txt";
 
 /// A certificate that was made.
@@ -25,7 +25,7 @@ pub const ISSUED_FILE: &str = "issued.txt";
 pub struct Issued {
     /// Its serial number.
     pub serial: Serial,
-    /// What it is for.
+    /// Its kind.
     pub kind: Kind,
     /// The name in it.
     pub name: String,

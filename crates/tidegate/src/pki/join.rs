@@ -1,4 +1,4 @@
-//! What it takes to certify a key that another machine has made.
+//! Certifying a key that another machine has made.
 
 use std::{
     path::{Path, PathBuf},
@@ -63,7 +63,7 @@ impl Authority {
     ) -> Result<String, PkiError> {
         let key = PublicKey(public_key);
         let made = certify(&self.signer, kind, checked_name(name)?, hosts, valid_for, &key)?;
-        // Nobody has a certificate that could not be revoked by name.
+        // There is no certificate that could not be revoked by name.
         record(&self.dir, &[Issued::of(made.der())?])?;
         Ok(made.pem())
     }
@@ -88,7 +88,7 @@ impl NewKey {
     /// A new one, on P-256.
     ///
     /// # Errors
-    /// [`PkiError::Issue`] if the system gives no random bytes.
+    /// [`PkiError::Issue`] if the system's random number generator failed.
     pub fn generate() -> Result<Self, PkiError> {
         KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map(Self).map_err(failed)
     }
@@ -101,7 +101,7 @@ impl NewKey {
     /// ECDSA with SHA-256 over `message`, as ASN.1.
     ///
     /// # Errors
-    /// [`PkiError::Issue`] if the system gives no random bytes.
+    /// [`PkiError::Issue`] if the system's random number generator failed.
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, PkiError> {
         self.0.sign(message).map_err(failed)
     }
@@ -167,7 +167,8 @@ pub fn write_joined(
 }
 
 impl Credentials {
-    /// Configuration of a server that asks no certificate of its clients, and shows the authority's beside its own.
+    /// Configuration of a server that asks no certificate of its clients, and shows the authority's in addition to
+    /// its own.
     ///
     /// # Errors
     /// [`PkiError::Kind`] unless the credentials are a node's.

@@ -1,8 +1,8 @@
 //! Clients' certificates that are known one by one: those in a file of authorities that are of no authority, and those of which a
 //! fingerprint is named. They may be of X.509 version 1, or signed by themselves, as `openssl x509 -req` and `openssl req -x509` make them.
 //!
-//! Always true: a known certificate is taken as it is, within its time; what is signed with its key is not, whatever stands in it;
-//! all others are judged as before.
+//! Always true: a known certificate is accepted as it is, within its time; a certificate signed with its key is not, whatever
+//! stands in it; all others are judged as before.
 
 use std::{fmt, sync::Arc};
 
@@ -60,7 +60,7 @@ pub(crate) struct Known {
     pins: Vec<Fingerprint>,
     others: Option<Arc<dyn ClientCertVerifier>>,
     is_mandatory: bool,
-    /// Names of authorities that clients are told, to choose a certificate by; none where any may be right.
+    /// Names of authorities that are sent to clients, to choose a certificate by; none where any may be right.
     hints: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -213,7 +213,7 @@ impl ClientCertVerifier for Known {
 pub(crate) struct AnyName(Arc<dyn ServerCertVerifier>);
 
 impl AnyName {
-    /// What `verifier` takes, names aside.
+    /// The verdict of `verifier`, names aside.
     pub(crate) fn new(verifier: Arc<dyn ServerCertVerifier>) -> Self {
         Self(verifier)
     }

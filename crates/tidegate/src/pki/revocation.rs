@@ -1,4 +1,4 @@
-//! Certificates that no longer count: what this node knows of them, and who looks there.
+//! Certificate revocation: the lists that a node has, and the handshakes that they are checked at.
 //!
 //! ```text
 //!  tidegate revoke ──▶ crl.pem ──refresh──▶ Revocations ◀── every TLS handshake (Checked)
@@ -9,10 +9,10 @@
 //! have their signature checked with every handshake, and refuse the certificates of another site, whose authority has the same
 //! name and another key.
 //!
-//! Always true: a file that is damaged, signed by nobody who is trusted here, older than the list that is in use, or gone
+//! Always true: a file that is damaged, not signed by a trusted authority, older than the list that is in use, or gone
 //! changes nothing: the list that was read last stays in use, also over a restart where a node keeps a copy of it
-//! ([`Revocations::keep_in`]). A list that is past its `nextUpdate` stays in use as well: who is
-//! revoked stays revoked, and nobody else is shut out because an authority was quiet.
+//! ([`Revocations::keep_in`]). A list that is past its `nextUpdate` stays in use as well: revoked certificates stay
+//! revoked, and no other client is shut out because an authority was quiet.
 
 mod list;
 
@@ -41,7 +41,7 @@ use tokio::sync::watch;
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
 use super::{PeerIdentity, fields::Fields, identity_of, tls::signatures_by};
 
-/// The file of a site's list, beside its authority.
+/// The file of a site's list, next to its authority.
 pub const LIST_FILE: &str = "crl.pem";
 /// Largest file of lists, in bytes: some hundred thousand certificates.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -81,7 +81,7 @@ impl fmt::Debug for Told {
     }
 }
 
-/// What tells a file that was written anew from the one that was read.
+/// Distinguishes a rewritten file from the one that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stamp {
     /// It was not looked at.
@@ -114,7 +114,7 @@ pub enum RevocationError {
     },
     /// There is no list in it.
     #[error(
-        "{path} holds no revocation list in PEM; copy it anew from where `tidegate revoke` wrote it"
+        "{path} holds no revocation list in PEM; copy it again from where `tidegate revoke` wrote it"
     )]
     NotPem {
         /// The file.
@@ -122,7 +122,7 @@ pub enum RevocationError {
     },
     /// A list in it cannot be used.
     #[error(
-        "{path} is damaged or of another authority; copy it anew from where `tidegate revoke` wrote it"
+        "{path} is damaged or of another authority; copy it again from where `tidegate revoke` wrote it"
     )]
     List {
         /// The file.
@@ -195,16 +195,16 @@ impl Revocations {
     }
 
     /// Keeps a copy of each list in `folder`, so that the next start knows which was the newest, and goes by those that former
-    /// starts left there where the file has an older one or none. Says then what is wrong with the file: who is revoked stays
-    /// out until somebody has put that right.
+    /// starts left there where the file has an older one or none. Then reports the problem of the file: revoked clients stay
+    /// out until that is corrected.
     ///
     /// # Errors
-    /// [`RevocationError`] if a copy cannot be used, since nobody knows then who was revoked.
+    /// [`RevocationError`] if a copy cannot be used, since it is not known then which certificates were revoked.
     pub fn keep_in(&self, folder: &Path) -> Result<Vec<RevocationError>, RevocationError> {
         if self.path.is_none() {
             return Ok(Vec::new());
         }
-        // Nobody reads the file meanwhile.
+        // No other thread reads the file meanwhile.
         let seen = self.seen();
         let folder = self.kept.get_or_init(|| folder.to_owned());
         let (lists, wrong) = self.with_kept(folder)?;
@@ -290,7 +290,7 @@ impl Revocations {
         self.lists().iter().map(|list| list.entries.len()).sum()
     }
 
-    /// Since when and why this certificate no longer counts; none if it does.
+    /// When and why this certificate was revoked; none if it was not.
     pub fn find(&self, certificate: &CertificateDer<'_>) -> Option<Revoked> {
         let fields = Fields::of(certificate)?;
         let serial = Serial::of(certificate)?;
@@ -355,7 +355,7 @@ impl Revocations {
             Stamp::Nothing | Stamp::Unseen => Vec::new(),
             Stamp::File(..) => read(path, &self.authorities)?,
             Stamp::Unreadable(kind) => {
-                // Whatever it has become since, it was that when it was looked at.
+                // It was of that kind when it was looked at, even if it has changed since.
                 let source = regular::open(path).err().unwrap_or_else(|| kind.into());
                 return Err(RevocationError::Read { path: path.to_owned(), source });
             }
@@ -363,7 +363,7 @@ impl Revocations {
         let kept = self.lists();
         for kept in kept.iter() {
             let path = path.to_owned();
-            // Who lost an entry would come in again.
+            // A list that lost an entry would admit its certificate again.
             match new.iter().find(|new| new.issuer == kept.issuer) {
                 None => return Err(RevocationError::Gone { path }),
                 Some(new) => {
@@ -408,7 +408,7 @@ impl Revocations {
 
 fn stamp(path: &Path) -> Stamp {
     match fs::metadata(path) {
-        // To open a pipe or a device may take for ever.
+        // To open a pipe or a device may take forever.
         Ok(metadata) if !metadata.is_file() => Stamp::Unreadable(io::ErrorKind::InvalidInput),
         Ok(metadata) => {
             Stamp::File(metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
@@ -498,7 +498,7 @@ pub struct Checked<V: ?Sized> {
 }
 
 impl<V: ?Sized> Checked<V> {
-    /// What `verifier` accepts and none of `lists` names.
+    /// Certificates that `verifier` accepts and none of `lists` names.
     pub fn new(verifier: Arc<V>, lists: Vec<Arc<Revocations>>) -> Self {
         Self { lists, verifier }
     }

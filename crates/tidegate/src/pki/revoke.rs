@@ -28,7 +28,7 @@ use super::{
 /// A serial number of ours has 20 bytes; anything much shorter is a name that happens to consist of such letters.
 const SERIAL_BYTES_MIN: usize = 16;
 
-/// What [`revoke`] did.
+/// The result of [`revoke`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// The file of the list.
@@ -40,7 +40,7 @@ pub struct Revocation {
 }
 
 /// Revokes certificates of the authority in `dir`: each of `wanted` is a name, all of whose certificates are meant, a serial
-/// number, or the file of a certificate. The list beside the authority is replaced by one that has them all.
+/// number, or the file of a certificate. The list next to the authority is replaced by one that has them all.
 ///
 /// # Errors
 /// [`PkiError::NothingToRevoke`] or [`PkiError::RevokedBefore`] if one of `wanted` names nothing that could be; then nothing
@@ -117,7 +117,7 @@ fn named(
     }
     let mut found: Vec<Issued> = Vec::new();
     if checked_name(wanted).is_ok() {
-        // What has ended needs no list.
+        // A certificate that has expired needs no list.
         let lives =
             |issued: &&Issued| issued.until_s >= 0 && issued.until_s as u64 >= now.as_secs();
         found.extend(known.iter().filter(|it| it.name == wanted).filter(lives).cloned());
@@ -149,7 +149,7 @@ fn signed(
     now: Duration,
 ) -> Result<String, PkiError> {
     let epoch = date_time_ymd(1970, 1, 1);
-    // There is no next one until somebody else is revoked; the authority's own end is the end of both.
+    // There is no next one until another certificate is revoked; the authority's own end is the end of both.
     let until = validity(authority).map(|(_, until)| until.as_nanos() / 1_000_000_000);
     let until = until.and_then(|until| u64::try_from(until).ok()).map(Duration::from_secs);
     let until = until.filter(|until| *until > now).unwrap_or(now + VALID_FOR_DEFAULT);
@@ -172,7 +172,7 @@ fn signed(
     };
     let failed = |source| PkiError::Issue { name: "the revocation list".to_owned(), source };
     let signed = list.signed_by(signer).map_err(failed)?;
-    // Nobody is to be told of a list that nodes will not take.
+    // A list that nodes would refuse must not be published.
     RevocationList::read(signed.der(), std::slice::from_ref(authority)).map_err(|source| {
         revocation::RevocationError::List { path: PathBuf::from(LIST_FILE), source }
     })?;

@@ -72,7 +72,7 @@ fn bridge(
     let remote = host_and_port(&section.remote)
         .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"));
     let (host, port) = problems.take(remote).unwrap_or_default();
-    // What was meant to protect the password must not be left out without a word.
+    // A setting meant to protect the password must not be dropped silently.
     for (key, is_set) in [
         ("ca", section.ca.is_some()),
         ("certificate", section.certificate.is_some()),
@@ -85,7 +85,7 @@ fn bridge(
         }
     }
     if section.password_file.is_some() && section.username.is_none() {
-        let text = format!("{} needs a username beside it", key_of("password_file"));
+        let text = format!("{} needs a username as well", key_of("password_file"));
         problems.say(Code::CONFIG_INVALID, text);
     }
     let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);

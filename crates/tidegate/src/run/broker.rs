@@ -57,7 +57,7 @@ pub(super) fn settings(
     })
 }
 
-/// What holds for all listeners.
+/// The settings of the broker, for all listeners.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the keys.
@@ -116,7 +116,7 @@ pub(super) fn tuned(policies: &PolicyConfig, policy: words::Policy) -> Policy {
     policies.policy(policy.word()).expect("each policy has its word")
 }
 
-/// The numbers of the policies, whoever names one.
+/// The numbers of the policies, used or not.
 pub(super) fn policies(section: &MqttSection) -> Result<PolicyConfig, ApiError> {
     check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
         .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;

@@ -56,7 +56,7 @@ fn place(config: &Config, durability: Durability) -> Place {
     }
 }
 
-/// What is kept of the camera called `name`.
+/// The log of the camera called `name`.
 fn camera_log(config: &Config, name: &CameraName) -> FrameLogSettings {
     let own = config.log_cameras.get(name.as_str());
     let bytes = own.and_then(|own| own.bytes).unwrap_or(config.log.camera_bytes);
@@ -76,7 +76,7 @@ pub(super) fn log_config(bytes_max: u64, frame_bytes_max: u64) -> LogConfig {
     LogConfig { segment_bytes, ..usual }
 }
 
-/// What a camera called `name` is made of.
+/// The options of a camera called `name`.
 pub fn camera_settings(config: &Config, name: CameraName, source: String) -> CameraSettings {
     CameraSettings {
         log: camera_log(config, &name),
@@ -93,7 +93,7 @@ pub fn camera_settings(config: &Config, name: CameraName, source: String) -> Cam
     }
 }
 
-/// What of the cameras' frames nobody is to see.
+/// The private parts of the cameras' frames.
 fn privacy(config: &Config) -> Privacy {
     let section = &config.privacy;
     let masks = |regions: &Regions, cover| -> Vec<Mask> {

@@ -45,7 +45,7 @@ pub(super) fn credentials(
     })
 }
 
-/// What makes that certificate, for people to type.
+/// The command that makes that certificate, for people to type.
 pub(crate) fn how_to_make(config: &Config, kind: Kind, name: &str) -> String {
     let init = config.command(&format!("init --{kind} {name}"));
     let kinds = if kind == Kind::Camera { String::new() } else { format!(" --kind {kind}") };
@@ -54,7 +54,7 @@ pub(crate) fn how_to_make(config: &Config, kind: Kind, name: &str) -> String {
     )
 }
 
-/// What a listener shows: the two files that are named, or the node's own.
+/// The certificate of a listener: the two files that are named, or the node's own.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
@@ -148,7 +148,7 @@ pub(super) fn write_shown(audit: Audit) -> impl Fn(&Shown) + Send + Sync {
     }
 }
 
-/// How often the revocation lists are looked at: they may be written anew.
+/// How often the revocation lists are looked at: they may be rewritten.
 const LISTS_LOOKED_AT: Duration = Duration::from_secs(5);
 
 /// Goes by the newest revocation lists, and ends connections of MQTT whose certificates are on them; links and calls look for

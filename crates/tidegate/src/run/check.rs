@@ -1,4 +1,4 @@
-//! What `tidegate config check`, a start and a reload find wrong with a configuration, before anything is begun.
+//! Checks of a configuration, for `tidegate config check`, a start and a reload, before anything is begun.
 //!
 //! ```text
 //!  Config ─▶ node: certificates, users, rules, keys, tables, listeners, flows, sinks, bridges, uplinks ─▶ Findings
@@ -41,12 +41,12 @@ use crate::{
 /// How long a server may take until it counts as not reached.
 pub const REACH_MAX: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What a start refuses.
+    /// Problems that a start refuses.
     pub problems: Problems,
-    /// What an operator should look at, and a start goes on with.
+    /// Problems that an operator should look at, and that do not stop a start.
     pub warnings: Problems,
 }
 
@@ -60,7 +60,7 @@ pub fn read(path: Option<&Path>, flags: &[String]) -> Result<Config, ApiError> {
     Ok(config)
 }
 
-/// All that is wrong with the configuration that [`Config::load`] reads, beside the settings of it that are right.
+/// All problems of the configuration that [`Config::load`] reads, and its valid settings.
 pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
     let (config, error) = Config::load_all(path, flags);
     let Some(error) = error else {
@@ -68,7 +68,7 @@ pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
         return (config, found);
     };
     let mut found = Findings { problems: error.problems(), ..Findings::default() };
-    // Of a file that cannot be read nobody knows what it sets.
+    // The settings of a file that cannot be read are unknown.
     if !error.hides_settings() {
         let rest = node(&config);
         found.problems.add(rest.problems);
@@ -81,7 +81,7 @@ pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
 pub fn node(config: &Config) -> Findings {
     let mut problems = Problems::default();
     let mut warnings = Problems::default();
-    // Where MQTT alone is served, nobody is shown a certificate.
+    // Where MQTT alone is served, no certificate is shown.
     let is_alone = config.is_mqtt_alone();
     let credentials = match is_alone {
         true => None,
@@ -132,7 +132,7 @@ pub fn node(config: &Config) -> Findings {
     Findings { problems: problems.placed(config), warnings: warnings.placed(config) }
 }
 
-/// What MQTT is made of, and what is connected to it.
+/// The parts of MQTT, and its connections to others.
 fn served(config: &Config, access: &Access, problems: &mut Problems) {
     problems.add(broker::problems(config, access));
     let broker = broker::broker(config).unwrap_or_default();
@@ -261,7 +261,7 @@ pub async fn reach(config: &Config) -> Problems {
     problems.placed(config)
 }
 
-/// What is wrong with the server of that setting; none if it was reached.
+/// The problem with the server of that setting; none if it was reached.
 async fn within(key: String, attempt: impl Future<Output = Result<(), String>>) -> Option<String> {
     match timeout(REACH_MAX, attempt).await {
         Ok(Ok(())) => None,

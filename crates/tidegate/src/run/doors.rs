@@ -1,4 +1,4 @@
-//! The node's doors and rules as the MQTT server asks them; what they refuse is written to the audit log.
+//! Authentication and access control for the MQTT server; refusals are written to the audit log.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -58,8 +58,8 @@ impl Authenticate for Access {
     }
 }
 
-/// What is denied is written down, but for messages that a filter brought and a rule keeps back: those are many, and nobody
-/// asked for each.
+/// Refusals are logged, but for messages that a filter brought and a rule keeps back: those are many, and were not asked
+/// for one by one.
 impl Authorize for Access {
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
         let decision = self.doors.decide(identity, action, target);
@@ -94,7 +94,7 @@ impl Access {
     }
 }
 
-/// Somebody who was not let in.
+/// A client that was refused.
 fn login(client: &str, from: Option<IpAddr>, user: Option<&str>, why: String) -> Entry {
     Entry {
         at: auth::now().wall,

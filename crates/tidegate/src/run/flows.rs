@@ -36,7 +36,7 @@ pub(super) fn none_yet(config: &Config, shards: usize) -> Result<Arc<Flows>, Api
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
     };
     let state = config.state_dir();
-    // What sketches hold goes on after a restart where their state does.
+    // The content of sketches continues after a restart where their state does.
     let kept = match folder(config) {
         Some(_) => kept_random(&state, "flow.seed", Purpose::Run).map_err(failed)?.to_vec(),
         None => server::random_bytes().map_err(failed)?.to_vec(),

@@ -13,7 +13,7 @@ use crate::{
     ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template},
 };
 
-/// What of a packet is not its payload, at most: header, topic, identifier, properties.
+/// Bytes of a packet besides its payload, at most: header, topic, identifier, properties.
 const PACKET_OVERHEAD_BYTES: usize = 66_000;
 
 /// The listeners that `config` describes; `session` is what holds for clients of MQTT.
@@ -125,14 +125,14 @@ fn one(
         }
     }
     let ip = section.listen.ip();
-    // Who makes users wants them to be asked for.
+    // A site with users wants a login.
     let anonymous = section.allow_anonymous.unwrap_or(ip.is_loopback() && !asks_for_proof);
     let identity = match &section.identity {
         Some(user) => Some(of_listener(IdentityKind::User, user, name, ip)),
         None => anonymous.then(|| of_listener(IdentityKind::Anonymous, "", name, ip)),
     };
     if identity.is_none() && matches!(kind, Kind::Udp | Kind::Coap) {
-        let text = "must name the user whose rights hold for what comes in here, since nobody can show who it is; or set \
+        let text = "must name the user whose rights hold for messages that come in here, since their senders cannot authenticate; or set \
                     allow_anonymous = true";
         problems.note(wrong("identity", text));
     }

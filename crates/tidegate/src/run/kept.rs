@@ -19,7 +19,7 @@ const KEPT_BYTES_MAX: u64 = 4096;
 pub(super) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Result<[u8; 32]> {
     let path = folder.join(name);
     match regular::read_at_most(&path, KEPT_BYTES_MAX) {
-        // Of what is made at the next start nobody knows more than that.
+        // More is not known of a file that is made at the next start.
         Err(error) if purpose == Purpose::Check && error.kind() == io::ErrorKind::NotFound => {
             return Ok([0; 32]);
         }
@@ -27,11 +27,11 @@ pub(super) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Re
             Ok(kept) => return Ok(kept),
             Err(_) if purpose == Purpose::Check => return Ok([0; 32]),
             Err(_) => {
-                tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
+                tracing::warn!(path = %path.display(), "not a file of this program; it is replaced");
             }
         },
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            tracing::warn!(path = %path.display(), "not a file of ours; it is made anew");
+            tracing::warn!(path = %path.display(), "not a file of this program; it is replaced");
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),

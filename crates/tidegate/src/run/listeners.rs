@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-/// What holds for each listener.
+/// The settings of each listener.
 pub(super) fn all<'c>(
     config: &'c Config,
     broker: &'c BrokerConfig,
@@ -53,7 +53,7 @@ pub(super) fn all<'c>(
 ) -> impl Iterator<Item = Result<ListenerSettings, ApiError>> + 'c {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
-    // What is wrong with them was said of the whole broker.
+    // Their problems were reported for the whole broker.
     let policies = Arc::new(policies(section).unwrap_or_default());
     config.mqtt_listeners.iter().map(move |(name, listener)| {
         let mut problems = Problems::default();
@@ -93,8 +93,8 @@ pub(super) fn all<'c>(
         });
         let users: HashMap<_, _> = users.collect();
         let anonymous = listener.allow_anonymous.or(section.allow_anonymous).unwrap_or_else(|| {
-            // Who makes users wants them to be asked for.
-            // Behind a load balancer, everybody comes from its address.
+            // A site with users wants a login.
+            // Behind a load balancer, all clients come from its address.
             listener.listen.is_local()
                 && listener.proxy_protocol.is_none()
                 && section.password_file.is_none()
@@ -151,7 +151,7 @@ fn paths(text: &str) -> Option<Paths> {
     paths.iter().all(is_path).then(|| Paths::of(paths))
 }
 
-/// What the types of single settings cannot say.
+/// Checks across the settings of a listener.
 fn check_listener(
     name: &str,
     listener: &MqttListenerSection,
@@ -248,11 +248,11 @@ fn revocations(
     };
     let (site, mut revocations) = of_site;
     let mut authorities = files::authorities(&key_of("client_ca"), path)?;
-    // A client's own certificate vouches for nobody.
+    // A client's own certificate is no authority.
     authorities.retain(|certificate| is_authority(certificate));
     if let Some(path) = &listener.client_crl {
         let failed = |error: &dyn std::error::Error| unreadable(&key_of("client_crl"), path, error);
-        // A file that was named is there, or nobody was meant to be let in.
+        // A file that was named is there, or no client was meant to be accepted.
         fs::metadata(path).map_err(|error| failed(&error))?;
         let own = Revocations::open(path.clone(), authorities).map_err(|error| failed(&error))?;
         match purpose {
@@ -328,7 +328,7 @@ fn tls(
                 tracing::info!(
                     listener = name,
                     fingerprint = %Fingerprint::of(certificate),
-                    "client_ca holds a certificate that is of no authority: its owner may come in by it, and none that its key signs"
+                    "client_ca holds a certificate that is not an authority's: its owner is accepted with it, but no certificate that its key signed"
                 );
             }
         }
@@ -448,7 +448,7 @@ mod tests {
         }
     }
 
-    /// A handshake without sockets; what the server found wrong, or the certificates that it was shown and sent.
+    /// A handshake without sockets; the server's objection, or the certificates that it was shown and sent.
     fn shake_hands(
         server: &Arc<ServerConfig>,
         authority: &CertificateDer<'static>,
@@ -537,7 +537,7 @@ mod tests {
             (&of_ca, "self", "self", Some("CA:TRUE")),
             (&of_ca, "leaf", "leaf", Some("signed by itself")),
             (&pinned, "own", "own", Some(old)),
-            // What is signed with the key of a client.
+            // A certificate signed with the key of a client.
             (&of_all, "forged", "forged", Some("UnknownIssuer")),
             (&of_leaf, "forged", "forged", Some("UnknownIssuer")),
             (&of_all, "forged-old", "forged", Some("UnknownIssuer")),
@@ -614,7 +614,7 @@ mod tests {
             ("certificate = \"own.pem\"\nchain = \"pool.pem\"", Some(&whole)),
             ("certificate = \"own.pem\"\nclient_ca = \"pool.pem\"", Some(&whole)),
             ("certificate = \"own-lower.pem\"\nchain = \"pool.pem\"", Some(&whole)),
-            // Without them the client trusts nobody that it is shown.
+            // Without them the client trusts no server.
             ("certificate = \"own-lower.pem\"", None),
         ] {
             let text =

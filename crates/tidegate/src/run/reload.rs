@@ -37,19 +37,20 @@ use crate::{
 /// Reads the configuration of this process again, and checks it.
 pub type Reload = dyn Fn() -> Result<Config, ApiError> + Send + Sync;
 
-/// What reads the configuration again, and who asks for it.
+/// Reads the configuration again when asked.
 pub(super) struct Reloader {
     pub(super) reload: Arc<Reload>,
     pub(super) asked: mpsc::Receiver<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>,
 }
 
-/// What uplinks need of a node.
+/// The parts of a node that uplinks need.
 pub(super) struct Upwards {
     pub(super) credentials: Credentials,
     pub(super) receivers: Arc<uplink::Receivers>,
 }
 
-/// What goes by the doors and is exchanged while the node runs: MQTT, what it is connected to, and the keys of tokens.
+/// The parts that use access control and are exchanged while the node runs: MQTT, its connections, and the keys of
+/// tokens.
 pub(super) struct Guarded {
     served: Option<Arc<Served>>,
     reloads: JoinHandle<()>,
@@ -58,7 +59,7 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    /// Starts MQTT, a task that fetches keys of tokens, and one that reads the configuration anew on SIGHUP.
+    /// Starts MQTT, a task that fetches keys of tokens, and one that reads the configuration again on SIGHUP.
     pub(super) fn start(
         config: &Config,
         reloader: Reloader,
@@ -134,7 +135,7 @@ impl Guarded {
                 });
                 let reloaded = match reloaded.await {
                     Ok(Ok((fetcher, reloaded))) => {
-                        // Nobody fetches any more if it cannot be sent: the node stops.
+                        // No task fetches any more if it cannot be sent: the node stops.
                         let _ = fetchers.send(fetcher);
                         Ok(reloaded)
                     }
@@ -154,7 +155,7 @@ impl Guarded {
                     }
                 };
                 if let Some(answer) = answer {
-                    // Whoever asked may be gone.
+                    // The asking side may be gone.
                     let _ = answer.send(reloaded);
                 }
                 manager.ready();
@@ -195,7 +196,7 @@ pub(super) struct Served {
     pub(super) service: Service,
     /// The node's name among those that a message passed.
     node: Arc<str>,
-    /// What the node shows; none where it serves MQTT alone.
+    /// The node's credentials; none where it serves MQTT alone.
     credentials: Option<Credentials>,
     link: LinkSettings,
 }
@@ -225,7 +226,7 @@ impl Served {
         let exchanged =
             uplinks.exchange(planned, &self.node, &connector, credentials, &self.link, forget);
         for name in exchanged {
-            tracing::info!(uplink = name, "uplink started, stopped or made anew");
+            tracing::info!(uplink = name, "uplink started, stopped or restarted");
         }
     }
 }
@@ -278,7 +279,7 @@ fn exchange(
                 roles = reloaded.roles_rules,
                 roles_changed = reloaded.roles_changed,
                 tokens_changed = reloaded.tokens_changed,
-                "users and rules read anew"
+                "users and rules reloaded"
             );
         }
     }

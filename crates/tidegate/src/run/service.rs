@@ -32,19 +32,19 @@ use crate::{
     uplink::Receivers,
 };
 
-/// What serves MQTT in a node; it stops when dropped.
+/// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]
 pub struct Service {
     // In the order in which they end: bridges and sinks say farewell to the broker.
     running: Mutex<Running>,
-    /// Ways in beside MQTT, by name.
+    /// Ways in other than MQTT, by name.
     ingest: BTreeMap<Arc<str>, Ingest>,
     server: Server,
     /// The flows, and what keeps their state, which has the last word about it when no shard runs any more.
     flows: Arc<Flows>,
     keeper: Option<Keeper>,
     access: Access,
-    /// What holds from start to stop.
+    /// The settings that are fixed from start to stop.
     started: Config,
 }
 
@@ -76,7 +76,8 @@ const FIXED: [&str; 17] = [
     "policy_query_topic",
 ];
 
-/// Settings of a way in beside MQTT that hold from start to stop. That of its longest message is exchanged but where datagrams
+/// Settings of a way in other than MQTT that are fixed from start to stop. That of its longest message is exchanged but where
+/// datagrams
 /// are received.
 const INGEST_FIXED: [&str; 7] = [
     "kind",
@@ -88,14 +89,14 @@ const INGEST_FIXED: [&str; 7] = [
     "allow_anonymous",
 ];
 
-/// What a reload did.
+/// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Settings that were exchanged, as `section.key`.
     pub exchanged: Vec<String>,
     /// Settings that are other than those in use until the next start.
     pub need_restart: Vec<String>,
-    /// Bridges that were started, stopped or made anew.
+    /// Bridges that were started, stopped or restarted.
     pub bridges: Vec<String>,
     /// Flows that are new, gone or other than they were.
     pub flows: Vec<String>,
@@ -107,7 +108,7 @@ impl Service {
     /// Serves what `config` says to those whom `access` lets in.
     ///
     /// # Errors
-    /// What keeps it from that, naming the key, the file or the address.
+    /// Why it cannot start, naming the key, the file or the address.
     pub fn start(config: &Config, access: Access, health: &Health) -> Result<Self, ApiError> {
         let mut settings = broker::settings(config, access.clone(), Purpose::Run)?;
         let planned = bridges::planned(config, &settings.broker, &access, Purpose::Run)?;
@@ -177,7 +178,7 @@ impl Service {
         self.server.forget(client_id);
     }
 
-    /// What makes connections to this node's broker.
+    /// A factory of connections to this node's broker.
     pub fn connector(&self) -> Connector {
         self.server.connector()
     }
@@ -187,7 +188,7 @@ impl Service {
         self.server.addresses()
     }
 
-    /// The way in beside MQTT of that name, or `None`.
+    /// The way in other than MQTT of that name, or `None`.
     pub fn ingest(&self, name: &str) -> Option<&Ingest> {
         self.ingest.get(name)
     }
@@ -201,12 +202,12 @@ impl Service {
     }
 
     /// Goes by `new` from now on: users, rules, policies, the settings of listeners, bridges; all of them, or none. Users whose
-    /// secret changed, whoever came by a token if other tokens are taken now, and whoever proved nothing where that is no longer
-    /// enough, are disconnected; who came by a certificate stays.
-    /// Sessions keep the settings with which they connected. What cannot be exchanged stays as it was, and is named.
+    /// secret changed, clients with a token if other tokens are accepted now, and anonymous clients where that is no longer
+    /// enough, are disconnected; clients with a certificate stay.
+    /// Sessions keep the settings with which they connected. Settings that cannot be exchanged stay as they were, and are named.
     ///
     /// # Errors
-    /// What of `new` is wrong: then nothing has changed. [`Code::INTERNAL`] if the system gives a bridge no thread: then all
+    /// The problem of `new`: then nothing has changed. [`Code::INTERNAL`] if the system gives a bridge no thread: then all
     /// but that bridge has.
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,11 +237,11 @@ impl Service {
             if let Some(listener) = self.ingest.get(&name)
                 && !listener.exchange(settings)
             {
-                tracing::warn!(ingest = %name, "this listener is another one from the next start on");
+                tracing::warn!(ingest = %name, "this listener changes at the next start");
             }
         }
         self.server.kick_users(users.users_changed.iter().cloned().collect());
-        // What waits for somebody who is no user any more is nobody's, and the client identifier is free. Who came by a token may
+        // Messages that wait for a user that is gone are dropped, and the client identifier is free. A client with a token may
         // have the name of a user.
         if !users.users_gone.is_empty() {
             let gone: HashSet<String> = users.users_gone.iter().cloned().collect();
@@ -263,13 +264,13 @@ impl Service {
             tokens_changed = users.tokens_changed,
             exchanged = reloaded.exchanged.join(", "),
             flows = reloaded.flows.join(", "),
-            "configuration of MQTT read anew"
+            "configuration of MQTT reloaded"
         );
         for warning in users::warnings(&new) {
             tracing::warn!("{warning}");
         }
         for key in &reloaded.need_restart {
-            tracing::warn!(%key, "this setting is another one from the next start on");
+            tracing::warn!(%key, "this setting takes effect at the next start");
         }
         let Running { config, bridges, sinks: running_sinks } = &mut *running;
         *config = new;
@@ -279,7 +280,7 @@ impl Service {
         Ok(reloaded)
     }
 
-    /// Ends the connections of whoever came by a token: keys were withdrawn.
+    /// Ends the connections of clients with a token: keys were withdrawn.
     pub fn kick_tokens(&self) {
         self.server.kick_tokens();
     }
@@ -347,7 +348,7 @@ impl Service {
         let stays = |settings: &BridgeSettings| planned.contains(settings);
         let gone = bridges.extract_if(.., |_, (settings, _)| !stays(settings));
         for (name, (old, bridge)) in gone {
-            // Who comes again goes on with the sessions of before, and with what waits there.
+            // A bridge of the same name continues with the former sessions, and with the messages that wait there.
             let next = planned.iter().find(|new| new.name == name);
             let (keeps_local, keeps_remote) =
                 next.map_or((false, false), |new| old.goes_on_as(new));
@@ -490,7 +491,7 @@ mod tests {
         assert_eq!(reloaded.bridges, ["x", "y"]);
         assert_eq!(bridges(&service), ["b", "c"]);
 
-        // What needs a restart is said each time.
+        // Settings that need a restart are named each time.
         let reloaded = service.reload(config(&text)).expect("nothing is wrong");
         assert_eq!((&reloaded.exchanged[..], &reloaded.bridges[..]), (&[][..], &[][..]));
         assert_eq!(reloaded.need_restart, ["mqtt.shards"]);
@@ -512,7 +513,7 @@ mod tests {
         let config = |text: &str| {
             let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
             let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
-            // Files are looked for beside the one that names them.
+            // Files are looked for next to the one that names them.
             let path = folder.path().join("site.toml");
             Config::parse(&path, &text).expect("a configuration")
         };
@@ -527,7 +528,7 @@ mod tests {
         assert_eq!(names(), ["a"]);
         assert_eq!(service.reload(config(one)).expect("nothing is wrong"), Reloaded::default());
 
-        // A file that is wrong: neither it nor what stands beside it is taken.
+        // A wrong file: neither it nor the files next to it are taken.
         fs::write(&file, flow("b").replace("csv", "xml")).expect("a file");
         let text = format!("[mqtt]\npolicy = \"none\"\n{one}");
         let error = service.reload(config(&text)).expect_err("no such format");

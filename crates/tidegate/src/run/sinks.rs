@@ -21,12 +21,12 @@ use crate::{
     sink::{SinkError, SinkSettings},
 };
 
-/// What waits for a sink at most, where nothing else is said.
+/// Messages that wait for a sink at most, unless another limit is set.
 const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
-/// What a dead letter may say beside the message: a topic, a reason, names.
+/// Bytes of a dead letter in addition to the message: a topic, a reason, names.
 const LETTER_BYTES: u32 = 192 << 10;
 
-/// The sinks that `config` describes; what waits for them is bounded like that of `usual` sessions.
+/// The sinks that `config` describes; messages that wait for them are bounded like those of `usual` sessions.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
@@ -47,7 +47,7 @@ pub(super) fn planned(
         settings.client_id = kept.client_id(name);
         settings.unwanted = kept.unwanted(name, &settings.topics)?;
         settings.check().map_err(invalid)?;
-        // What this build has none of, and what cannot be made, is said before anything changes.
+        // A kind that this build does not have, and one that cannot be made, is reported before anything changes.
         match purpose {
             Purpose::Run => settings.destination.open().map(drop).map_err(invalid)?,
             Purpose::Check => settings.destination.look().map_err(invalid)?,
@@ -127,7 +127,7 @@ fn trust(path: &Path) -> Result<[u8; 32], SinkError> {
     Ok(Sha256::digest(read).into())
 }
 
-/// What suits a kind of destination.
+/// The defaults of a kind of destination.
 struct Kind {
     batch_messages: u32,
     batch_bytes: u64,
@@ -174,11 +174,11 @@ impl Keys {
     }
 }
 
-/// What sinks left behind: for each a file in `data_dir/state/sinks` with its filters, a line each, from before its session has
-/// them until it has none of them any more.
+/// Former sinks: for each a file in `data_dir/state/sinks` with its filters, a line each, from before its session has them
+/// until it has none of them any more.
 pub(super) struct Kept {
     folder: PathBuf,
-    /// A number of the node that nobody else knows.
+    /// A number of the node that is a secret.
     number: String,
 }
 

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (text, expected) in [
             ("topics = \"#\"", "uplink.u.to must be a host and a port"),
             ("to = \"x:1\"", "uplink.u.topics must be at least one filter"),
@@ -227,7 +227,7 @@ mod tests {
             ),
             (
                 "to = \"x:1\"\ntopics = \"#\"\nlayouts = \"raw/# = u24le\"",
-                "uplink.u.layouts: u24le is no field",
+                "uplink.u.layouts: u24le is not a field",
             ),
             ("to = \"x:1\"\ntopics = \"#\"\ntopics_max = 0", "uplink.u.topics_max must be"),
             (

@@ -1,8 +1,9 @@
-//! The doors of a node from its configuration: files are read here, and what they hold is judged by `tidegate-auth`.
+//! Authentication and rules of a node from its configuration: files are read here, and their content is judged by
+//! `tidegate-auth`.
 //!
 //! ```text
 //!  [mqtt] password_file, acl_file ─┐     without a password file: DATA_DIR/users, from `tidegate init`
-//!  [auth] roles_file, token_… ─────┼──▶ Sources ──▶ Doors
+//!  [auth] roles_file, token_… ─────┼──▶ Sources ──▶ Authenticator
 //!  DATA_DIR/state: doors.key ──────┘                  ▲
 //!       token-keys-….json ◀── keys (fetched) ─────────┘
 //! ```
@@ -19,7 +20,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_auth::{
-    Doors, DoorsError, Rules, Source, Sources, TokenSource, acl,
+    Authenticator, AuthenticatorError, Rules, Source, Sources, TokenSource, acl,
     keys::{KEY_SET_BYTES_MAX, KeySet},
     password::{self, DecoyKey},
     roles,
@@ -42,20 +43,20 @@ pub const FILE_BYTES_MAX: u64 = 64 << 20;
 /// In the folder of the node's state, from the first start with users on: see [`DecoyKey`].
 const DECOY_KEY_FILE: &str = "doors.key";
 
-/// The doors that `config` describes; warns of what an operator should look at.
+/// The authenticator that `config` describes; warns of problems that an operator should look at.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`] if a file cannot be read or a line of it is wrong, [`Code::STORAGE_FAILED`] if the key that
 /// hides unknown users cannot be kept.
-pub fn open(config: &Config) -> Result<Doors, ApiError> {
+pub fn open(config: &Config) -> Result<Authenticator, ApiError> {
     let sources = sources(config)?;
     for warning in warnings(config) {
         tracing::warn!("{warning}");
     }
-    Doors::new(sources).map_err(|error| unread(&error))
+    Authenticator::new(sources).map_err(|error| unread(&error))
 }
 
-/// What the doors go by, as `config` names it.
+/// The sources of the authenticator, as `config` names them.
 ///
 /// # Errors
 /// As for [`open`].
@@ -68,29 +69,29 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
     let decoy_key = if passwords.is_some() {
         let key = kept_random(&config.state_dir(), DECOY_KEY_FILE, Purpose::Run);
         key.map(DecoyKey).map_err(|error| {
-            let text = "node.data_dir cannot keep the state of the doors";
+            let text = "node.data_dir cannot keep the state of authentication";
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
         })?
     } else {
-        DecoyKey([0; 32]) // there is no user to be told from
+        DecoyKey([0; 32]) // there is no user to distinguish it from
     };
     Ok(Sources {
         passwords: source(&passwords)?,
         acl: source(&mqtt.acl_file)?,
         roles: source(&config.auth.roles_file)?,
         tokens: tokens(config)?,
-        // Each door says for itself.
+        // Each listener decides that for itself.
         allow_anonymous: true,
         administrator: administrator(config),
         decoy_key,
     })
 }
 
-/// The same for doors that are in use: the node's own users are not taken away by a file that is gone.
+/// The same for an authenticator in use: a missing file does not take away the node's own users.
 ///
 /// # Errors
 /// As for [`open`]; [`Code::CONFIG_INVALID`] as well if no file of users is left where there was one.
-pub fn sources_again(config: &Config, doors: &Doors) -> Result<Sources, ApiError> {
+pub fn sources_again(config: &Config, doors: &Authenticator) -> Result<Sources, ApiError> {
     let sources = sources(config)?;
     if sources.passwords.is_none() && doors.has_own_users(&users_file(config)) {
         let path = users_file(config);
@@ -112,7 +113,8 @@ pub fn users_file(config: &Config) -> PathBuf {
 }
 
 fn password_file(config: &Config) -> Option<PathBuf> {
-    // What is there and cannot be read, such as a link that leads nowhere, is an error and no node without users.
+    // A file that exists and cannot be read, such as a link that leads nowhere, is an error and does not mean a node
+    // without users.
     let is_there = |path: &PathBuf| {
         let found = fs::symlink_metadata(path);
         !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -121,7 +123,8 @@ fn password_file(config: &Config) -> Option<PathBuf> {
     config.mqtt.password_file.clone().or_else(own)
 }
 
-/// Who may do everything without a roles file: of our own file alone, since another may have had a user of that name before.
+/// The user that may do everything without a roles file: of our own file alone, since another may have had a user of that
+/// name before.
 fn administrator(config: &Config) -> Option<Box<str>> {
     config.mqtt.password_file.is_none().then(|| ADMINISTRATOR.into())
 }
@@ -188,7 +191,7 @@ fn texts<E: std::error::Error>(errors: Vec<E>) -> Vec<String> {
     errors.iter().map(|error| crate::error_chain(error)).collect()
 }
 
-/// What tokens are accepted, as `[auth]` says.
+/// The token settings of `[auth]`.
 fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
     let section = &config.auth;
     let wrong = |text: &str| Err(ApiError::new(Code::CONFIG_INVALID, text));
@@ -211,7 +214,7 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
             let text = format!("auth.token_keys_file: {}", error.chain());
             ApiError::new(Code::CONFIG_INVALID, text)
         })?),
-        // What was fetched before the last stop, until newer ones come.
+        // The keys fetched before the last stop, until newer ones come.
         (None, Some(url)) => {
             let path = keys_path(config, url);
             match key_set(&path) {
@@ -276,7 +279,7 @@ fn key_set(path: &Path) -> Result<KeySet, ApiError> {
         ApiError::new(Code::CONFIG_INVALID, crate::error_chain(error))
     };
     let text = read_bounded(path, KEY_SET_BYTES_MAX as u64).map_err(|error| invalid(&error))?;
-    let failed = |error| DoorsError::Keys { path: path.to_owned(), error };
+    let failed = |error| AuthenticatorError::Keys { path: path.to_owned(), error };
     KeySet::parse(text.as_bytes()).map_err(failed).map_err(|error| invalid(&error))
 }
 
@@ -295,7 +298,7 @@ fn read_bounded(path: &Path, bytes_max: u64) -> Result<Zeroizing<String>, FileEr
     Ok(text)
 }
 
-/// What an operator should look at: a password file that every user of the machine can read, rules that they can write.
+/// Warnings for an operator: a password file that every user of the machine can read, rules that they can write.
 pub fn warnings(config: &Config) -> Vec<String> {
     let mode = |path: &PathBuf| fs::metadata(path).map(|metadata| metadata.mode()).unwrap_or(0);
     let open_to_all = password_file(config).into_iter().filter(|path| mode(path) & 0o007 != 0);
@@ -307,8 +310,8 @@ pub fn warnings(config: &Config) -> Vec<String> {
         password_file(config).is_none() && config.state_dir().join(DECOY_KEY_FILE).exists();
     let gone = is_gone.then(|| {
         format!(
-            "{} is gone, which said who the users are: nobody comes in by a password; restore it, or remove {DECOY_KEY_FILE} \
-             beside it in `state` if it is to stay away",
+            "{} is gone, the file of users: no client can log in by a password; restore it, or remove {DECOY_KEY_FILE} \
+             next to it in `state` if it is to stay away",
             users.display()
         )
     });

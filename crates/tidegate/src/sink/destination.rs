@@ -1,4 +1,4 @@
-//! What a sink asks of a destination.
+//! The interface of destinations.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -17,11 +17,11 @@ pub trait Destination: Send + fmt::Debug {
     /// [`Trouble`]: it is not known that any of it was taken, and the same batch comes again.
     ///
     /// # Cancel safety
-    /// When it is dropped on its way, it is not known whether the batch was taken; the next call begins anew.
+    /// When it is dropped on its way, it is not known whether the batch was taken; the next call starts over.
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble>;
 
-    /// The session that messages come from broke off and begins anew: those that it does not know to be taken come again,
-    /// [marked](super::Record::is_repeated) and in other batches. Told between two batches; to most it is all one.
+    /// The session that messages come from broke off and starts over: those that it does not know to be taken come again,
+    /// [marked](super::Record::is_repeated) and in other batches. Called between two batches; most need not do anything.
     fn begin_anew(&mut self) {}
 }
 
@@ -38,7 +38,7 @@ pub struct Refusal {
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Trouble {
-    /// What was tried, or what the destination said.
+    /// The attempt, or the destination's message.
     pub what: String,
     /// When the destination wants to be asked again, if it says so.
     pub after: Option<Duration>,
@@ -47,12 +47,12 @@ pub struct Trouble {
 }
 
 impl Trouble {
-    /// What the destination said.
+    /// The destination's message.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), after: None, source: None }
     }
 
-    /// What was tried, and what came of it.
+    /// The attempt, and its error.
     pub fn of(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { what: what.into(), after: None, source: Some(source.into()) }
     }

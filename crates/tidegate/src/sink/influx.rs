@@ -55,11 +55,11 @@ const QUOTED: usize = 300;
 pub struct InfluxSettings {
     /// Where lines are posted, with everything that the database wants in its address.
     pub url: Uri,
-    /// What is sent as `Authorization`.
+    /// The value of `Authorization`.
     pub authorization: Option<Secret>,
     /// How messages become lines.
     pub encoding: Encoding,
-    /// Whom to trust, where TLS is spoken.
+    /// The trusted authorities, where TLS is used.
     pub tls: Arc<ClientConfig>,
     /// The name of this node among those that a message passed.
     pub node: String,
@@ -102,7 +102,7 @@ impl Influx {
     }
 
     /// The messages of a batch by the nodes that they passed, which a request says of all its lines; those that were at the database before
-    /// are left out. A database that is no node is not told, and nothing is parted.
+    /// are left out. A database that is no node gets no such header, and nothing is parted.
     fn parts(&self, batch: &Batch) -> Vec<(Vec<String>, Vec<usize>)> {
         let all = 0..batch.records().len();
         let Some(of_peer) = &self.peer else { return vec![(Vec::new(), all.collect())] };
@@ -134,7 +134,7 @@ impl Influx {
         if self.peer.is_some() {
             let left = self.stamps.value(Direction::Out);
             for node in passed.iter().map(String::as_str).chain([left]) {
-                // Names of nodes are such texts; what somebody else made up is left out.
+                // Names of nodes are such texts; made-up ones are left out.
                 if let Ok(value) = HeaderValue::from_str(node) {
                     request = request.header(PROPERTY, value);
                 }
@@ -220,7 +220,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(at.duration_since(now).unwrap_or_default().min(RETRY_AFTER_MAX))
 }
 
-/// What the database answers, in short.
+/// The database's answer, in short.
 fn said(answer: &Response<Bytes>) -> String {
     let text = String::from_utf8_lossy(answer.body());
     let text = text.trim();
@@ -325,7 +325,7 @@ fn write_values(
     writer.write(out, measurement, &tags, &fields, Some(time)).map_err(|error| error.to_string())
 }
 
-/// What ends the names of fields of one type, so that no field of another type has such a name.
+/// The suffix of names of fields of one type, so that no field of another type has such a name.
 const TEXT: &str = "_text";
 const BOOL: &str = "_bool";
 const NUMBER: &str = "_number";
@@ -343,7 +343,7 @@ impl<'a> Fields<'a> {
         let suffix = match value {
             FieldValue::Text(_) => TEXT,
             FieldValue::Boolean(_) => BOOL,
-            // `{"t":"a","t_text":5}`: what looks like the field of a text, by whatever message, is never a number.
+            // `{"t":"a","t_text":5}`: a field that looks like that of a text, in any message, is never a number.
             _ if name.ends_with(TEXT) || name.ends_with(BOOL) => NUMBER,
             _ => "",
         };

@@ -80,7 +80,7 @@ pub struct KafkaSettings {
     pub compression: Compression,
     /// User name and password (SASL, SCRAM-SHA-512).
     pub login: Option<(String, Secret)>,
-    /// Whom to trust, where TLS is spoken.
+    /// The trusted authorities, where TLS is used.
     pub tls: Option<Arc<ClientConfig>>,
     /// Messages that the sink has under way at most.
     pub under_way_max: u32,
@@ -128,7 +128,7 @@ impl Compression {
 pub(super) struct Kafka {
     settings: KafkaSettings,
     cluster: Option<Cluster>,
-    /// What is known of the partitions that were looked at, by number.
+    /// The ledgers of the partitions that were looked at, by number.
     ledgers: BTreeMap<i32, Ledger>,
     /// Whether a try has begun and not taken its batch: some of it may be there.
     is_open: bool,
@@ -159,7 +159,7 @@ impl Kafka {
     async fn connect(&self) -> Result<Cluster, Trouble> {
         let settings = &self.settings;
         let failed = |error: Error| Trouble::of("no connection to Kafka", error);
-        // Nothing is tried twice behind our back: what comes of the first try decides what is read back.
+        // Nothing is tried twice by the library: the outcome of the first try decides what is read back.
         let once = BackoffConfig { deadline: Some(Duration::ZERO), ..BackoffConfig::default() };
         let mut builder =
             ClientBuilder::new(settings.brokers.clone()).client_id("tidegate").backoff_config(once);
@@ -209,7 +209,7 @@ impl Kafka {
                 return Err(Trouble::of(format!("the topic {topic:?} cannot be made"), error));
             }
         }
-        // What was made is known to all brokers some moments later.
+        // A new topic is known to all brokers some moments later.
         for _ in 0..CREATE_LOOKS {
             tokio::time::sleep(CREATE_PAUSE).await;
             if let Some(found) = found(client.list_topics().await.map_err(failed)?) {
@@ -253,7 +253,8 @@ impl Kafka {
         Ok(refusals)
     }
 
-    /// What lies in a partition behind the batches that were taken: what earlier tries wrote of this one. At the first look that is
+    /// Reads the records in a partition behind the batches that were taken: those that earlier tries wrote of this one. At the
+    /// first look that is
     /// nothing, and what may be met again is noted.
     async fn look(
         &mut self,
@@ -322,11 +323,12 @@ impl Kafka {
             )));
         }
         tracing::warn!(%topic, partition, start, end,
-            "Kafka shows no records there, however often it is asked; what it hides may be stored twice");
+            "Kafka shows no records there, however often it is asked; hidden ones may be stored twice");
         Ok(())
     }
 
-    /// Produces those messages; what Kafka refuses of them, and the offset behind the last one that it took, if any.
+    /// Produces those messages; returns those that Kafka refuses, and the offset behind the last one that it took, if
+    /// any.
     async fn produce(
         &self,
         client: &PartitionClient,
@@ -375,7 +377,7 @@ impl Destination for Kafka {
     }
 
     fn begin_anew(&mut self) {
-        // What comes again may be of batches that were taken, and comes in others.
+        // Messages that come again may be of batches that were taken, and come in others.
         self.ledgers.clear();
         self.is_open = false;
     }

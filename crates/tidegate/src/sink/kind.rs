@@ -1,9 +1,9 @@
-//! What kinds of destinations there are, and what each is made of.
+//! The kinds of destinations, and the settings of each.
 
 use super::{Destination, SinkError, memory::Ring};
 use crate::reach::{host_and_port, server};
 
-/// What kind of destination a sink has.
+/// The kind of destination of a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SinkKind {
     /// A ring in memory.
@@ -61,7 +61,7 @@ impl DestinationSettings {
     /// Makes the destination. It connects when it is first given something.
     ///
     /// # Errors
-    /// What it cannot be made of.
+    /// The setting that it cannot be made of.
     pub fn open(&self) -> Result<Box<dyn Destination>, SinkError> {
         Ok(match self {
             Self::Memory(ring) => Box::new(ring.clone()),
@@ -123,7 +123,7 @@ impl DestinationSettings {
         }
     }
 
-    /// What kind it is.
+    /// Its kind.
     pub fn kind(&self) -> SinkKind {
         match self {
             Self::Memory(_) => SinkKind::Memory,

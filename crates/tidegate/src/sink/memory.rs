@@ -38,7 +38,7 @@ struct Head {
     is_repeated: bool,
 }
 
-/// Two are the same if they are one, or if nobody could tell them apart when they are begun.
+/// Two are the same if they are one, or if they cannot be distinguished when they are begun.
 impl PartialEq for Ring {
     fn eq(&self, other: &Self) -> bool {
         self.capacity == other.capacity
@@ -55,7 +55,7 @@ impl Ring {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it holds, the oldest first; it holds nothing then.
+    /// Takes all records, the oldest first.
     pub fn take(&self) -> Vec<Record> {
         let mut held = std::mem::take(&mut *self.held());
         std::iter::from_fn(|| held.pop()).collect()
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_it_keeps_comes_back_as_it_was() {
+    async fn kept_frames_come_back_unchanged() {
         let mut ring = Ring::new(3);
         let record = |number: usize| Record {
             qos: if number.is_multiple_of(2) { QoS::AtMostOnce } else { QoS::AtLeastOnce },

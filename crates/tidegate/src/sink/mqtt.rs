@@ -59,7 +59,7 @@ pub struct MqttSettings {
     pub host: String,
     /// And port.
     pub port: u16,
-    /// Whom to trust, where TLS is spoken.
+    /// The trusted authorities, where TLS is used.
     pub tls: Option<Arc<ClientConfig>>,
     /// The sink's name at the broker.
     pub client_id: String,

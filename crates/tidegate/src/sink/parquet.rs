@@ -6,11 +6,12 @@
 //!
 //! # What is promised
 //!
-//! A batch is taken when all its files are there: in a folder each is written beside, synced, and renamed; in an object store it
-//! becomes visible by one request. A file is named by its batch and by what is in it, so that a batch that is tried again replaces its own
+//! A file is named by its batch and by its content, so that a batch that is tried again replaces its own files and makes no others, and
+//! messages that are all alike do not replace each other. A file is named by its batch and by what is in it, so that a batch that is tried
+//! again replaces its own
 //! files and makes no others, and messages that are all alike do not replace each other. After the node was killed between writing and
-//! acknowledging, or when the sink's session broke off there, messages come again and may be in two files: those that carry
-//! `tidegate-id` can be told apart by the column `id`. At least once, then; as durable as the disk, or the store.
+//! acknowledging, or when the sink's session broke off there, messages come again and may be in two files: those that carry `tidegate-id`
+//! can be distinguished by the column `id`. At least once, then; as durable as the disk, or the store.
 
 mod file;
 mod store;
@@ -38,7 +39,7 @@ pub struct ParquetSettings {
     pub partition: Partition,
     /// How columns are compressed.
     pub compression: Compression,
-    /// What times count.
+    /// The unit of times.
     pub time_unit: TimeUnit,
 }
 
@@ -64,7 +65,7 @@ pub enum Place {
 pub struct S3Place {
     /// The bucket.
     pub bucket: String,
-    /// What stands before the names of files, without a slash at its end; empty for none.
+    /// The prefix of the names of files, without a slash at its end; empty for none.
     pub prefix: String,
     /// The store's address; Amazon's own if none.
     pub endpoint: Option<String>,
@@ -72,7 +73,7 @@ pub struct S3Place {
     pub region: String,
     /// Access key and secret key; requests are not signed without.
     pub keys: Option<(String, Secret)>,
-    /// Whom to trust.
+    /// The trusted authorities.
     pub tls: Arc<ClientConfig>,
 }
 
@@ -116,7 +117,7 @@ pub enum Compression {
     None,
 }
 
-/// What times count.
+/// The unit of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Microseconds, which every reader knows; Spark before 4 reads no others of a logical type.
@@ -141,7 +142,7 @@ pub(super) struct Parquet {
 /// Which batch: no other has the same.
 #[derive(Clone, Copy, Debug)]
 struct BatchNumber {
-    /// A random number of the destination, which is made anew with each start.
+    /// A random number of the destination, a new one at each start.
     life: u64,
     /// Batches that were taken before.
     number: u64,

@@ -10,8 +10,8 @@
 //! A batch is one transaction and is taken when that is committed, which is as durable as the server's `synchronous_commit` says.
 //! Messages that carry `tidegate-id` are stored once for each: the table has a unique index of `id`, and what is there already is passed
 //! over. Those without are stored at least once: a commit whose answer is lost is tried again. A row that the server refuses (a
-//! check of the table, a trigger, a payload that is no JSON for a column of that) is refused alone. What is wrong with the table or
-//! the rights is no message's fault: the batch waits until that is mended.
+//! check of the table, a trigger, a payload that is no JSON for a column of that) is refused alone. A problem with the table or the
+//! rights is no message's fault: the batch waits until that is mended.
 
 use std::{future::Future, io, ops::Range, pin::Pin, sync::Arc};
 
@@ -34,7 +34,7 @@ use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};
 
 /// Microseconds from the Unix epoch to PostgreSQL's, the first of January 2000.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
-/// What COPY in the binary format begins with, flags and extension included.
+/// The head of COPY in the binary format, flags and extension included.
 const COPY_HEAD: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// Bytes that COPY is sent at a time.
 const COPY_BYTES: usize = 256 << 10;
@@ -51,7 +51,7 @@ pub struct PostgresSettings {
     pub index: String,
     /// Whether the table is made where there is none.
     pub create: bool,
-    /// Whom to trust, where TLS is spoken.
+    /// The trusted authorities, where TLS is used.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
@@ -83,7 +83,7 @@ impl PostgresSettings {
     /// The address is none.
     pub fn new(url: &str, table: &str) -> Result<Self, SinkError> {
         let mut config: Config = url.parse().map_err(|error: Error| SinkError::Destination {
-            problem: "url is no address of PostgreSQL, such as postgresql://user@host/database"
+            problem: "url is not an address of PostgreSQL, such as postgresql://user@host/database"
                 .to_owned(),
             source: Some(error.into()),
         })?;
@@ -130,11 +130,11 @@ pub(super) struct Postgres {
 /// A connection, prepared.
 struct Connection {
     client: Client,
-    /// What the columns take.
+    /// The types of the columns.
     columns: Columns,
     /// How a row that is there already by its `id` is passed over; a row that breaks another rule is refused.
     unless_there: String,
-    /// What moves its bytes.
+    /// Moves its bytes.
     _driver: AbortOnDropHandle<()>,
 }
 
@@ -224,7 +224,7 @@ impl Postgres {
     /// Stores all that can be stored in one transaction, and says what cannot.
     async fn store(&self, connection: &Connection, batch: &Batch) -> Result<Vec<Refusal>, Error> {
         let (client, records) = (&connection.client, batch.records());
-        // What is checked at the end of a transaction is checked at once, so that it is known which row it is.
+        // Deferred constraints are checked at once, so that it is known which row it is.
         client.batch_execute("BEGIN; SET CONSTRAINTS ALL IMMEDIATE").await?;
         let mut refusals = Vec::new();
         // The last is the next one, so that rows keep their order.
@@ -257,7 +257,7 @@ impl Postgres {
 
     async fn copy(&self, connection: &Connection, records: &[Record]) -> Result<(), Error> {
         let (table, Connection { client, unless_there, .. }) = (&self.settings.table, connection);
-        // What has no name of its own cannot be there already.
+        // A message without a name of its own cannot be there already.
         let is_staged = records.iter().any(|record| record.id.is_some());
         let into = if is_staged { "tidegate_stage" } else { table };
         let statement = format!("COPY {into} ({COLUMNS}) FROM STDIN (FORMAT binary)");
@@ -287,7 +287,7 @@ impl Postgres {
 #[async_trait]
 impl Destination for Postgres {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
-        // Taken out while it is used: who is dropped on the way leaves no transaction open.
+        // Taken out while it is used: a dropped call leaves no transaction open.
         let connection = match self.connection.take().filter(|kept| !kept.client.is_closed()) {
             Some(connection) => connection,
             None => self.connect().await?,
@@ -329,14 +329,14 @@ fn is_of_row(code: &str) -> bool {
     code.get(..2).is_some_and(|class| !OTHERS.contains(&class))
 }
 
-/// What the columns of a table take, as far as that differs.
+/// The types of the columns of a table, as far as they differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Columns {
     payload: Payload,
     qos: Whole,
 }
 
-/// What a column of payloads takes.
+/// The type of a column of payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Payload {
     /// Bytes, as they are: `bytea`; or text, or `json`, which are sent alike, and looked at by the server.

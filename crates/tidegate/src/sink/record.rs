@@ -20,8 +20,8 @@ pub struct Record {
     pub time: Instant,
     /// When it was measured, if a property says so ([`TIME_PROPERTY`](tidegate_message::TIME_PROPERTY)).
     pub measured: Option<Instant>,
-    /// By what it is known wherever it comes, if it has such a name: what comes twice has the same, but for what the uplink below
-    /// sends anew in its next life.
+    /// The name by which it is known wherever it comes, if it has one: a repetition has the same, but for messages that the
+    /// uplink below sends again in its next life.
     pub id: Option<ByteString>,
     /// Whether it may have been handed over before.
     pub is_repeated: bool,
@@ -35,7 +35,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A message that nobody waits to have acknowledged.
+    /// A message without an acknowledgement.
     pub fn new(topic: &str, payload: impl Into<Bytes>, time: Instant) -> Self {
         let (topic, payload) = (topic.into(), payload.into());
         let (qos, is_repeated) = (QoS::AtMostOnce, false);
@@ -104,7 +104,7 @@ impl Batch {
         self.records.is_empty()
     }
 
-    /// A destination that takes it in several exchanges has ended one: the time that it is given begins anew.
+    /// A destination that takes it in several exchanges has ended one: its time limit starts over.
     pub fn step(&self) {
         self.progress.steps.fetch_add(1, Ordering::Relaxed);
     }

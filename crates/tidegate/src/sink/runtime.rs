@@ -31,14 +31,14 @@ const LETTER_PAUSE: Duration = Duration::from_secs(1);
 /// Longest reason in a dead letter, in bytes.
 const REASON_BYTES_MAX: usize = 1000;
 
-/// What became of a batch, with all that went into it.
+/// The outcome of a batch, with its parts.
 struct Done {
     destination: Box<dyn Destination>,
     batch: Batch,
     result: Result<Vec<Refusal>, Trouble>,
 }
 
-/// What the destination does.
+/// The work of the destination.
 enum Work {
     Idle(Box<dyn Destination>),
     Delivering(Pin<Box<dyn Future<Output = Done> + Send>>),
@@ -89,11 +89,11 @@ pub(super) struct Runtime {
     backoff: Backoff,
     /// Between sessions that break off.
     rest: Backoff,
-    /// The trouble that was told last.
+    /// The trouble that was last reported.
     told: String,
-    /// Whether it was told of this connection that dead letters are lost.
+    /// Whether it was reported of this connection that dead letters are lost.
     told_lost: bool,
-    /// Whether it was told that messages come round.
+    /// Whether it was reported that messages come round.
     told_looped: bool,
     said_up: Option<bool>,
     said_report: Option<SinkReport>,
@@ -130,12 +130,12 @@ impl Runtime {
         })
     }
 
-    /// Takes messages until it is told to stop.
+    /// Takes messages until it is stopped.
     pub(super) async fn run(mut self) {
         loop {
             let began = Instant::now();
             let ended = self.carry().await;
-            // What was not acknowledged comes again, from the broker.
+            // Messages that were not acknowledged come again, from the broker.
             self.gathered = Batch::default();
             self.closes_at = None;
             self.letters = Letters::default();
@@ -232,7 +232,7 @@ impl Runtime {
     fn is_done(&self) -> bool {
         let is_idle = match self.work {
             Work::Idle(_) => self.gathered.is_empty(),
-            // What was refused a moment ago is not taken now.
+            // A batch that was refused a moment ago is not taken now.
             Work::Resting(..) => true,
             Work::Delivering(_) | Work::Between => false,
         };
@@ -310,7 +310,7 @@ impl Runtime {
                 let pause = self.backoff.next_wait();
                 let pause = trouble.after.map_or(pause, |after| after.max(pause));
                 let error = crate::error_chain(&trouble);
-                // What stays the same is not said over and over.
+                // An unchanged error is not logged again.
                 if error != self.told {
                     tracing::warn!(sink = %self.settings.name, %error, messages = batch.records().len(), "sink down; it tries again");
                     self.told = error;
@@ -320,7 +320,7 @@ impl Runtime {
         }
     }
 
-    /// Acknowledges what was taken; what was refused goes to the dead letter topic first.
+    /// Acknowledges the messages taken; refused ones go to the dead letter topic first.
     fn taken(&mut self, session: &mut Session, batch: Batch, refusals: Vec<Refusal>) {
         let count = batch.records().len() as u64 - refusals.len() as u64;
         add(&self.counters.batches, 1);
@@ -381,14 +381,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Lets go of a message that will lie in no dead letter topic: it would come again for ever.
+    /// Lets go of a message that will lie in no dead letter topic: it would come again forever.
     fn lose(&mut self, session: &mut Session, letter: &Letter, why: &dyn Display) {
         add(&self.counters.lost, 1);
-        // What befalls one befalls many.
+        // One such failure means many.
         if !std::mem::replace(&mut self.told_lost, true) {
             tracing::error!(sink = %self.settings.name, topic = %letter.record.topic,
                 dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), %why,
-                "nobody keeps a dead letter: this message is lost, and others like it are counted only");
+                "there is no dead letter topic: this message is lost, and others like it are counted only");
         }
         if let Some(id) = letter.record.packet_id {
             session.acknowledge(id);
@@ -466,7 +466,7 @@ impl Runtime {
     }
 }
 
-/// What comes of delivering `batch`, or trouble once it has made no step for `limit`.
+/// The result of delivering `batch`, or trouble once it has made no step for `limit`.
 async fn within(
     limit: Duration,
     batch: &Batch,
@@ -478,7 +478,8 @@ async fn within(
             Ok(result) => return result,
             Err(_) if batch.steps() > before => {}
             Err(_) => {
-                let text = format!("the destination did not go on with a batch within {limit:?}");
+                let text =
+                    format!("the destination made no progress with a batch within {limit:?}");
                 return Err(Trouble::new(text));
             }
         }
@@ -486,7 +487,7 @@ async fn within(
 }
 
 impl Work {
-    /// What became of the batch under way; none when a rest is over.
+    /// The outcome of the batch under way; none when a rest is over.
     ///
     /// # Cancel safety
     /// Nothing is lost.

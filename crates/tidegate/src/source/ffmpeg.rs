@@ -56,7 +56,7 @@ const FFMPEG_QUALITY: &str = "2";
 pub(super) struct Reader {
     place: String,
     splitter: Splitter,
-    /// What the end of the stream left of it.
+    /// The remaining images at the end of the stream.
     rest: VecDeque<Result<Bytes, SplitError>>,
     input: Input,
     ended: bool,
@@ -197,7 +197,7 @@ impl Ffmpeg {
 
 const NAME: &str = "ffmpeg";
 
-/// A program that ends with us. What is ours is none of its business: a source that a variable names may have a password.
+/// A program that ends with us. It inherits no secrets: a source that a variable names may have a password.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.kill_on_drop(true);
@@ -276,7 +276,7 @@ impl Drop for Program {
     }
 }
 
-/// What ffmpeg says of a picture before it writes it.
+/// ffmpeg's description of a picture before it writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     /// Its time in the stream, in nanoseconds; none if the stream has none.
@@ -295,7 +295,7 @@ pub(super) struct Decoder {
     held: Option<Bytes>,
     /// Its pictures pass as they come, and nothing is said of them.
     untimed: bool,
-    /// A program that writes nothing for this long is given up; none if somebody else sees to that.
+    /// A program that writes nothing for this long is given up; none if that is checked elsewhere.
     stall: Option<Duration>,
 }
 
@@ -409,13 +409,13 @@ impl Decoder {
 async fn listen(stderr: ChildStderr, shown: mpsc::Sender<Shown>, said: Arc<Mutex<String>>) {
     let mut lines = BufReader::new(stderr).split(b'\n');
     let mut base = None;
-    // A pipe that cannot be read says no more: what was kept stands.
+    // A pipe that cannot be read has no more: the kept text stands.
     while let Ok(Some(line)) = lines.next_segment().await {
         let line = String::from_utf8_lossy(&line);
         if line.contains("showinfo") {
             base = time_base(&line).or(base);
             if let Some(picture) = picture(&line, base) {
-                // Nobody to be told is nobody to wait for.
+                // Without a receiver there is nothing to wait for.
                 let _ = shown.send(picture).await;
             }
         } else if ["[panic]", "[fatal]", "[error]"].iter().any(|level| line.contains(level)) {
@@ -455,7 +455,7 @@ fn picture(line: &str, base: Option<(i64, i64)>) -> Option<Shown> {
 pub(crate) async fn last_words(mut stderr: ChildStderr) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 1024];
-    // A pipe that cannot be read says no more: what was kept stands.
+    // A pipe that cannot be read has no more: the kept text stands.
     while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
         kept.extend_from_slice(&chunk[..count]);
         if kept.len() > 2 * SAID_BYTES {
@@ -612,7 +612,7 @@ pub(super) mod tests {
         (folder, Ffmpeg::at(path))
     }
 
-    /// What the made-up programs give: a scan without a frame is an image as far as a stream is concerned.
+    /// The output of the made-up programs: a scan without a frame is an image as far as a stream is concerned.
     const IMAGE: &[u8] = b"\xff\xd8\xff\xda\0\x08\x01\x01\0\0\x3f\0\x12\x34\xff\xd9";
 
     /// FFmpeg 9 has no `-vsync`, FFmpeg 5.0 no `-fps_mode`; it is asked once.

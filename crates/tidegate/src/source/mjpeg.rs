@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Segments are walked by their lengths, so that a thumbnail inside one, or an end marker inside a comment, does not cut
-//! the image. Only between a scan header and the next marker are bytes searched. What lies between images (the headers
-//! of a multipart stream, padding) is skipped and counted.
+//! the image. Only between a scan header and the next marker are bytes searched. Bytes between images (the headers of a
+//! multipart stream, padding) are skipped and counted.
 //!
 //! As tolerant as libjpeg: bytes between segments are skipped, start markers that follow each other are one, and a missing end
 //! marker is put there. In a stream, a start marker inside coded data may also mean that the sender was cut off. Once is such an
-//! accident: what came of the old image is lost, the new one is not. Twice in a row is a sender that writes no end markers: its
+//! accident: the rest of the old image is lost, the new one is not. Twice in a row is a sender that writes no end markers: its
 //! images end where the next begins, from the first of the two on.
 //!
 //! Always true: the same bytes give the same images however they are cut into reads; nothing larger than twice the limit is ever
@@ -56,7 +56,7 @@ enum State {
     Coded,
 }
 
-/// What one look at the buffer led to.
+/// The result of one look at the buffer.
 enum Step {
     /// The state advanced: look again.
     On,
@@ -330,7 +330,7 @@ fn plain_run(bytes: &[u8]) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// The image ended, or the next began, before its end marker.
-    #[error("the image breaks off after {bytes} bytes")]
+    #[error("the image ends early, after {bytes} bytes")]
     Truncated {
         /// How much of it there was.
         bytes: usize,

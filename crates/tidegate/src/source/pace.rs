@@ -1,7 +1,7 @@
 //! When the next frame of a paced source is due.
 //!
 //! Due times form a grid: the phase plus a whole number of periods since the Unix epoch. A late reader of the grid is
-//! not late for ever: times that passed are skipped, and the grid does not move. Because the grid is tied to the epoch, two
+//! not late forever: times that passed are skipped, and the grid does not move. Because the grid is tied to the epoch, two
 //! cameras whose clocks agree are staggered by their phases alone.
 //!
 //! Always true: due times never decrease; between two of them lies at least half a period, also when the phase or the

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! We read the packets ourselves for three reasons. Their timestamps and the camera's sender reports say when a picture was
-//! captured, which nothing that comes out of a decoder does. Passwords are told to the camera and to no other program. And a picture
+//! captured, which nothing that comes out of a decoder does. Passwords are sent to the camera and to no other program. And a picture
 //! waits for nothing: a coded one goes to the decoder with its last packet, and not with the first of the next.
 //!
-//! Always true: a picture comes once, at its own size, with the time of its capture; what a decoder cannot keep up with is left out
-//! up to the next key, and its age is told all the same.
+//! Always true: a picture comes once, at its own size, with the time of its capture; pictures that a decoder cannot keep up with
+//! are left out up to the next key, and the age of the others is right all the same.
 
 mod address;
 mod assemble;
@@ -66,7 +66,7 @@ const KEY_MAX: Duration = Duration::from_secs(5);
 const UNITS_MAX: usize = 64;
 /// A decoder that takes nothing for so long hangs.
 const DECODER_MAX: Duration = Duration::from_secs(10);
-/// What is added to media times on their way through the decoder, which takes no negative ones.
+/// The offset of media times on their way through the decoder, which takes no negative ones.
 const MEDIA_BASE: i64 = 3_600_000_000_000;
 
 /// The pictures of one camera.
@@ -130,7 +130,7 @@ impl Drop for Camera {
 }
 
 impl Camera {
-    /// Connects to a camera and has it play; `clock` is what captures are told by.
+    /// Connects to a camera and has it play; captures are timed by `clock`.
     ///
     /// # Errors
     /// [`SourceError::Rtsp`].
@@ -166,7 +166,7 @@ impl Camera {
         })
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
@@ -179,7 +179,7 @@ impl Camera {
             Fed,
             Hangs(Duration),
         }
-        // From when it was asked: nobody waits for a picture that nobody wants.
+        // From when it was asked: a picture that is not wanted is not waited for.
         let asked_at = Moment::now();
         loop {
             if self.held.is_some() && self.coding == Coding::Jpeg {
@@ -224,7 +224,7 @@ impl Camera {
                     let resized =
                         self.decoding.as_mut().is_some_and(|decoding| decoding.resized(size));
                     if resized {
-                        // A decoder writes pictures of one size; what follows is for another, which a new connection brings.
+                        // A decoder writes pictures of one size; later ones are for another, which a new connection brings.
                         return Err(SourceError::Ended { place: self.place.clone() });
                     }
                     let media = nanos.map(|nanos| nanos - MEDIA_BASE);
@@ -322,7 +322,7 @@ struct Network {
 impl Network {
     async fn run(mut self) {
         let Err(error) = self.receive().await else { return };
-        // Waits for room: what came before it is still to be shown.
+        // Waits for room: earlier pictures are still to be shown.
         let _ = self.units.send(Err(error)).await;
     }
 
@@ -338,7 +338,7 @@ impl Network {
                     error => failed(&self.place, error),
                 })?),
                 () = sleep_until(probe_at) => None,
-                // Who read the pictures is gone.
+                // The reader of the pictures is gone.
                 () = self.units.closed() => return Ok(()),
             };
             let now = Moment::now();

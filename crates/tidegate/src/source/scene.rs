@@ -1,4 +1,4 @@
-//! A generated street with known boxes: what a camera shows where there is no camera.
+//! A generated street with known boxes: a substitute for a camera.
 //!
 //! ```text
 //!  seed ──▶ backdrop (houses, pavement, road: painted once) ─┐

@@ -1,4 +1,4 @@
-//! What a source is called on the command line and in configuration: `KIND:PLACE?option=value&…`.
+//! The description of a source on the command line and in configuration: `KIND:PLACE?option=value&…`.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -65,7 +65,7 @@ pub enum SourceSpec {
     /// `scene:street?size=1920x1080&fps=15&people=8&cars=2&seconds=10&seed=1&quality=95&loop=1`: a street that we draw, with
     /// known boxes.
     Scene {
-        /// What is drawn.
+        /// The scene to draw.
         scene: SceneSpec,
         /// How many a second.
         rate: Rate,
@@ -74,7 +74,7 @@ pub enum SourceSpec {
     },
 }
 
-/// What the generated street shows.
+/// The content of the generated street.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SceneSpec {
     /// Size of each frame, 320x180 to 3840x2160; default 1920x1080.
@@ -328,7 +328,7 @@ impl fmt::Display for SourceSpec {
     }
 }
 
-/// What is wrong with a source description.
+/// Problems of a source description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecReason {
     /// Nothing was given.
@@ -365,9 +365,9 @@ pub enum SpecReason {
     Value {
         /// The option.
         name: String,
-        /// What it was given.
+        /// The value given.
         value: String,
-        /// What it takes.
+        /// The allowed values.
         expected: String,
     },
 }
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_the_way_out() {
+    fn problems_are_named_with_the_way_out() {
         for (text, expected) in [
             ("", "it is empty"),
             ("folder:", "nothing follows the kind"),

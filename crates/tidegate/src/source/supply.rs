@@ -1,4 +1,4 @@
-//! Pictures on request: what stands behind each kind of source.
+//! Pictures on request, for each kind of source.
 
 use std::{
     io::{self, Read as _},
@@ -50,7 +50,7 @@ struct Local {
     clock: SourceClock,
 }
 
-/// What a supply has for one moment.
+/// A supply's result for one moment.
 #[derive(Debug)]
 pub(super) enum Next {
     /// A picture, and when it was captured, if its source knows.
@@ -68,7 +68,7 @@ impl Next {
 }
 
 impl Supply {
-    /// Opens it; `clock` is what captures are told by.
+    /// Opens it; captures are timed by `clock`.
     pub(super) async fn open(spec: &SourceSpec, clock: &SourceClock) -> Result<Self, SourceError> {
         let (rate, pictures, prepare) = match spec {
             SourceSpec::Folder { path, rate, repeat, prepare } => {
@@ -114,7 +114,7 @@ impl Supply {
         self.rate
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) fn place(&self) -> String {
         match &self.pictures {
             Pictures::Stream(reader) => reader.place().to_owned(),
@@ -126,7 +126,7 @@ impl Supply {
         }
     }
 
-    /// What there is for the next moment.
+    /// The result for the next moment.
     pub(super) async fn next(&mut self) -> Result<Next, SourceError> {
         match &mut self.pictures {
             Pictures::Kept { all, next, repeat } => Ok(match advance(next, all.len(), *repeat) {
@@ -167,7 +167,7 @@ impl Supply {
                 Pictures::Files { paths, next, repeat } => {
                     advance(next, paths.len(), *repeat);
                 }
-                // What is wrong with a picture that nobody asked for does not matter; a final error comes again.
+                // A problem with a picture that was not asked for does not matter; a final error comes again.
                 _ => match self.next().await {
                     Err(error) if error.is_final() => return,
                     _ => {}
@@ -212,7 +212,8 @@ impl LeftOut {
     /// After so many, and no end in sight, a source is as bad as its last error says.
     const COUNT_MAX: u64 = 100_000;
 
-    /// What `supply` has next; a picture that cannot be read is left out. Errors that end the source are errors here.
+    /// The next result of `supply`; a picture that cannot be read is left out. Errors that end the source are errors
+    /// here.
     pub(super) async fn next_of(&mut self, supply: &mut Supply) -> Result<Next, SourceError> {
         loop {
             match supply.next().await {
@@ -349,7 +350,7 @@ fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
     }
 }
 
-/// What a blocking task gave; its panic goes on here.
+/// The result of a blocking task; its panic continues here.
 pub(super) fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
     match result {
         Ok(value) => value,

@@ -20,7 +20,7 @@ fn jpegs(count: usize) -> Vec<Bytes> {
 }
 
 async fn frame(source: &mut Source) -> SourceFrame {
-    source.next().await.expect("the source goes on").expect("the frame is good")
+    source.next().await.expect("the source continues").expect("the frame is good")
 }
 
 /// Virtual time from here on: files and threads before it would make the paused clock jump.
@@ -120,7 +120,7 @@ async fn a_file_that_other_programs_open_is_played() {
 }
 
 #[tokio::test]
-async fn what_is_read_at_once_leaves_out_what_cannot_be_read() {
+async fn a_batch_read_at_once_leaves_out_unreadable_messages() {
     let folder = tempfile::tempdir().unwrap();
     let images = jpegs(2);
     let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
@@ -208,7 +208,7 @@ async fn a_named_pipe_gives_frames_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
+async fn missing_parts_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().display();
     for (text, part) in [
@@ -261,7 +261,7 @@ async fn a_video_plays_from_memory_and_a_broken_one_says_why() {
     assert!(matches!(error, SourceError::ProgramFailed { .. }), "{error}");
 }
 
-/// What stands in the pictures of a made-up network camera, beside what is told of them.
+/// The content of the pictures of a made-up network camera, and their metadata.
 mod network {
     use std::time::Instant as Moment;
 
@@ -317,7 +317,7 @@ mod network {
             tokio::time::timeout(until.saturating_duration_since(Moment::now()), source.next())
                 .await
         {
-            let frame = frame.expect("the camera goes on").expect("each frame is good");
+            let frame = frame.expect("the camera continues").expect("each frame is good");
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             let told = now.saturating_sub(source.age(&frame)).as_secs_f64();
             let count = count(&frame.picture.jpeg).expect("the picture shows its count");
@@ -365,7 +365,7 @@ mod network {
                 let period = 1.0 / frames_per_second;
                 assert!(
                     (-0.02..=period + 0.02).contains(&worst),
-                    "{case}: told {worst:.3} s too new"
+                    "{case}: reported {worst:.3} s too new"
                 );
                 // A picture that waited for the next one in a decoder would be a period old. Of short ones a busy machine may take as
                 // much.
@@ -375,7 +375,7 @@ mod network {
         }
     }
 
-    /// The source comes when the only key is gone; what it begins with is shown once its stripes are whole.
+    /// The source comes when the only key is gone; its first picture is shown once its stripes are whole.
     #[tokio::test]
     async fn a_stream_without_keys_is_shown() {
         let Some(camera) = start(Coding::H264Stripes, 10.0, 400, Options::default()) else {
@@ -449,7 +449,7 @@ mod network {
         let spec = SourceSpec::parse(&format!("rtsp://me:s3cret@{address}/live")).unwrap();
         let mut source = Source::open(&spec).await.unwrap();
         for _ in 0..2 {
-            let error = source.next().await.expect("it goes on").unwrap_err();
+            let error = source.next().await.expect("it continues").unwrap_err();
             let told = crate::error_chain(&error);
             assert!(told.contains("cannot be reached") && !told.contains("s3cret"), "{told}");
         }

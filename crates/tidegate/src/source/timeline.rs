@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_secs(30);
 const AGREE_MAX: Duration = Duration::from_secs(2);
 /// How far ahead of ours a clock may be that is set as ours is.
 const AHEAD_MAX: Duration = Duration::from_millis(100);
-/// What timestamps and arrivals may differ in their steps before it is a jump and no delay.
+/// The difference in the steps of timestamps and arrivals from which it is a jump and no delay.
 const JUMP: i64 = 30_000_000_000;
 
 /// The times of one stream.
@@ -34,7 +34,7 @@ pub(super) struct Timeline {
     last: Option<(u32, i64)>,
     /// Nanoseconds since the first timestamp, and when the newest came.
     newest: Option<(i64, Instant)>,
-    /// What a jump of the timestamps has added to them.
+    /// The sum of the jumps of the timestamps.
     shift_nanos: i64,
     window: WindowedMin,
     /// The least of (arrival less media time), in nanoseconds.
@@ -83,7 +83,7 @@ impl Timeline {
         if let Some((before, at)) = self.newest {
             let (step, passed) = (media.saturating_sub(before), now.nanos_since(at));
             if step - passed > JUMP || step < -JUMP {
-                // A camera that has begun its count anew: time goes on as it passed.
+                // A camera that has restarted its count: time continues as it passed.
                 self.shift_nanos += passed - step;
                 media += passed - step;
                 self.window = WindowedMin::new(WINDOW);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_camera_says_before_its_first_picture_is_not_lost() {
+    fn data_before_the_first_picture_is_not_lost() {
         let mut timeline = Timeline::new(90_000, WAY);
         timeline.reported(ms(210), ms(210), report(2, 0));
         timeline.reported(ms(310), ms(310), report(3, 0));

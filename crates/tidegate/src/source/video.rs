@@ -62,7 +62,7 @@ impl Video {
         self.decoder.place()
     }
 
-    /// What the next slot holds, if anything; `None` at the end.
+    /// The picture of the next slot, if any; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Option<Picture>>, SourceError> {
         if self.held.is_none() {
             self.held = self.decoded().await?;
@@ -73,7 +73,7 @@ impl Video {
         Ok(Some(self.held.take_if(|_| due).map(|(_, picture)| picture)))
     }
 
-    /// Leaves out what `slots` slots hold, or as much of it as comes without another decoder: who waits for one would be late again.
+    /// Leaves out the pictures of `slots` slots, or as many as come without another decoder: waiting for one would be late again.
     pub(super) async fn skip(&mut self, slots: u64) {
         let restarts = self.restarts;
         for _ in 0..slots {

@@ -1,9 +1,9 @@
-//! What the uplinks that a node serves may keep of its memory, all together.
+//! The memory that the uplinks served by a node may keep, all together.
 //!
-//! The codec's state of each is reserved when it opens: at most an eighth of what is left, so that something is left for the next. What
-//! batches take that wait for the broker is counted as it comes.
+//! The codec's state of each is reserved when it opens: at most an eighth of what is left, so that something is left for the next.
+//! Memory of batches that wait for the broker is counted as it comes.
 //!
-//! Always true: what is reserved is at most the whole.
+//! Always true: the sum of the reservations is at most the whole.
 
 use std::sync::{
     Arc,
@@ -51,7 +51,7 @@ impl Budget {
     }
 }
 
-/// What one uplink may keep, given back when it is dropped.
+/// The reservation of one uplink, given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: Arc<Budget>,

@@ -1,4 +1,4 @@
-//! What an uplink sends at once: critical messages, each by itself, before all batches, within a cap. Without I/O.
+//! The urgent part of an uplink: critical messages, each by itself, before all batches, within a cap. Without I/O.
 //!
 //! A token bucket bounds how much of them is sent a second. While batches wait for the link as well, they keep a tenth of it: for each
 //! byte of a batch that has come, nine of critical messages may go ([`CREDIT_BYTES`] ahead). Batches that wait for the other node's
@@ -13,7 +13,7 @@ use tidegate_compress::Message;
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, limits::CRITICAL_PART_BYTES_MAX, mqtt::PacketId};
 
-use super::{outgoing::Untrue, window::Window};
+use super::{outgoing::ProtocolError, window::Window};
 
 /// How far critical messages may get ahead of their nine tenths while batches wait.
 const CREDIT_BYTES: i64 = 256 << 10;
@@ -39,7 +39,7 @@ pub(super) struct Critical {
     sent_bytes: u64,
     acknowledged_bytes: u64,
     cap: Bucket,
-    /// What may go while batches wait.
+    /// The allowance while batches wait.
     credit: i64,
     is_up: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct Critical {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     bytes_per_second: u64,
-    /// May be below zero after a long message: what follows waits the longer.
+    /// May be below zero after a long message: later ones wait the longer.
     tokens: f64,
     at: Instant,
 }
@@ -132,13 +132,13 @@ impl Critical {
     /// A connection begins, whose receiver expects that message; none if it has heard of none.
     ///
     /// # Errors
-    /// [`Untrue`].
-    pub(super) fn connected(&mut self, next: Option<u64>) -> Result<(), Untrue> {
+    /// [`ProtocolError`].
+    pub(super) fn connected(&mut self, next: Option<u64>) -> Result<(), ProtocolError> {
         let first = self.window.first();
         let at = match next {
             None => first,
             Some(at) if (first..=self.next).contains(&at) => at,
-            Some(asked) => return Err(Untrue::Expected { asked, first, next: self.next }),
+            Some(asked) => return Err(ProtocolError::Expected { asked, first, next: self.next }),
         };
         (self.next, self.rest) = (at, Bytes::new());
         self.sent_bytes = self.acknowledged_bytes;
@@ -154,14 +154,14 @@ impl Critical {
     /// The receiver has published all below `next`.
     ///
     /// # Errors
-    /// [`Untrue`].
+    /// [`ProtocolError`].
     pub(super) fn acknowledge(
         &mut self,
         next: u64,
         acknowledge: impl FnMut(PacketId),
-    ) -> Result<(), Untrue> {
+    ) -> Result<(), ProtocolError> {
         if next > self.next {
-            return Err(Untrue::Acknowledged { asked: next, sent: self.next });
+            return Err(ProtocolError::Acknowledged { asked: next, sent: self.next });
         }
         for number in self.window.first()..next {
             let bytes = self.window.get(number).map_or(0, |message| wire_bytes(&message));
@@ -191,7 +191,7 @@ impl Critical {
             if !self.may_begin() || self.cap.tokens <= 0.0 {
                 return None;
             }
-            // What the receiver may have heard of keeps its number, and says that it has no time left.
+            // A message that the receiver may have heard of keeps its number, and says that it has no time left.
             if !self.window.age(self.next, now) && self.next >= self.never_sent {
                 let count = self.window.remove_expired(self.next, now, &mut self.expired);
                 self.expired_messages += count as u64;
@@ -242,7 +242,7 @@ fn put(message: &Message<'_>) -> Bytes {
     out.freeze()
 }
 
-/// What [`put`] wrote; none if it is none.
+/// Parses a message of [`put`]; none if it is none.
 pub(super) fn take(whole: &[u8]) -> Option<Message<'_>> {
     let (topic_len, rest) = whole.split_first_chunk()?;
     let (attributes_len, rest) = rest.split_first_chunk()?;
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_before_it_was_sent_goes_no_further() {
+    fn messages_that_expire_before_they_are_sent_go_no_further() {
         let mut critical = critical(1 << 30);
         let at = |seconds| Instant::EPOCH + Duration::from_secs(seconds);
         // QoS 1; two expire in 10 seconds.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_is_sent_again() {
+    fn unacknowledged_messages_are_sent_again() {
         let mut critical = critical(1 << 30);
         for number in 0..10_u8 {
             critical.take(Instant::EPOCH, message(&[number]), PacketId::new(u16::from(number) + 1));
@@ -395,9 +395,9 @@ mod tests {
         critical.connected(Some(7)).expect("it has some that it did not acknowledge");
         assert_eq!(critical.poll_part(Instant::EPOCH).map(|part| part.number), Some(7));
         let error = critical.acknowledge(11, |_| ()).expect_err("it was not sent");
-        assert_eq!(error, Untrue::Acknowledged { asked: 11, sent: 8 });
+        assert_eq!(error, ProtocolError::Acknowledged { asked: 11, sent: 8 });
         critical.disconnected();
         let error = critical.connected(Some(2)).expect_err("it is gone");
-        assert_eq!(error, Untrue::Expected { asked: 2, first: 4, next: 8 });
+        assert_eq!(error, ProtocolError::Expected { asked: 2, first: 4, next: 8 });
     }
 }

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of an uplink: what its ends make of records and of bytes in them, without links and brokers.
+//! Entry points of fuzz targets into an uplink: its ends with records and bytes in them, without links and brokers.
 
 use bytes::Bytes;
 use tidegate_compress::{DecoderConfig, Message};
@@ -21,7 +21,7 @@ pub const BATCH_BYTES_MAX: usize = incoming::AHEAD_BYTES_MAX;
 /// Longest critical message in one piece.
 pub const CRITICAL_BYTES_MAX: usize = incoming::CRITICAL_BYTES_MAX;
 
-/// What a message has beside topic and payload.
+/// The properties of a message besides topic and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// Quality of service.
@@ -78,7 +78,7 @@ pub fn critical_message(whole: &[u8]) -> Option<Message<'_>> {
 #[derive(Debug)]
 pub struct Receiver(Incoming);
 
-/// What a receiver holds.
+/// The memory of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Batches that wait.
@@ -97,7 +97,7 @@ impl Receiver {
         Self(Incoming::new(limits))
     }
 
-    /// A connection begins: what it is answered with; none if it is refused.
+    /// A connection begins: the answer; none if it is refused.
     pub fn open(&mut self, open: &UplinkOpen) -> Option<UplinkReady> {
         self.0.open(open, u64::MAX).ok()
     }
@@ -128,7 +128,7 @@ impl Receiver {
         self.0.critical(part, publish).is_ok()
     }
 
-    /// What it holds now.
+    /// The memory it holds now.
     pub fn held(&self) -> Held {
         let (topics, _) = self.0.state();
         let (_, batch_bytes) = self.0.waiting();

@@ -1,7 +1,8 @@
-//! What a session has from before a life of its uplink began, when the uplink had other critical topics.
+//! Messages that a session has from before a life of its uplink began, when the uplink had other critical topics.
 //!
-//! Two sessions part the messages of an uplink: what matches `critical` is the critical one's, all else the batched one's. What waits in
-//! them when that changes was parted by other filters, or not at all. So whatever was there before is carried by the session that has
+//! Two sessions part the messages of an uplink: those that match `critical` are the critical one's, all others the batched one's.
+//! Messages that wait in them when that changes were parted by other filters, or not at all. So whatever was there before is carried by
+//! the session that has
 //! it, and a *mark* is published into the session behind it; once that was read, each session carries its own again. A message that
 //! both had is carried twice then, and none is left to a session that never had it.
 //!
@@ -10,12 +11,13 @@
 /// The last levels of the topics of marks.
 const SIZES: [&str; 2] = ["small", "large"];
 
-/// What the topics of its marks begin with.
+/// The prefix of the topics of its marks.
 pub(super) fn prefix(uplink: &str) -> String {
     format!("$SYS/broker/uplink/{uplink}/mark/")
 }
 
-/// What a broker must know of the marks of all uplinks: filters, and how many bytes of payload make a message there large.
+/// The sizes that a broker must know of the marks of all uplinks: filters, and how many bytes of payload make a message
+/// there large.
 pub(crate) fn sizes() -> impl Iterator<Item = (String, u32)> {
     SIZES.iter().zip([u32::MAX, 0]).map(|(size, large)| (prefix("+") + *size, large))
 }
@@ -23,7 +25,7 @@ pub(crate) fn sizes() -> impl Iterator<Item = (String, u32)> {
 /// One session's part in it.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
-    /// By which marks of this life are told from those of one before.
+    /// Distinguishes marks of this life from those of an earlier one.
     life: u64,
     /// Which marks have not come.
     waits: [bool; SIZES.len()],

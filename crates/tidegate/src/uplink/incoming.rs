@@ -1,4 +1,5 @@
-//! What the receiving end of an uplink knows: which messages came, and the state that the next batch goes on from. Without I/O.
+//! The state of the receiving end of an uplink: the messages that came, and the state that the next batch builds on. Without
+//! I/O.
 //!
 //! Always true: of one life of an uplink each number comes out once and in order, whatever connections come and go; a batch that
 //! cannot be read costs the connection, not the messages: the sender still has them.
@@ -16,7 +17,7 @@ use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
 
 /// Most topics that an uplink may ask for.
 pub const TOPICS_MAX: u32 = 16 << 20;
-/// What is held for one uplink at most: as much state as [`Incoming::open`] is told, and the topics that fit in it.
+/// Limits of one uplink: as much state as [`Incoming::open`] is given, and the topics that fit in it.
 pub(super) const LIMITS: DecoderConfig = DecoderConfig {
     topics_max: TOPICS_MAX as usize,
     state_bytes_max: u64::MAX,
@@ -88,11 +89,11 @@ pub(super) enum IncomingError {
         "batch {sequence} of epoch {epoch} came again: batch {expected} of epoch {current} is expected"
     )]
     Replayed { epoch: u64, sequence: u64, current: u64, expected: u64 },
-    #[error("behind message {number} there are no numbers left")]
+    #[error("there are no message numbers left after {number}")]
     Numbers { number: u64 },
-    #[error("critical message {number} is none")]
+    #[error("critical message {number} is not valid")]
     Critical { number: u64 },
-    #[error("critical message {number} of over {CRITICAL_BYTES_MAX} bytes")]
+    #[error("critical message {number} exceeds the limit of {CRITICAL_BYTES_MAX} bytes")]
     CriticalTooLong { number: u64 },
     #[error(
         "{asked} {what} asked for, a node keeps at most {max} of an uplink: lower its topics_max"
@@ -101,7 +102,7 @@ pub(super) enum IncomingError {
 }
 
 impl Incoming {
-    /// What it may hold for one uplink.
+    /// The limits for one uplink.
     pub(super) fn new(limits: DecoderConfig) -> Self {
         Self {
             limits,
@@ -122,12 +123,12 @@ impl Incoming {
         }
     }
 
-    /// Whether that life goes on with what is known of it.
+    /// Whether that life continues from the state here.
     pub(super) fn knows(&self, open: &UplinkOpen) -> bool {
         self.life == Some(open.life)
     }
 
-    /// A connection begins, of a life that is [known](Incoming::knows) or may have `state_bytes_max`. What it is answered with.
+    /// A connection begins, of a life that is [known](Incoming::knows) or may have `state_bytes_max`. Returns the answer.
     ///
     /// # Errors
     /// [`IncomingError::Room`].
@@ -186,7 +187,7 @@ impl Incoming {
         let expected = self.expected(record.epoch);
         let SensorBatch { epoch, sequence, .. } = record;
         let current = self.decoder.epoch();
-        // No link brings a batch twice; what is behind it would wait for ever.
+        // No link brings a batch twice; later ones would wait forever.
         if sequence < expected || self.is_begun && epoch < current {
             return Err(IncomingError::Replayed { epoch, sequence, current, expected });
         }
@@ -319,16 +320,17 @@ impl Incoming {
             publish(number, message);
         }
         self.part.clear();
-        // What a long one needed is not kept for ever.
+        // Memory for a long one is not kept forever.
         self.part.shrink_to(PART_BYTES_KEPT);
         Ok(())
     }
 }
 
-/// Topics that a decoder may be told of, of those that were asked for.
+/// Topics that a decoder may be sent, of those that were asked for.
 ///
-/// Its table is as long as the highest number that it was told, and a peer may begin with that one. An honest encoder numbers topics
-/// densely, and holds what fits in the state beside the topics of one batch; a table of as many takes half of what that state may.
+/// Its table is as long as the highest number that it was sent, and a peer may begin with that one. An honest encoder numbers topics
+/// densely, and holds those that fit in the state in addition to the topics of one batch; a table of as many takes half of the bytes
+/// of that state.
 fn topics_max(asked: u64, state_bytes_max: u64) -> usize {
     let held = state_bytes_max / TOPIC_STATE_BYTES_MIN + u64::from(MESSAGES_MAX);
     usize::try_from(asked.min(held)).unwrap_or(usize::MAX)

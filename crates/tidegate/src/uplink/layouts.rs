@@ -7,15 +7,15 @@
 use tidegate_compress::{BinaryField, BinaryKind, FIELD_BYTES_MAX, FIELDS_MAX, Layout};
 use tidegate_message::check_topic_filter;
 
-/// What is wrong with a text of layouts.
+/// Problems of a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LayoutsError {
     #[error("`{0}` is no FILTER = LAYOUT")]
     Rule(String),
-    #[error("{filter} is no topic filter: {why}")]
+    #[error("{filter} is not a topic filter: {why}")]
     Filter { filter: String, why: String },
     #[error(
-        "{0} is no field: auto, opaque, json, line, csv with its separator, or fields such as u8, i16be, u32le, f64be, bytes6"
+        "{0} is not a field: auto, opaque, json, line, csv with its separator, or fields such as u8, i16be, u32le, f64be, bytes6"
     )]
     Field(String),
     #[error("{filter} has {found} fields, at most {FIELDS_MAX} can be")]
@@ -136,20 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (text, expected) in [
-            ("raw", "`raw` is no FILTER = LAYOUT"),
-            ("raw =", "`raw` is no FILTER = LAYOUT"),
-            ("a/#/b = opaque", "a/#/b is no topic filter"),
-            ("a = u16", "u16 is no field"),
-            ("a = u24le", "u24le is no field"),
-            ("a = f16be", "f16be is no field"),
-            ("a = u8be é", "é is no field"),
-            ("a = xé", "xé is no field"),
-            ("a = ué", "ué is no field"),
-            ("a = bytes0", "bytes0 is no field"),
-            ("a = bytes256", "bytes256 is no field"),
-            ("a = csv ab", "csv ab is no field"),
+            ("raw", "`raw` is not a FILTER = LAYOUT"),
+            ("raw =", "`raw` is not a FILTER = LAYOUT"),
+            ("a/#/b = opaque", "a/#/b is not a topic filter"),
+            ("a = u16", "u16 is not a field"),
+            ("a = u24le", "u24le is not a field"),
+            ("a = f16be", "f16be is not a field"),
+            ("a = u8be é", "é is not a field"),
+            ("a = xé", "xé is not a field"),
+            ("a = ué", "ué is not a field"),
+            ("a = bytes0", "bytes0 is not a field"),
+            ("a = bytes256", "bytes256 is not a field"),
+            ("a = csv ab", "csv ab is not a field"),
         ] {
             let error = read(text, 8).expect_err(text).to_string();
             assert!(error.starts_with(expected), "{text}: {error}");

@@ -15,7 +15,7 @@ const QOS: u8 = 0b0011;
 const RETAIN: u8 = 0b0100;
 const EXPIRES: u8 = 0b1000;
 
-/// What a message has beside topic and payload.
+/// The properties of a message besides topic and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attributes<'a> {
     pub(super) qos: QoS,
@@ -31,9 +31,9 @@ pub(super) struct Attributes<'a> {
 pub(super) enum AttributesError {
     #[error("a message's attributes end too early")]
     Short,
-    #[error("a message has attributes of flags {0:#04x}, which are not known")]
+    #[error("a message has unknown attribute flags {0:#04x}")]
     Flags(u8),
-    #[error("a message has properties that are none")]
+    #[error("a message has invalid properties")]
     Properties,
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn invalid_texts_are_refused() {
         assert_eq!(Attributes::of(&[]), Err(AttributesError::Short));
         assert_eq!(Attributes::of(&[EXPIRES, 1, 2]), Err(AttributesError::Short));
         assert_eq!(Attributes::of(&[3]), Err(AttributesError::Flags(3)));

@@ -1,4 +1,5 @@
-//! What an uplink sends in batches: taken from a session, encoded late, held until it is acknowledged. Without I/O.
+//! The batched part of an uplink: messages taken from a session, encoded late, held until they are acknowledged.
+//! Without I/O.
 //!
 //! ```text
 //!  take ─▶ Window ─▶ Encoder ─▶ poll_batch          connected: goes on where the receiver is
@@ -6,9 +7,9 @@
 //!            └─ held until acknowledged
 //! ```
 //!
-//! Always true: a message is let go only when the receiver says that it was published there; what is sent again has the number that it
-//! had; messages are encoded only while there is a connection with room, so that what waits is chosen by the broker, not here. What has
-//! expired and was never sent goes no further.
+//! Always true: a message is released only when the receiver says that it was published there; a message sent again has the number that
+//! it had; messages are encoded only while there is a connection with room, so that the order of waiting ones is chosen by the broker,
+//! not here. A message that has expired and was never sent goes no further.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -75,7 +76,7 @@ pub(super) struct Outgoing {
     sent: Sent,
 }
 
-/// What batches may use of a medium.
+/// The allowance of batches on a medium.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     bytes_per_second: f64,
@@ -84,7 +85,7 @@ struct Allowance {
     paid_at: Instant,
 }
 
-/// What has been sent in this life.
+/// Counts of messages sent in this life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) batches: u64,
@@ -94,7 +95,7 @@ pub(super) struct Sent {
     pub(super) message_bytes: u64,
     /// The batches.
     pub(super) bytes: u64,
-    /// Connections on which the state could not go on.
+    /// Connections on which the state could not continue.
     pub(super) epochs: u64,
     /// Messages that expired before they were sent.
     pub(super) expired: u64,
@@ -109,12 +110,12 @@ pub(super) struct TooLong {
     max: usize,
 }
 
-/// Why a peer's word cannot be true.
+/// A peer acknowledged or expects messages that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Untrue {
+pub(super) enum ProtocolError {
     #[error("messages below {asked} are acknowledged, but only those below {sent} were sent")]
     Acknowledged { asked: u64, sent: u64 },
-    #[error("{asked} batches are said to have come, but {sent} were sent")]
+    #[error("the peer reports {asked} batches as received, but {sent} were sent")]
     Came { asked: u64, sent: u64 },
     #[error("message {asked} is expected, but only those from {first} to {next} can be sent")]
     Expected { asked: u64, first: u64, next: u64 },
@@ -190,18 +191,18 @@ impl Outgoing {
     /// A connection begins, whose receiver has that much of this life.
     ///
     /// # Errors
-    /// [`Untrue`] if it expects what was never sent or is gone.
+    /// [`ProtocolError`] if it expects what was never sent or is gone.
     pub(super) fn connected(
         &mut self,
         now: Instant,
         ready: &UplinkReady,
         seed: u64,
-    ) -> Result<(), Untrue> {
+    ) -> Result<(), ProtocolError> {
         let (first, next) = (self.window.first(), self.batch_first);
         let at = match ready.next {
             None => first,
             Some(at) if (first..=next).contains(&at) => at,
-            Some(asked) => return Err(Untrue::Expected { asked, first, next }),
+            Some(asked) => return Err(ProtocolError::Expected { asked, first, next }),
         };
         let state_bytes_max = self.config.encoder.state_bytes_max.min(ready.state_bytes_max);
         self.encoder.limit_state(state_bytes_max);
@@ -225,7 +226,7 @@ impl Outgoing {
     /// From now on, and for as long as it says, batches use no more of the medium than that.
     pub(super) fn share(&mut self, now: Instant, share: Share) {
         let bytes_per_second = share.bytes_per_second as f64;
-        // What is not paid for yet is paid for at the new rate.
+        // Bytes that are not paid for yet are paid for at the new rate.
         let owed = self.share.map_or(0.0, |before| {
             before.paid_at.since(now).as_secs_f64() * before.bytes_per_second
         });
@@ -247,7 +248,7 @@ impl Outgoing {
         self.share.map(|share| share.paid_at.min(share.until))
     }
 
-    /// The connection is gone. What was under way waits for the next.
+    /// The connection is gone. Messages under way wait for the next.
     pub(super) fn disconnected(&mut self) {
         self.is_up = false;
     }
@@ -255,11 +256,11 @@ impl Outgoing {
     /// So many batches of this connection have come where they were sent to. Gives the bytes of those that are new.
     ///
     /// # Errors
-    /// [`Untrue`].
-    pub(super) fn arrived(&mut self, batches: u64) -> Result<usize, Untrue> {
+    /// [`ProtocolError`].
+    pub(super) fn arrived(&mut self, batches: u64) -> Result<usize, ProtocolError> {
         let sent = self.finished + self.flight.len() as u64;
         if batches > sent {
-            return Err(Untrue::Came { asked: batches, sent });
+            return Err(ProtocolError::Came { asked: batches, sent });
         }
         let place = |at: u64| (at.max(self.finished) - self.finished) as usize;
         let news = place(self.came)..place(batches.max(self.came));
@@ -277,14 +278,14 @@ impl Outgoing {
     /// The receiver has published all messages below `next`: calls `acknowledge` for those that are owed it.
     ///
     /// # Errors
-    /// [`Untrue`].
+    /// [`ProtocolError`].
     pub(super) fn acknowledge(
         &mut self,
         next: u64,
         acknowledge: impl FnMut(PacketId),
-    ) -> Result<(), Untrue> {
+    ) -> Result<(), ProtocolError> {
         if next > self.batch_first {
-            return Err(Untrue::Acknowledged { asked: next, sent: self.batch_first });
+            return Err(ProtocolError::Acknowledged { asked: next, sent: self.batch_first });
         }
         self.window.release(next, acknowledge);
         while let Some(flight) = self.flight.front().filter(|flight| flight.end <= next) {
@@ -297,7 +298,7 @@ impl Outgoing {
 
     /// The next batch, if one is due and there is room on the way.
     pub(super) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
-        // What goes without a limit owes nothing to the next.
+        // Bytes sent without a limit owe nothing to the next.
         self.share = self.share.filter(|share| now < share.until);
         if !self.has_room() || self.allowed_at().is_some_and(|at| now < at) {
             return None;
@@ -311,7 +312,7 @@ impl Outgoing {
         let header = self.encoder.finish(&mut bytes)?;
         let first = std::mem::replace(&mut self.batch_first, self.next);
         self.never_sent = self.never_sent.max(self.next);
-        // What stays behind came after what went, and has waited less than that.
+        // Messages that stay behind came after those that went, and have waited less than that.
         self.waits_since = (self.next < self.window.end()).then_some(now);
         self.flight.push_back(Flight { end: self.next, bytes: bytes.len() });
         self.flight_bytes += bytes.len();
@@ -350,7 +351,7 @@ impl Outgoing {
     /// Encodes what there is, up to one batch; whether that is full.
     fn fill(&mut self, now: Instant) -> bool {
         while !self.encoder.is_due() {
-            // What the receiver may have heard of keeps its number, and says that it has no time left.
+            // A message that the receiver may have heard of keeps its number, and says that it has no time left.
             if !self.window.age(self.next, now) && self.next >= self.never_sent {
                 let count = self.window.remove_expired(self.next, now, &mut self.expired);
                 self.sent.expired += count as u64;
@@ -382,12 +383,12 @@ impl Outgoing {
         Some(self.allowed_at().map_or(due, |at| due.max(at)))
     }
 
-    /// What was sent in this life.
+    /// Counts of messages sent in this life.
     pub(super) fn sent(&self) -> Sent {
         self.sent
     }
 
-    /// What the codec did.
+    /// The counts of the codec.
     pub(super) fn codec(&self) -> Counts {
         self.encoder.counts()
     }

@@ -1,4 +1,4 @@
-//! The receiving end: what comes over links is published here, as the node that sent it.
+//! The receiving end: messages that come over links are published here, as the node that sent them.
 //!
 //! ```text
 //!  link ─▶ Incoming ─▶ Publisher (a connection to this node's broker for batches, one for critical messages) ─▶ bundles
@@ -58,7 +58,7 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 const LAST_WORD_MAX: Duration = Duration::from_millis(200);
 /// Uplinks whose state is kept; of those without a link the one that was quiet for longest goes first.
 const ENDPOINTS_MAX: usize = 256;
-/// Uplinks of one node: what it may claim of them.
+/// Uplinks that one node may claim.
 const ENDPOINTS_OF_NODE_MAX: usize = 16;
 /// Messages that the broker has not acknowledged, fewer than it has identifiers for, and their bytes: beyond either, no more are
 /// handed to it.
@@ -70,10 +70,10 @@ const PIECE: usize = 512;
 const ACK_PAUSE: Duration = Duration::from_millis(2);
 /// Records that are taken from the link in a row while a piece could be published.
 const IN_A_ROW_MAX: u32 = 64;
-/// Batches that wait for their turn beside the one at hand; more are taken from the link only while the broker takes none.
+/// Batches that wait for their turn after the one at hand; more are taken from the link only while the broker takes none.
 const WAITING_MAX: usize = 4;
 
-/// What receives uplinks in a node.
+/// The receivers of uplinks in a node.
 #[derive(Debug)]
 pub struct Receivers {
     /// Of the broker that messages are published at; not there before it serves, and never where MQTT is not served.
@@ -92,12 +92,12 @@ struct Entry {
     endpoint: Arc<AsyncMutex<Endpoint>>,
     /// Ends the link that serves it.
     serving: CancellationToken,
-    /// Counts the links of all uplinks: who has the lowest was quiet for longest.
+    /// Counts the links of all uplinks: the one with the lowest number was quiet for longest.
     used: u64,
 }
 
 impl Receivers {
-    /// What they keep together has at most that many bytes.
+    /// The bytes they keep together are at most that many.
     pub fn new(bytes_max: u64) -> Self {
         Self {
             connector: OnceLock::new(),
@@ -118,7 +118,7 @@ impl Receivers {
         self.looped.load(Relaxed)
     }
 
-    /// What makes connections to this node's broker; none before it is served.
+    /// A factory of connections to this node's broker; none before it is served.
     pub fn connector(&self) -> Option<&Connector> {
         self.connector.get().map(|(connector, _)| connector)
     }
@@ -209,7 +209,7 @@ impl Receivers {
             ended = endpoint.serve(self, (connector, stamps), link, identity, &open) => ended,
         };
         if is_stopped && let Some(state) = &endpoint.state {
-            // What was published need not come again.
+            // Published messages need not come again.
             let _ = time::timeout(LAST_WORD_MAX, link.send(state.published())).await;
         }
         ended.map_err(|error| {
@@ -241,9 +241,9 @@ enum Ended {
     Misplaced(&'static str),
     #[error("a message cannot be published")]
     Attributes(#[from] AttributesError),
-    #[error("the sender says a name of its node that is none")]
+    #[error("the sender's node name is not valid")]
     Name,
-    #[error("a message has a topic that there cannot be")]
+    #[error("a message has an invalid topic")]
     Topic,
     #[error("this node's broker is out of reach")]
     Local(#[from] LocalError),
@@ -275,7 +275,8 @@ impl Ended {
     fn loses_all(&self) -> bool {
         match self {
             Self::Link(_) => false,
-            // The codec has forgotten what the batch named, and no more; what came again was not even looked at.
+            // The codec has forgotten the topics that the batch named, and no more; a repetition was not even looked
+            // at.
             Self::Incoming(error) => {
                 !matches!(error, IncomingError::Decode { .. } | IncomingError::Replayed { .. })
             }
@@ -358,13 +359,13 @@ impl Endpoint {
         link.send(ready).await?;
         tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), state_bytes_max = ready.state_bytes_max, "uplink served");
         let (acks, mut acknowledged) = watch::channel(state.published());
-        // What was published while there was no link is said at once.
+        // Messages published while there was no link are reported at once.
         acknowledged.mark_changed();
         let _acknowledging =
             AbortOnDropHandle::new(tokio::spawn(acknowledge(link.clone(), acknowledged)));
         let ended = state.run(link, &acks).await;
         if ended.is_err() {
-            // What was published until then need not come again; a link that is down is told nothing.
+            // Messages published until then need not come again; a link that is down gets no report.
             let _ = link.send(state.published()).await;
         }
         // An uplink without a link keeps its state and no more.
@@ -380,7 +381,7 @@ impl Endpoint {
 /// Sends the newest word of what was published.
 async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
     while acks.changed().await.is_ok() {
-        // What came and what is published of it soon after are one word.
+        // Messages that came and were published soon after are one report.
         time::sleep(ACK_PAUSE).await;
         let ack = *acks.borrow_and_update();
         // A link that is down is noticed where it is read.
@@ -483,9 +484,9 @@ impl State {
 #[derive(Debug)]
 struct Publisher {
     local: Local,
-    /// What is handed over next.
+    /// The bundle to hand over next.
     bundle: Bundle,
-    /// What was handed over and is not acknowledged, in order.
+    /// Bundles that were handed over and not acknowledged, in order.
     under_way: VecDeque<Run>,
     under_way_bytes: usize,
     exchanges: Exchanges,
@@ -494,7 +495,7 @@ struct Publisher {
     first: u64,
     /// All messages with lower numbers were published, or can never be.
     published: u64,
-    /// What names begin with.
+    /// The prefix of names.
     name: String,
     /// None before a link.
     passage: Option<Passage>,
@@ -568,7 +569,7 @@ impl Publisher {
             session_expiry: 0,
             receive_maximum: NonZeroU16::MAX,
             packet_bytes_max: 64 << 10,
-            // What is refused is sent again, with all that came after it.
+            // A refused message is sent again, with all that came after it.
             // The lower node has said which topics there may be.
             session: SessionConfig {
                 ends_at_refusal: true,
@@ -596,10 +597,10 @@ impl Publisher {
         })
     }
 
-    /// A life begins: numbers begin anew.
+    /// A life begins: numbers start over.
     fn begin(&mut self, node: &str, uplink: &str, life: u64, mark: &str) {
         self.name = format!("{node}/{uplink}/{life:x}{mark}/");
-        // What is still under way is of the life before; its numbers mean nothing now.
+        // Messages still under way are of the life before; their numbers mean nothing now.
         self.under_way.clear();
         self.under_way_bytes = 0;
         (self.next, self.first, self.published) = (0, 0, 0);
@@ -628,7 +629,7 @@ impl Publisher {
             if let Some(count) = self.loops.add(clock::now(), 1) {
                 let topic = String::from_utf8_lossy(message.topic);
                 tracing::warn!(uplink = self.name, %topic, count,
-                    "a message has been here before and is not published again; so many had since the last such line");
+                    "messages that have been here before are not published again; count since the last such line");
             }
             return Ok(());
         }
@@ -728,7 +729,7 @@ impl Publisher {
                 if let Some(count) = self.refusals.add(clock::now(), 1) {
                     let topic = topic.unwrap_or_default();
                     tracing::warn!(uplink = self.name, %reason, topic, count,
-                        "message not published; so often was some not, since the last such line");
+                        "message not published; count since the last such line");
                 }
             }
             self.exchanges

@@ -6,8 +6,8 @@
 //!        ▲ acknowledged                     UplinkAck ◀─────┘
 //! ```
 //!
-//! A message stays in its session until the other node says that it published it: what waits while the link is down or slow waits
-//! there, on the terms of this node's broker.
+//! A message stays in its session until the other node says that it published it: messages wait there while the link is down or
+//! slow, on the terms of this node's broker.
 
 use std::{
     collections::BTreeSet,
@@ -37,7 +37,7 @@ use super::{
     critical::Critical,
     hand_over::{self, HandOver},
     message::{self, Attributes},
-    outgoing::{Outgoing, TooLong, Untrue},
+    outgoing::{Outgoing, ProtocolError, TooLong},
 };
 use crate::{
     clock,
@@ -52,14 +52,16 @@ use crate::{
 
 /// Longest wait for the other node's answers when a link begins.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Longest packet that is read, the protocol's: what is too long to be carried is named and counted, which the broker would not do.
+/// Longest packet that is read, the protocol's: a message too long to be carried is named and counted, which the broker would not
+/// do.
 const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX;
 /// Messages under way from the broker.
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
 /// How often it says what it did, on [`super::state_topic`].
 const SAYS_EVERY: Duration = Duration::from_secs(5);
-/// How long after its sessions were there the marks follow that end a hand-over: what was on its way between the broker's threads
-/// before then is in front of them. And how long until they follow again, twice as long each time, if they did not come: they may
+/// How long after its sessions were there the marks follow that end a hand-over: messages that were on their way between the
+/// broker's threads before then are in front of them. And how long until they follow again, twice as long each time, if they did
+/// not come: they may
 /// have found no room.
 const MARKS_AFTER: Duration = Duration::from_secs(1);
 const MARKS_WAIT: Duration = Duration::from_secs(60);
@@ -69,18 +71,18 @@ const LANE_WAITING_MAX: usize = 16;
 /// From one line about messages that come round to the next: where two nodes have uplinks to each other it is of all of them.
 pub(super) const LOOPS_EVERY: Duration = Duration::from_secs(3600);
 
-/// What the task is made of.
+/// The parts of the task.
 #[derive(Clone)]
 pub(super) struct Sender {
     pub(super) settings: UplinkSettings,
-    /// This node's name among those that a message passed, and how it is told there.
+    /// This node's name among those that a message passed, and the value that carries it.
     pub(super) node: Arc<str>,
     pub(super) stamps: Stamps,
     pub(super) connector: Connector,
     pub(super) credentials: Credentials,
     pub(super) link: LinkSettings,
     pub(super) counters: Arc<Counters>,
-    /// Whether its sessions are there: what is published from then on is carried.
+    /// Whether its sessions are there: messages published from then on are carried.
     pub(super) subscribed: watch::Sender<bool>,
     pub(super) stop: CancellationToken,
 }
@@ -100,10 +102,10 @@ enum Down {
     Refused { code: String, text: String },
     #[error("the other node did not answer in {} s", GREETING_MAX.as_secs())]
     Silent,
-    #[error("the other node answered with {0}, which has no place here")]
+    #[error("the other node answered with {0}, which is not expected here")]
     Unexpected(&'static str),
-    #[error("the other node says what cannot be")]
-    Untrue(#[from] Untrue),
+    #[error("the other node acknowledged or expects messages that were never sent")]
+    Protocol(#[from] ProtocolError),
 }
 
 /// Where an uplink is between two links.
@@ -123,14 +125,14 @@ struct Up {
     since: Instant,
 }
 
-/// What the link has no room for.
+/// Items that the link has no room for.
 #[derive(Clone, Copy, Default)]
 struct Blocked {
     lane: bool,
     bulk: bool,
 }
 
-/// What happened to a phase.
+/// An event of a phase.
 enum Event {
     Dial,
     Dialled(Result<(Link, UplinkReady), Down>),
@@ -166,17 +168,17 @@ impl Phase {
 }
 
 impl Sender {
-    /// Carries messages until it is told to stop, also after a fault of the program.
+    /// Carries messages until it is stopped, also after a fault of the program.
     pub(super) async fn run_always(self) {
         loop {
             let task = AbortOnDropHandle::new(tokio::spawn(self.clone().run()));
             let Err(error) = task.await else { return };
-            tracing::error!(uplink = %self.settings.name, %error, "the uplink failed and begins anew");
+            tracing::error!(uplink = %self.settings.name, %error, "the uplink failed and starts over");
             tokio::time::sleep(self.settings.retry_max).await;
         }
     }
 
-    /// Carries messages until it is told to stop.
+    /// Carries messages until it is stopped.
     pub(super) async fn run(self) {
         let mut backoff = self.settings.backoff();
         loop {
@@ -188,7 +190,7 @@ impl Sender {
             self.counters.is_up.store(false, Relaxed);
             let Err(error) = ended;
             let error = crate::error_chain(&error);
-            tracing::error!(uplink = %self.settings.name, error, "the uplink begins anew");
+            tracing::error!(uplink = %self.settings.name, error, "the uplink starts over");
             if clock::now().since(began) > self.settings.retry_max {
                 backoff.reset();
             }
@@ -207,7 +209,7 @@ impl Sender {
         let [batched_id, critical_id] = UplinkSettings::sessions(name);
         let had =
             [self.connector.filters(&batched_id).await, self.connector.filters(&critical_id).await];
-        // A hand-over that was not over when the life before ended begins anew.
+        // A hand-over that was not over when the life before ended starts over.
         let is_marked = had.iter().flatten().any(|filter| **filter == *mark_filter);
         let was_critical: BTreeSet<&str> = had[1].iter().map(|filter| &**filter).collect();
         let is_parted_anew = is_marked || was_critical != critical.iter().map(|f| &**f).collect();
@@ -217,7 +219,7 @@ impl Sender {
             Local::connect(&self.connector, self.local_options(id, filters))
         };
         let (mut batched, batched_was_there) = open(batched_id, topics).await?;
-        // Also where no topic is critical any more: what it has from before is carried.
+        // Also where no topic is critical any more: its earlier messages are carried.
         let (mut urgent, critical_was_there) = open(critical_id, critical).await?;
         for (local, had, wanted) in
             [(&mut batched, &had[0], topics), (&mut urgent, &had[1], critical)]
@@ -241,7 +243,7 @@ impl Sender {
             true => HandOver::begin(number),
             false => HandOver::default(),
         };
-        let mut life = Life {
+        let mut session = UplinkSession {
             sender: self,
             number,
             outgoing: Outgoing::new(self.settings.outgoing(), seed()?),
@@ -268,7 +270,7 @@ impl Sender {
             said: None,
         };
         loop {
-            life.turn().await?;
+            session.turn().await?;
         }
     }
 
@@ -358,8 +360,8 @@ async fn answer(link: &Link) -> Result<Record, Down> {
     tokio::time::timeout(GREETING_MAX, answer).await.map_err(|_| Down::Silent)?
 }
 
-/// One life of an uplink.
-struct Life<'a> {
+/// One session of an uplink, from the start of its task to its end.
+struct UplinkSession<'a> {
     sender: &'a Sender,
     number: u64,
     outgoing: Outgoing,
@@ -369,11 +371,11 @@ struct Life<'a> {
     urgent: Option<Local>,
     batched_hand_over: HandOver,
     urgent_hand_over: HandOver,
-    /// What the topics of marks begin with.
+    /// The prefix of the topics of marks.
     mark_prefix: String,
     /// Whether the sessions subscribe to that.
     is_marked: bool,
-    /// What numbers messages had come to when the last mark was read, of both sessions.
+    /// The numbers that messages had come to when the last mark was read, of both sessions.
     handed_over: Option<[u64; 2]>,
     /// When marks follow next, while there is a hand-over, and how long after those the next ones do.
     marks_at: Instant,
@@ -381,7 +383,7 @@ struct Life<'a> {
     phase: Phase,
     /// Before the next try to dial.
     backoff: Backoff,
-    /// What is the same is not said over and over.
+    /// The last report, so that an unchanged one is not repeated.
     told: String,
     attributes: Vec<u8>,
     /// Whether a session is of an earlier start, and may have subscriptions that are no longer wanted.
@@ -392,7 +394,7 @@ struct Life<'a> {
     said: Option<(Instant, bool)>,
 }
 
-impl Life<'_> {
+impl UplinkSession<'_> {
     /// Sends what may go, then waits for something to happen and deals with it.
     async fn turn(&mut self) -> Result<(), LocalError> {
         let now = clock::now();
@@ -401,7 +403,7 @@ impl Life<'_> {
         self.count();
         let says_at = self.say(now)?;
         let marks_at = self.mark(now)?;
-        // What waits for room in the link is not a matter of time.
+        // An item that waits for room in the link is not a matter of time.
         let batches_at = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
         let parts_at = self.critical.poll_timeout().filter(|_| !blocked.lane);
         let is_blocked = blocked.bulk || blocked.lane;
@@ -517,7 +519,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    fn acknowledged(&mut self, ack: UplinkAck) -> Result<(), Untrue> {
+    fn acknowledged(&mut self, ack: UplinkAck) -> Result<(), ProtocolError> {
         let batched = &mut self.batched;
         let arrived = self.outgoing.arrived(ack.batches)?;
         self.outgoing.acknowledge(ack.next, |id| batched.acknowledge(id))?;
@@ -543,7 +545,7 @@ impl Life<'_> {
             // Of QoS 0 a session has nothing from before.
             let is_carried = match publish.packet_id {
                 Some(_) if !self.batched_hand_over.is_over() => is_of(critical) || is_of(topics),
-                // The other session has it, or nobody wants it any more.
+                // The other session has it, or it is not wanted any more.
                 _ => !is_of(critical) && (!self.checks_topics || is_of(topics)),
             };
             if !is_carried {
@@ -609,7 +611,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Lets a life to come see that the hand-over is over, once all that was read by then is acknowledged: what is not comes
+    /// Lets a later life see that the hand-over is over, once all that was read by then is acknowledged: the rest comes
     /// again from the session that has it now.
     fn end_hand_over(&mut self) -> Result<(), LocalError> {
         if !self.is_marked {
@@ -735,7 +737,7 @@ impl Life<'_> {
     }
 }
 
-/// Waits until something can be read or written; for ever where there is no connection.
+/// Waits until something can be read or written; forever where there is no connection.
 async fn turn(local: Option<&mut Local>, reads: bool) -> Result<(), LocalError> {
     match local {
         Some(local) => local.turn(reads).await,
@@ -743,10 +745,10 @@ async fn turn(local: Option<&mut Local>, reads: bool) -> Result<(), LocalError> 
     }
 }
 
-/// What waits for the link: batches, and parts of critical messages.
+/// The queues of the link: batches, and parts of critical messages.
 type Queues = (mpsc::Sender<(SensorBatch, Bytes)>, mpsc::Sender<CriticalPart>);
 
-/// Waits until either queue has room; what is wrong with them is noticed elsewhere.
+/// Waits until either queue has room; faults of theirs are noticed elsewhere.
 async fn room(queues: Option<Queues>) {
     let Some((bulk, lane)) = queues else { return std::future::pending().await };
     // The one that is not full would be ready at once, and again and again.
@@ -771,16 +773,16 @@ fn refused(sender: &Sender, limiter: &LogLimiter, topic: &str, error: TooLong) {
     sender.counters.refused.fetch_add(1, Relaxed);
     if let Some(count) = limiter.add(clock::now(), 1) {
         tracing::warn!(uplink = %sender.settings.name, topic, %error, count,
-            "message not carried; so many were not since the last such line");
+            "message not carried; count since the last such line");
     }
 }
 
-/// A message has left this node before, or came to it by way of others: who is above has it already.
+/// A message has left this node before, or came to it by way of others: the node above has it already.
 fn looped(sender: &Sender, limiter: &LogLimiter, topic: &str) {
     sender.counters.looped.fetch_add(1, Relaxed);
     if let Some(count) = limiter.add(clock::now(), 1) {
         tracing::warn!(uplink = %sender.settings.name, topic, count,
-            "a message comes round and is not carried again; so many did since the last such line");
+            "messages that have been here before are not carried again; count since the last such line");
     }
 }
 
@@ -812,7 +814,7 @@ impl Down {
         match self {
             Self::Link(error) => error.code(),
             Self::Refused { code, .. } => Code::named(code).unwrap_or(Code::IDENTITY_REFUSED),
-            Self::Unexpected(_) | Self::Untrue(_) => Code::LINK_PROTOCOL,
+            Self::Unexpected(_) | Self::Protocol(_) => Code::LINK_PROTOCOL,
             Self::Resolve { .. } | Self::Silent => Code::LINK_DOWN,
         }
     }

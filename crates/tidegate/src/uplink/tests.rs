@@ -12,7 +12,7 @@ use super::{
     critical::Critical,
     incoming::{Incoming, IncomingError, LIMITS},
     message::Attributes,
-    outgoing::{Outgoing, OutgoingConfig, Untrue},
+    outgoing::{Outgoing, OutgoingConfig, ProtocolError},
 };
 
 const TOPICS: u64 = 40;
@@ -44,7 +44,7 @@ fn open() -> UplinkOpen {
     }
 }
 
-/// What the `number`-th message is: its topic and payload follow from the number.
+/// The `number`-th message: its topic and payload follow from the number.
 fn payload(number: u64) -> (String, String) {
     let topic = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TOPICS;
     let text = match topic % 4 {
@@ -56,7 +56,7 @@ fn payload(number: u64) -> (String, String) {
     (format!("site/{topic}/value"), text)
 }
 
-/// A link under way: what was sent and has not come.
+/// A link under way: records that were sent and have not come.
 #[derive(Default)]
 struct Pipe {
     bulk: VecDeque<(SensorBatch, Bytes)>,
@@ -80,7 +80,7 @@ struct World {
     out_critical: Vec<u64>,
     /// Below which numbers this receiver has all that it was sent.
     came: (u64, u64),
-    /// What the receiver has said to have published.
+    /// The counts that the receiver has reported as published.
     told: (u64, u64),
     acknowledged: Vec<u16>,
     restarts: u32,
@@ -121,7 +121,7 @@ impl World {
         self.now = self.now + Duration::from_millis(self.random.random_range(0..8));
         let chance = self.random.random_range(0..1000);
         match chance {
-            // The link breaks; what was under way is gone, the receiver has what came.
+            // The link breaks; records under way are gone, the receiver has those that came.
             0..8 if !calm && self.pipe.is_some() => self.down(),
             // The receiver's process ends.
             8..11 if !calm => {
@@ -317,11 +317,11 @@ fn a_link_that_breaks_costs_no_definitions_of_what_had_come() {
             world.step(true);
         }
     }
-    assert_eq!(world.outgoing.sent().epochs, epochs, "the state went on");
+    assert_eq!(world.outgoing.sent().epochs, epochs, "the state continued");
 }
 
 #[test]
-fn what_a_peer_says_must_be_possible() {
+fn impossible_claims_of_a_peer_are_refused() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let ready =
         Incoming::new(DecoderConfig::default()).open(&open(), u64::MAX).expect("there is room");
@@ -329,15 +329,15 @@ fn what_a_peer_says_must_be_possible() {
     let message = Message { topic: b"a", attributes: b"\x01", payload: b"1" };
     outgoing.take(Instant::EPOCH, message, None).expect("it is short");
     let error = outgoing.acknowledge(1, |_| ()).expect_err("nothing was sent");
-    assert_eq!(error, Untrue::Acknowledged { asked: 1, sent: 0 });
+    assert_eq!(error, ProtocolError::Acknowledged { asked: 1, sent: 0 });
     let later = Instant::EPOCH + Duration::from_secs(1);
     assert!(outgoing.poll_batch(later).is_some());
     let error = outgoing.arrived(2).expect_err("one was sent");
-    assert_eq!(error, Untrue::Came { asked: 2, sent: 1 });
+    assert_eq!(error, ProtocolError::Came { asked: 2, sent: 1 });
     outgoing.disconnected();
     let asked = tidegate_wire::UplinkReady { next: Some(2), ..ready };
     let error = outgoing.connected(later, &asked, 1).expect_err("it was not sent");
-    assert_eq!(error, Untrue::Expected { asked: 2, first: 0, next: 1 });
+    assert_eq!(error, ProtocolError::Expected { asked: 2, first: 0, next: 1 });
 
     let greedy = UplinkOpen { topics_max: 1 << 40, ..open() };
     let mut incoming = Incoming::new(DecoderConfig::default());
@@ -401,7 +401,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
 }
 
 #[test]
-fn what_expires_before_it_was_sent_is_in_no_batch() {
+fn messages_that_expire_before_they_are_sent_are_in_no_batch() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let mut incoming = Incoming::new(DecoderConfig::default());
     let at = |seconds| Instant::EPOCH + Duration::from_secs(seconds);
@@ -539,7 +539,7 @@ fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
     assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(5)), Some(50_000));
     let lower = run(&mut outgoing, Duration::from_secs(5));
     assert!((245e3..255e3).contains(&lower), "{lower} of 250,000");
-    // As good as nothing for a moment: what went then holds up nothing once there is more again.
+    // As good as nothing for a moment: bytes sent then hold up nothing once there is more again.
     outgoing.share(Instant::EPOCH + Duration::from_secs(10), share(1));
     run(&mut outgoing, Duration::from_millis(500));
     outgoing.share(Instant::EPOCH + Duration::from_millis(10_500), share(50_000));
@@ -550,7 +550,7 @@ fn batches_use_no_more_than_their_share_for_as_long_as_it_holds() {
     let again = run(&mut outgoing, Duration::from_secs(1));
     assert!(again > free / 2.0, "{again}");
     assert_eq!(outgoing.allowed(Instant::EPOCH + Duration::from_secs(16)), None);
-    // And renewed after all: what went meanwhile is not held against it.
+    // And renewed after all: bytes sent meanwhile are not held against it.
     outgoing.share(Instant::EPOCH + Duration::from_secs(17), share(50_000));
     let renewed = run(&mut outgoing, Duration::from_secs(4));
     assert!((195e3..205e3).contains(&renewed), "{renewed} of 200,000");
@@ -590,7 +590,7 @@ fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     let old = SensorBatch { epoch: epoch - 1, ..*first };
     let error = incoming.batch(old, body.clone()).expect_err("that epoch is over");
     assert!(matches!(error, IncomingError::Replayed { sequence: 0, expected: 0, .. }), "{error}");
-    // The next link goes on where this one was.
+    // The next link continues where this one was.
     let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     assert_eq!((ready.next, ready.resume.map(|resume| resume.sequence)), (Some(2), Some(2)));
     let (record, body) = &batches[2];
@@ -640,7 +640,7 @@ fn topics_are_known_as_far_as_the_state_that_is_granted_goes() {
     }
     assert_eq!((incoming.state().0 as u64, encoder.counts().evictions), (COUNT, 0));
 
-    // Who is granted little has no long table made, and be it with the first topic of all.
+    // An uplink that is granted little has no long table made, not even with the first topic of all.
     let (mut incoming, _) = opened(16 << 20, 1 << 20).expect("there is room");
     encoder.resume(1, 0).expect("it is of this epoch");
     push(&mut encoder, 1_000_000);

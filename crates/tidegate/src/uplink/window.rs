@@ -11,7 +11,7 @@ use super::message;
 
 /// Bytes of messages in one piece of memory; a longer message has a piece of its own.
 const CHUNK_BYTES: usize = 256 << 10;
-/// What a message costs beside its bytes.
+/// Overhead of a message in addition to its bytes.
 const ENTRY_BYTES: usize = size_of::<Entry>();
 
 /// Messages from number [`Window::first`] up to [`Window::end`].
@@ -121,7 +121,7 @@ impl Window {
     }
 
     /// Takes out all messages from that number on that are of no worth any more, so that those behind them move up, and adds by what
-    /// they are to be acknowledged; how many they are. What they take is given back with the messages beside them.
+    /// they are to be acknowledged; how many they are. Their bytes are given back with the messages next to them.
     pub(super) fn remove_expired(
         &mut self,
         from: u64,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_says_how_long_it_is_of_worth_and_can_be_taken_out() {
+    fn expiring_messages_say_their_remaining_time_and_can_be_taken_out() {
         let mut window = Window::default();
         let at = |millis| Instant::EPOCH + Duration::from_millis(millis);
         // QoS 1, which expires in 10 seconds.

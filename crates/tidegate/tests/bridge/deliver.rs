@@ -1,4 +1,4 @@
-//! What passes, under which name, and what does not.
+//! Messages that pass, their names there, and messages that do not.
 
 use std::{sync::Arc, time::Instant};
 
@@ -173,7 +173,7 @@ fn only_the_node_itself_speaks_of_itself() {
     assert_eq!(state, early);
     let lie =
         Outgoing { topic: &early, payload: b"2", qos: QoS::AtLeastOnce, ..Outgoing::default() };
-    assert!(first.publish(&lie).is_err(), "what it was let do before");
+    assert!(first.publish(&lie).is_err(), "it was allowed to before");
     // The state of its own bridges, and all else of bridges; that of bridges that end here is theirs.
     for topic in [&*state, "$SYS/broker/connection/x/messages_in", "$SYS/broker/version"] {
         let will = Will {

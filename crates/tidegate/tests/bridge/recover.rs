@@ -14,7 +14,7 @@ use crate::world::{
     until_up,
 };
 
-/// Retained under names of their own, so that they are found though nobody subscribed when they came.
+/// Retained under names of their own, so that they are found though no one subscribed when they came.
 fn publish_numbered(client: &mut Client, numbers: std::ops::Range<u32>) {
     for number in numbers {
         publish(client, &format!("t/{number}"), b"x", QoS::AtLeastOnce, true);
@@ -148,7 +148,7 @@ fn qos_1_comes_at_least_once_and_qos_2_exactly_once_over_a_path_that_is_cut() {
                 assert_eq!(message.payload.len(), if number % 50 == 0 { 80_000 } else { 4 });
                 *counts.entry(number).or_insert(0) += 1;
             }
-            // What was sent again when the path came back may be behind the last of them.
+            // Messages sent again when the path came back may be behind the last of them.
             while let Some(message) = receiver.receive(SILENCE).unwrap() {
                 let number = u32::from_be_bytes(message.payload[..4].try_into().unwrap());
                 *counts.entry(number).or_insert(0) += 1;

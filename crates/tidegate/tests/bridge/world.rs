@@ -54,7 +54,7 @@ pub(crate) fn port(server: &Server) -> u16 {
     server.addresses()[0].1.port()
 }
 
-/// A bridge from `here` to whoever listens on `port`.
+/// A bridge from `here` to anyone who listens on `port`.
 pub(crate) fn bridge(here: &Server, node: &str, port: u16, settings: BridgeSettings) -> Bridge {
     let settings = BridgeSettings {
         name: format!("{node}-{port}"),

@@ -9,7 +9,7 @@ use crate::{
     world::captured,
 };
 
-/// What lets a program see another wall clock: one that is off by what stands in a file.
+/// The library that shows a program another wall clock: one with the offset in a file.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
 /// The variables that do so, or none where that is not installed.

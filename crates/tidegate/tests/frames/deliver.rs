@@ -1,4 +1,4 @@
-//! What reaches the application.
+//! Frames that reach the application.
 
 use std::{
     net::{Ipv6Addr, SocketAddr, UdpSocket},
@@ -249,7 +249,7 @@ async fn an_update_of_a_subscription_to_every_frame_loses_none() {
     world.wait_for_camera(&client, "cam1").await;
     let mut wanted = request("cam1");
     wanted.demand.delivery = Delivery::Every;
-    // With somebody else on its stream, the one that changes moves to another.
+    // With someone else on its stream, the one that changes moves to another.
     let _kept = client.subscribe(wanted.clone()).await.expect("a subscription");
     for round in 0..5 {
         let mut changed = client.subscribe(wanted.clone()).await.expect("a subscription");
@@ -278,7 +278,7 @@ async fn feedback_says_what_became_of_each_frame() {
     for mut feedback in [of_camera, of_subscription] {
         let verdict = loop {
             let next = timeout(Duration::from_secs(10), feedback.next()).await.expect("a verdict");
-            let verdict = next.expect("feedback goes on").expect("a verdict");
+            let verdict = next.expect("feedback continues").expect("a verdict");
             if verdict.captured_at == frame.captured_at {
                 break verdict;
             }

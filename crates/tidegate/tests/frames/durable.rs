@@ -32,7 +32,7 @@ pub(crate) struct Site {
     /// Where its edge node listens: ports that were free.
     api: SocketAddr,
     link: SocketAddr,
-    /// What its programs find in their environment.
+    /// The environment of its programs.
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Running {
 
 impl Site {
     pub(crate) fn new(more: &str) -> Self {
-        // Beside the build: the system's folder for such things may be memory.
+        // Next to the build: the system's temporary folder may be in memory.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let request = InitRequest { cameras: vec!["cam1".into()], ..InitRequest::default() };
         pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
@@ -175,7 +175,7 @@ pub(crate) fn request(delivery: Delivery) -> SubscribeRequest {
     request
 }
 
-/// The next frame, and what was told as missed before it.
+/// The next frame, and the ones reported as missed before it.
 pub(crate) async fn next_frame(subscription: &mut Subscription, missed: &mut Vec<Missed>) -> Frame {
     let next = async {
         while let Some(event) = subscription.next().await {
@@ -235,7 +235,7 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
         camera.kill();
         kills.push(tidegate::clock::now());
         if round == 1 {
-            // It captures, reaches nobody, and is killed again.
+            // It captures, reaches no one, and is killed again.
             let alone = site.camera_to(nowhere);
             alone.line_with("frames of an earlier run are there");
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -245,14 +245,14 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
         }
         let returned = tidegate::clock::now();
         camera = site.camera();
-        // What came before the kill is read first.
+        // Frames from before the kill are read first.
         let mut after = next_frame(&mut watching, &mut missed).await;
         while after.captured_at < returned {
             after = next_frame(&mut watching, &mut missed).await;
         }
         assert!(after.captured_at > before.captured_at);
-        assert_eq!(after.epoch, before.epoch, "its clock goes on");
-        // Who wants the newest alone is told what it missed; who wants every frame gets it, see below.
+        assert_eq!(after.epoch, before.epoch, "its clock continues");
+        // A subscription to the newest alone learns which it missed; one to every frame gets them, see below.
         let down = missed.iter().filter(|missed| missed.why == MissedWhy::LinkDown);
         let count: u64 = down.map(|missed| missed.count).sum();
         assert!(round != 1 || count >= 15, "{missed:?}");
@@ -443,7 +443,7 @@ fn camera_on_small_disk(site: &Site, bytes: &str) -> Option<Running> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_makes_a_log_smaller_and_stops_no_delivery() {
     for (bytes, told) in [
-        ("13m", "the log drops its oldest frames before it has its size"),
+        ("13m", "the log drops its oldest frames before it reaches its size"),
         ("1m", "frames are not stored; they are delivered from memory"),
     ] {
         let site = Site::new("");
@@ -461,7 +461,7 @@ async fn a_full_disk_makes_a_log_smaller_and_stops_no_delivery() {
         while !lines.is_finished() {
             seen.push(next_frame(&mut subscription, &mut Vec::new()).await.captured_at);
         }
-        let _camera = lines.join().expect("it is told");
+        let _camera = lines.join().expect("it is reported");
         for _ in 0..20 {
             seen.push(next_frame(&mut subscription, &mut Vec::new()).await.captured_at);
         }

@@ -1,4 +1,4 @@
-//! What nobody is to see does not leave the camera's node.
+//! Private parts do not leave the camera's node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happens when a part dies and comes back.
+//! Recovery when a part dies and comes back.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ async fn a_probe_of_the_link_disturbs_no_camera() {
     let first = frame(&mut subscription).await;
     for transport in [Transport::Quic, Transport::Tcp] {
         let dial = world.dial("cam1", transport, world.path());
-        let probe = Probe::connect(&dial).await.expect("a probe beside the camera");
+        let probe = Probe::connect(&dial).await.expect("a probe next to the camera");
         for bytes in [10_000, 1_000_000] {
             probe.measure(bytes).await.expect("a frame of no transfer is acknowledged");
         }

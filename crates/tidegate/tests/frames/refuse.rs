@@ -1,4 +1,4 @@
-//! What is refused, and that nothing else is disturbed by it.
+//! Refusals, and that they disturb nothing else.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -91,7 +91,7 @@ async fn cameras_with_wrong_certificates_disturb_nobody() {
     pki::init(elsewhere.path(), &names).unwrap();
     let stranger = world.camera_with("cam2", SCENE, Transport::Quic, elsewhere.path());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!stranger.task.is_finished(), "it goes on trying");
+    assert!(!stranger.task.is_finished(), "it keeps trying");
     stranger.kill();
     delivers(&mut good).await;
     let cameras = client.cameras().await.expect("the list");
@@ -184,7 +184,7 @@ async fn a_camera_node_takes_its_name_from_an_application_that_registered_it() {
     let name: tidegate_client::CameraName = "cam1".parse().unwrap();
     let registration =
         tidegate_client::Registration { camera: name.clone(), size: None, frames_per_second: None };
-    squatter.register(registration.clone()).await.expect("a name that nobody has used");
+    squatter.register(registration.clone()).await.expect("an unused name");
     let client = world.client().await;
     let mut subscription = client.subscribe(request("cam1")).await.expect("a subscription");
 
@@ -209,7 +209,7 @@ async fn a_camera_node_takes_its_name_from_an_application_that_registered_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_revoked_loses_link_and_streams_and_nobody_else_does() {
+async fn a_revoked_client_loses_link_and_streams_and_no_other_does() {
     let world = World::new().await;
     let client = world.client().await;
     let (_camera, _stolen) = (world.camera("cam1", SCENE), world.camera("cam2", SCENE));
@@ -238,7 +238,7 @@ async fn whoever_is_revoked_loses_link_and_streams_and_nobody_else_does() {
     // Neither over the connection that there is, nor over a new one.
     assert_eq!(other.cameras().await.unwrap_err().code(), Code::IDENTITY_REVOKED);
     let again = world.try_client_as("other").await.map(|_| ()).unwrap_err();
-    // What the client had sent by then may cost it the alert: the connection is reset before it is read.
+    // Data that the client had sent by then may cost it the alert: the connection is reset before it is read.
     let codes = [Code::IDENTITY_REVOKED, Code::LINK_DOWN];
     assert!(codes.contains(&again.code()), "{again}");
     let away = async {
@@ -271,7 +271,7 @@ async fn a_camera_leaves_an_edge_node_that_was_revoked() {
     timeout(Duration::from_secs(20), away).await.expect("it leaves");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!client.camera(&"cam1".parse().unwrap()).await.unwrap().online, "and stays away");
-    assert!(!camera.task.is_finished(), "it goes on trying: the list may name another node");
+    assert!(!camera.task.is_finished(), "it keeps trying: the list may name another node");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,7 +284,7 @@ async fn two_camera_nodes_with_one_certificate_take_turns_and_each_turn_is_told(
     let told = async {
         let (mut epochs, mut turns) = (BTreeSet::new(), 0);
         while epochs.len() < 2 || turns == 0 {
-            match subscription.next().await.expect("it goes on").expect("it holds") {
+            match subscription.next().await.expect("it continues").expect("it holds") {
                 Event::Frame(frame) => _ = epochs.insert(frame.epoch),
                 Event::CameraOnline | Event::CameraOffline(_) => turns += 1,
                 Event::Ended(reason) => panic!("ended: {reason:?}"),

@@ -1,4 +1,4 @@
-//! What other users of a machine can see of a network camera's password.
+//! A network camera's password is hidden from other users of a machine.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What a process was started with, as text.
+/// The arguments or environment of a process, as text.
 fn seen(process: u32, what: &str) -> String {
     let bytes = fs::read(format!("/proc/{process}/{what}")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ")

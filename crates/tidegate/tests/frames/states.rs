@@ -1,4 +1,4 @@
-//! What is said of a camera, and of bounds, that give less than was asked for.
+//! Reports on a camera, and on bounds, that give less than was asked for.
 
 use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
@@ -49,7 +49,7 @@ fn frame(event: Event) -> Option<Bytes> {
     }
 }
 
-/// What is listed of why a camera gives no frames, once `is_so` of it.
+/// Waits until the listed reason why a camera gives no frames fulfils `is_so`.
 async fn listed(client: &Client, camera: &str, is_so: impl Fn(Option<&str>) -> bool) {
     let camera = camera.parse().expect("a camera name");
     let listed = async {
@@ -92,9 +92,9 @@ async fn a_published_camera_gives_frames_again_once_one_is_taken() {
     client.register(registration).await.expect("it is registered");
     let mut publisher = client.publish(name).await.expect("a publisher");
     let mut subscription = client.subscribe(request("door")).await.expect("a subscription");
-    publisher.publish(None, Bytes::from_static(b"GIF89a")).await.expect_err("it is no picture");
+    publisher.publish(None, Bytes::from_static(b"GIF89a")).await.expect_err("it is not a picture");
     let why = first(&mut subscription, no_frames).await;
-    assert!(why.starts_with("its frames are refused: the frame is no JPEG image"), "{why}");
+    assert!(why.starts_with("its frames are refused: the frame is not a JPEG image"), "{why}");
     listed(&client, "door", |why| why.is_some()).await;
     publisher.publish(None, jpeg).await.expect("it is taken");
     first(&mut subscription, |event| (event == Event::CameraOnline).then_some(())).await;
@@ -148,7 +148,7 @@ async fn as_many_frames_come_as_are_asked_for() {
             first(&mut subscription, |event| match event {
                 Event::Frame(frame) => Some(frame.captured_at),
                 Event::Unchanged(marker) => Some(marker.captured_at),
-                // What is not wanted is not missed.
+                // Frames that are not wanted are not missed.
                 Event::Missed(missed) => panic!("{missed:?}"),
                 _ => None,
             })

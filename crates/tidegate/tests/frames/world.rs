@@ -228,7 +228,8 @@ fn link_settings() -> LinkSettings {
     LinkSettings::default()
 }
 
-/// What the camera's log has from the first to the last of these. Asked for with another bound, so that no transfer that
+/// The entries of the camera's log from the first to the last of these. Asked for with another bound, so that no
+/// transfer that
 /// runs already is shared, which may have lost something.
 pub(crate) async fn captured(client: &Client, camera: &str, seen: &[Instant]) -> Vec<Instant> {
     let (first, last) = (seen[0], seen[seen.len() - 1]);

@@ -1,4 +1,4 @@
-//! What a link does behind a bottleneck of 20 Mbit/s with a queue of 256 KB, which takes 105 ms to drain.
+//! A link behind a bottleneck of 20 Mbit/s with a queue of 256 KB, which takes 105 ms to drain.
 
 use std::time::Duration;
 

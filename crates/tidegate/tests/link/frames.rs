@@ -29,7 +29,7 @@ async fn frames_of_all_sizes_arrive_whole() {
     }
 }
 
-/// What a sender that waits for each acknowledgement relies on: it has its frames handed over in order.
+/// A sender that waits for each acknowledgement relies on this: it has its frames handed over in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_is_acknowledged_only_when_it_was_handed_over() {
     const MANY: i64 = 2000;
@@ -287,7 +287,7 @@ async fn records_arrive_as_they_were_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_sent_is_refused_by_name() {
+async fn messages_that_cannot_be_sent_are_refused_by_name() {
     let site = Site::new();
     let (camera, _edge, _listener) = site.pair(Transport::Quic).await;
     let wrong = camera.send_frame(header(1, 5), Bytes::from_static(b"four"), Priority::Live);

@@ -20,7 +20,7 @@ use tokio::{
 /// Timers are rounded up to a millisecond; what exceeds this is another process that runs.
 const LATE: Duration = Duration::from_millis(4);
 
-/// What the relay does to packets on their way to the server. The way back is only delayed.
+/// The effect of the relay on packets on their way to the server. The way back is only delayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bottleneck {
     pub(crate) bytes_per_second: u64,
@@ -71,7 +71,7 @@ impl Relay {
         Duration::from_nanos(self.late_nanos.load(Ordering::Relaxed))
     }
 
-    /// From here on nothing comes through in either direction, and nobody is told.
+    /// From here on nothing comes through in either direction, and neither end is notified.
     pub(crate) fn fall_silent(&mut self) {
         self.tasks.abort_all();
     }

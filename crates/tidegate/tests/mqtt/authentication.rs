@@ -255,7 +255,7 @@ fn login(user: &str, password: &str) -> Vec<u8> {
 /// Counts of logins in `$SYS`, by name.
 type Counts = std::collections::BTreeMap<String, u64>;
 
-/// Those counts, once they are as `wanted` and nobody waits.
+/// Those counts, once they are as `wanted` and no one waits.
 fn logins(program: &Program, wanted: impl Fn(&Counts) -> bool) -> Counts {
     let (username, password) = (Some("ada".to_owned()), Some(b"tide".to_vec()));
     let options = Options { username, password, ..options_of(program.address("main")) };
@@ -274,7 +274,7 @@ fn logins(program: &Program, wanted: impl Fn(&Counts) -> bool) -> Counts {
         assert!(began.elapsed() < LONGEST, "{counts:?}");
         let Some(message) = client.receive(LONGEST).unwrap() else { continue };
         let name = message.topic.rsplit('/').next().unwrap().to_owned();
-        // All of one moment are told together, this one last; before that come those that are retained.
+        // All of one moment are published together, this one last; before that come those that are retained.
         let is_last = name == "busy" && !message.retain;
         counts.insert(name, String::from_utf8_lossy(&message.payload).parse().unwrap());
         if is_last && counts["waiting"] == 0 && wanted(&counts) {
@@ -380,7 +380,7 @@ fn a_fleet_that_gives_up_and_comes_again_is_in_after_one_hash_for_each_device() 
     // The network was away, and the node was not.
     drop(streams);
     let (streams, _) = come();
-    // One more, whose count says that those before it are told.
+    // One more, whose count says that those before it are published.
     TcpStream::connect(address).unwrap().write_all(&login("nobody", "x")).unwrap();
     let sum = |counts: &Counts| counts["checked"] + counts["gave_up"];
     let again = logins(&program, |again| sum(again) > sum(&counts));

@@ -120,13 +120,13 @@ fn nothing_configured_serves_mqtt_on_this_machine_alone() {
     assert!(line.contains("MQTT alone") && line.contains("`tidegate init`"), "{line}");
     let open = listens_at(node.child.id());
     assert_eq!(open, [format!("tcp 0100007F:{:04X}", address.port())]);
-    Client::connect(options_of(address)).expect("everybody on this machine comes in");
+    Client::connect(options_of(address)).expect("every client on this machine is accepted");
     // A reload goes by the same rules.
     signal(node.child.id(), "HUP");
-    node.line_with("read anew");
+    node.line_with("reloaded");
     node.stop();
 
-    // Whoever wants more needs certificates, and is told how to make them.
+    // A node with links needs certificates, and names the command that makes them.
     let flags_of_links = ["--set", "link.listen=127.0.0.1:0", "node"];
     let output = tidegate(folder.path(), &flags_of_links).output().expect("the program");
     assert_eq!(output.status.code(), Some(2));
@@ -186,7 +186,7 @@ fn init_writes_where_config_says_and_changes_nothing_that_is_there() {
     }
     assert!(!again.contains("not shown again"), "{again}");
 
-    // A camera that comes later, beside one that is there.
+    // A camera that comes later, next to one that is there.
     let more = init(&["--camera", "yard", "--camera", "gate"]);
     assert!(data.join("pki/gate.pem").exists() && more.contains("gate.pem\n"), "{more}");
     assert!(more.contains("yard.pem, as it was"), "{more}");
@@ -196,9 +196,9 @@ fn init_writes_where_config_says_and_changes_nothing_that_is_there() {
         .filter(|file| !after.contains(file))
         .map(|(path, _)| path.rsplit('/').next().expect("a name"))
         .collect();
-    assert_eq!(changed, ["issued.txt"], "the list of certificates alone goes on");
+    assert_eq!(changed, ["issued.txt"], "only the list of certificates is written on");
 
-    // What was written is what a node runs by, from wherever it is started.
+    // A node runs by the written configuration, from wherever it is started.
     assert_eq!(
         done(Path::new("/"), &[&named[..], &["config", "check"]].concat()),
         "nothing is wrong with the configuration\n"
@@ -228,7 +228,7 @@ fn a_missing_certificate_names_the_command_that_makes_it() {
         if arguments == ["node"] {
             continue;
         }
-        // What it names is what helps.
+        // The command that it names helps.
         let words: Vec<&str> = whole.split(' ').skip(1).collect();
         done(folder.path(), &words);
     }
@@ -282,12 +282,12 @@ fn a_node_that_joined_has_the_name_of_its_certificate() {
             "nothing is wrong with the configuration\n"
         );
     }
-    // A name that somebody chose is not written over.
+    // A name that someone chose is not written over.
     let machine = tempfile::tempdir().expect("a folder");
     fs::write(machine.path().join("tidegate.toml"), "[node]\nname = \"own\"\n").expect("a file");
     let joined = done(machine.path(), &["join", &invite("far-3", "node")]);
     assert!(joined.contains("tidegate.toml:2 names the node own"), "{joined}");
-    // A camera is told how it is started.
+    // A camera's owner learns how it is started.
     let machine = tempfile::tempdir().expect("a folder");
     let joined = done(machine.path(), &["join", &invite("gate", "camera")]);
     assert!(joined.contains("tidegate camera --name gate"), "{joined}");

@@ -131,7 +131,7 @@ const EXPECTED: [&str; 20] = [
     "FOLDER/tidegate.toml:8: link.transport: did you mean \"quic\"? choose one of: auto quic tcp",
     "FOLDER/users:1: ",
     "FOLDER/acl:2: a line begins with user, topic, pattern or #, and not with \"no\"",
-    "FOLDER/acl:3: \"reed\" is no access; did you mean \"read\"? choose one of: read write",
+    "FOLDER/acl:3: \"reed\" is not an access; did you mean \"read\"? choose one of: read write",
     "FOLDER/roles:2: ",
     "FOLDER/roles:3: there is no section [usr]; did you mean \"user\"? choose one of",
     "FOLDER/tidegate.toml:15: frames.tables_dir: ",
@@ -190,7 +190,7 @@ fn every_mistake_is_a_line_and_a_start_and_a_reload_say_the_same() {
     }
     assert_eq!(all_in(folder.path()), before, "a start that is refused writes nothing");
 
-    // A reload does, too, and what runs goes on.
+    // A reload does, too, and what runs continues.
     fs::remove_dir_all(folder.path().join("data")).expect("a folder");
     pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
     let program = Program::start_in(folder, LISTENER);
@@ -229,7 +229,7 @@ fn every_mistake_is_a_line_and_a_start_and_a_reload_say_the_same() {
 }
 
 #[test]
-fn what_a_start_needs_first_is_checked_and_named_with_the_way_out() {
+fn requirements_of_a_start_are_checked_and_named_with_the_way_out() {
     // Without certificates, or with another authority's, there is no node.
     let folder = site(LISTENER, &[]);
     fs::remove_file(folder.path().join("data/pki/edge.pem")).expect("it was there");

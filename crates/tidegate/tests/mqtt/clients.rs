@@ -36,7 +36,8 @@ fn mosquittos_clients_are_served_in_every_version_and_quality() {
     for version in ["mqttv31", "mqttv311", "mqttv5"] {
         for qos in ["0", "1", "2"] {
             let common = ["-h", "127.0.0.1", "-p", &port, "-V", version, "-q", qos];
-            // Whoever has been sent this has subscribed. Acknowledged, so that it is retained before anybody subscribes, and does
+            // A client that has been sent this has subscribed. Acknowledged, so that it is retained before anybody subscribes,
+            // and does
             // not come behind what an earlier round left.
             let retained = Command::new("mosquitto_pub")
                 .args(common)
@@ -176,7 +177,7 @@ fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
 
     fs::write(&rules, "user bob\ntopic readwrite home/#\n").unwrap();
     signal(program.id(), "HUP");
-    program.line_with("read anew");
+    program.line_with("reloaded");
     Client::connect(options(&program, Some(("bob", "second")))).expect("he is a user now");
     program.stop();
 }
@@ -189,7 +190,7 @@ fn a_reload_exchanges_the_doors_and_ends_who_is_let_in_no_longer() {
     let users = program.path("users");
     passwd(&users, &["ada"], "word\n");
 
-    // A password file where there was none: who proved nothing has to go; a shard more has to wait; TLS shows other files.
+    // A password file where there was none: anonymous clients have to go; a shard more has to wait; TLS shows other files.
     let named = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let (certificate, key) = (program.path("other.pem"), program.path("other.key"));
     fs::write(&certificate, named.cert.pem()).unwrap();
@@ -197,8 +198,8 @@ fn a_reload_exchanges_the_doors_and_ends_who_is_let_in_no_longer() {
     program.reload(&format!(
         "[mqtt]\nshards = 3\npassword_file = {users:?}\n{ONE}{secure}certificate = {certificate:?}\nkey = {key:?}\n"
     ));
-    program.line_with("read anew");
-    let line = program.line_with("from the next start on");
+    program.line_with("reloaded");
+    let line = program.line_with("at the next start");
     assert!(line.contains("mqtt.shards"), "{line}");
     match nobody.receive(LONGEST) {
         Err(ClientError::Disconnected { reason, .. }) => {

@@ -1,5 +1,5 @@
-//! What nodes leave on the disk, as the doctor sees it; files that are none; the end of a command, whatever
-//! hangs; and a system clock that is set.
+//! Files that nodes leave on the disk, as the doctor sees them; files that are none; the end of a command,
+//! whatever hangs; and a system clock that is set.
 
 use std::{
     fs,
@@ -57,7 +57,7 @@ fn filter(filter: &str) -> SubscribeFilter {
     }
 }
 
-/// The doctor finds no problem, and tells nobody to remove anything.
+/// The doctor finds no problem, and tells no one to remove anything.
 fn assert_sound(program: &Program, when: &str) {
     let config = program.path("tidegate.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
@@ -153,7 +153,7 @@ fn wait(child: &mut Child, most: Duration) -> Option<Duration> {
     None
 }
 
-/// What a process that has ended wrote to its standard error.
+/// The standard error of a process that has ended.
 fn said(child: Child) -> String {
     let output = child.wait_with_output().expect("it is our child");
     assert!(!output.status.success(), "{}", output.status);

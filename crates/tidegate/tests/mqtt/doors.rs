@@ -1,4 +1,4 @@
-//! Listeners' doors and bounds over real sockets.
+//! Authentication and bounds of listeners over real sockets.
 
 use std::{
     io::Read as _,
@@ -66,7 +66,10 @@ fn a_certificate_says_who_its_client_is() {
         Err(ClientError::Publish { reason, .. }) => assert_eq!(reason, ReasonCode::NOT_AUTHORIZED),
         other => panic!("{other:?}"),
     }
-    assert!(Client::connect(options(stranger)).is_err(), "nobody comes in without a certificate");
+    assert!(
+        Client::connect(options(stranger)).is_err(),
+        "no client is accepted without a certificate"
+    );
     program.stop();
 }
 
@@ -246,7 +249,7 @@ fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
         tidegate::pki::revoke(&pki, &[name.to_owned()], Reason::KeyCompromise).unwrap();
     };
     revoke("stolen");
-    // Nobody tells the node: it looks by itself.
+    // The node is not notified: it looks by itself.
     match stolen.receive(LONGEST) {
         Err(ClientError::Disconnected { reason, .. }) => {
             assert_eq!(reason, ReasonCode::NOT_AUTHORIZED);
@@ -254,22 +257,22 @@ fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
         other => panic!("{other:?}"),
     }
     assert!(Client::connect(options("stolen")).is_err());
-    publish(&mut client, "its/own", QoS::AtLeastOnce).expect("nobody else is disturbed");
+    publish(&mut client, "its/own", QoS::AtLeastOnce).expect("no other client is disturbed");
 
     // A file that is cut short, and one that is gone, change nothing.
     let list = pki.join("crl.pem");
     let whole = std::fs::read(&list).unwrap();
     std::fs::write(&list, &whole[..whole.len() / 2]).unwrap();
-    program.line_with("the revocation lists in use stay");
+    program.line_with("the revocation lists in use are kept");
     assert!(Client::connect(options("stolen")).is_err());
     std::fs::remove_file(&list).unwrap();
-    program.line_with("the revocation lists in use stay");
+    program.line_with("the revocation lists in use are kept");
     assert!(Client::connect(options("stolen")).is_err());
-    Client::connect(options("application")).expect("nobody else is refused");
+    Client::connect(options("application")).expect("no other client is refused");
     // The whole file again, and a signal.
     std::fs::write(&list, whole).unwrap();
     program.reload(&listener("main"));
-    program.line_with("configuration of MQTT read anew");
+    program.line_with("configuration of MQTT reloaded");
     assert!(Client::connect(options("stolen")).is_err());
 
     let audit = std::fs::read_to_string(program.path("data/state/audit.log")).unwrap();
@@ -323,7 +326,7 @@ fn a_listener_bounds_connections_and_the_rate_of_each() {
 }
 
 #[test]
-fn whoever_is_connected_is_told_that_the_server_stops() {
+fn connected_clients_learn_that_the_server_stops() {
     let program = Program::start("[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n");
     let mut client = Client::connect(options_of(program.address("main"))).unwrap();
     program.stop();

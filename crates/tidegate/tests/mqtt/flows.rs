@@ -49,7 +49,7 @@ impl Node {
         let listener =
             ListenerSettings { anonymous: true, ..ListenerSettings::new("main", listen) };
         let settings = ServerSettings {
-            // `$SYS` is said often, so that nobody waits for it.
+            // `$SYS` is said often, so that no one waits for it.
             broker: BrokerConfig { sys_interval: SYS_INTERVAL, ..BrokerConfig::default() },
             listeners: vec![listener],
             shards,
@@ -196,7 +196,7 @@ fn a_flow_goes_on_after_a_restart_and_begins_anew_without_what_is_damaged() {
     assert!(state.join("counting.state.damaged-1").exists());
 }
 
-/// What a file holds once it is there and holds something else than `before`.
+/// The content of a file once it is there and differs from `before`.
 fn written(path: &Path, before: Option<&[u8]>) -> Vec<u8> {
     let until = std::time::Instant::now() + PATIENCE;
     loop {
@@ -219,7 +219,7 @@ fn a_flow_of_a_node_that_is_killed_goes_on_from_its_state_that_was_written_last(
     );
     let connect =
         |node: &Program| Client::connect(options_of(node.address("main"))).expect("it is let in");
-    // What becomes of a message, which its flow has counted by then.
+    // The result for a message, which its flow has counted by then.
     let once = |node: &Program, payload: &str| {
         let mut subscriber = subscribed(connect(node), &["out/+"]);
         publish(&mut connect(node), "in/a", payload.as_bytes());
@@ -256,11 +256,11 @@ fn flows_are_exchanged_while_messages_pass_and_keep_what_fits() {
         assert_eq!(exchange(&windowed).expect("nothing is wrong"), ["counting"]);
         publish(&mut client, "in/a", b"k,1");
         assert_eq!(text(&mut subscriber).1, "2 1");
-        // What is wrong changes nothing.
+        // A wrong file changes nothing.
         exchange(&windowed.replace("\"max\"", "\"most\"")).expect_err("no such kernel");
         publish(&mut client, "in/a", b"k,2");
         assert_eq!(text(&mut subscriber).1, "3 2");
-        // Without it messages go on as they come, and it finds its state when it is back.
+        // Without it messages continue as they come, and it finds its state when it is back.
         let other = windowed.replace("flow.counting", "flow.other").replace("in/#", "else/#");
         assert_eq!(exchange(&other).expect("nothing is wrong"), ["counting", "other"]);
         publish(&mut client, "in/a", b"k,3");
@@ -361,7 +361,7 @@ fn counts(flow: &str, said: &[(&str, u64)]) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Reads what is said under `$SYS/broker/flows/` until all that was told is what was expected.
+/// Reads the topics under `$SYS/broker/flows/` until all that was published is as expected.
 fn read_until(
     watcher: &mut Client,
     told: &mut BTreeMap<String, u64>,
@@ -397,7 +397,7 @@ payload = "{field:x_average}"
 "#;
 
 #[test]
-fn what_becomes_of_messages_is_counted_under_sys_for_as_long_as_their_flow_runs() {
+fn results_of_a_flow_are_counted_under_sys_for_as_long_as_it_runs() {
     for shards in [1, 2] {
         let count = "[[flow.counting.step]]\nkernel = \"count\"";
         let filter = "[[flow.counting.step]]\nkernel = \"range-filter\"\nfield = \"x\"\nmax = 100";
@@ -464,7 +464,7 @@ fn what_becomes_of_messages_is_counted_under_sys_for_as_long_as_their_flow_runs(
 /// The messages of an application, some of which its example notifies of.
 fn messages(name: &str) -> Vec<(String, Vec<u8>)> {
     let Ok(workload) = name.parse() else {
-        // Beside the four: 64 bytes, the sensor in 4 and the temperature as text at 8.
+        // In addition to the four: 64 bytes, the sensor in 4 and the temperature as text at 8.
         let one = |number: u32| {
             let mut payload = vec![b' '; 64];
             payload[..4].copy_from_slice(&(number % 5).to_le_bytes());
@@ -503,7 +503,7 @@ fn the_set_of_the_city_has_the_first_200_devices() {
     assert_eq!(set.len(), 203, "those, and three of RIoTBench's");
 }
 
-/// What a node publishes for the example applications is what their flows say of the same messages, one after the other.
+/// A node's output for the example applications is that of their flows for the same messages, one after the other.
 #[test]
 fn the_applications_run_in_a_node() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/flows");

@@ -1,4 +1,4 @@
-//! Clients that break the rules: each loses its own connection, nobody else notices, and memory stays bounded.
+//! Clients that break the rules: each loses its own connection, no one else notices, and memory stays bounded.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -194,7 +194,7 @@ fn deep_topics_and_many_topics_stay_within_their_bounds() {
         Outgoing { qos: QoS::AtMostOnce, topic: &topic, payload: b"x", ..Outgoing::default() };
     stream.write_all(&publish_bytes(&message)).unwrap();
     assert_eq!(disconnect_reason(&last_words(&mut stream)), Some(ReasonCode::TOPIC_NAME_INVALID));
-    // More retained topics than allowed: the publisher is told, those that were are kept.
+    // More retained topics than allowed: the publisher learns it, the former ones are kept.
     let mut bomber = Client::connect(options_of(address)).unwrap();
     let mut refused = 0;
     for n in 0..1100 {
@@ -215,7 +215,7 @@ fn deep_topics_and_many_topics_stay_within_their_bounds() {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!((100..200).contains(&refused), "{refused} of 1100 refused, with $SYS beside");
+    assert!((100..200).contains(&refused), "{refused} of 1100 refused, $SYS included");
     healthy.exchange();
     program.stop();
 }
@@ -240,7 +240,7 @@ fn publish_bytes(message: &Outgoing<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn who_does_not_read_its_answers_is_not_read_from() {
+fn a_client_that_does_not_read_its_answers_is_not_read_from() {
     let program = Program::start(LISTENER);
     let address = program.address("main");
     let mut healthy = Healthy::connect(address);
@@ -326,7 +326,7 @@ fn connects_that_are_never_whole_take_no_memory_from_those_who_are_in() {
     let address = program.address("main");
     let mut client = Client::connect(options_of(address)).unwrap();
     let before = program.resident_bytes();
-    // CONNECTs of 250 kB that lack their last kilobyte, from nobody.
+    // CONNECTs of 250 kB that lack their last kilobyte, from no one.
     let mut connect = vec![0x10, 0x90, 0xa1, 0x0f];
     connect.resize(249_000, 0);
     let mut streams: Vec<TcpStream> = (0..200).map(|_| dial(address)).collect();
@@ -360,7 +360,7 @@ fn each_listener_has_its_own_limits() {
         let message =
             Outgoing { qos: QoS::AtMostOnce, topic, payload: &payload, ..Outgoing::default() };
         stream.write_all(&publish_bytes(&message)).unwrap();
-        // What is in order is followed by a farewell.
+        // A valid session ends with a farewell.
         stream.write_all(&[0xe0, 0x00]).unwrap();
         disconnect_reason(&last_words(&mut stream))
     };

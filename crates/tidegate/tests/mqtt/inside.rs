@@ -1,4 +1,4 @@
-//! Clients from inside the process, whose messages are handed out and acknowledged beside their sockets.
+//! Clients from inside the process, whose messages are handed out and acknowledged without their sockets.
 
 use std::{
     io::{Read as _, Write as _},
@@ -164,10 +164,10 @@ impl Inside {
         self.deliveries.settle();
     }
 
-    /// Acknowledges messages beside the socket, some `before` the others, and says farewell on it at once.
+    /// Acknowledges messages without the socket, some `before` the others, and says farewell on it at once.
     fn leave(&mut self, (before, last): (&[PacketId], &[PacketId])) {
         self.settle(before);
-        // What is to be read wakes the shard, which reads all of it, the farewell too, before it looks at what it was told since.
+        // Input wakes the shard, which reads all of it, the farewell too, before it looks at its commands.
         self.send(&Packet::Pingreq);
         self.settle(last);
         self.send(&Packet::Disconnect(Disconnect::default()));
@@ -192,7 +192,7 @@ impl Inside {
 }
 
 #[test]
-fn what_was_acknowledged_beside_the_socket_before_a_farewell_does_not_come_again() {
+fn messages_acknowledged_before_a_farewell_do_not_come_again() {
     let server = server();
     // Of eight names some live on each shard.
     for number in 0..8 {
@@ -218,7 +218,7 @@ fn what_was_acknowledged_beside_the_socket_before_a_farewell_does_not_come_again
                     ids.push(delivery.packet_id.expect("it is of QoS 1"));
                 }
                 next = until;
-                // Mostly all at once: who was told before looks at all of them before it reads.
+                // Mostly all at once: a connection with an earlier command looks at all of them before it reads.
                 let before = if round.is_multiple_of(3) { ids.len() / 2 } else { 0 };
                 inside.leave(ids.split_at(before));
                 inside = inside.again(&server, name, round.is_multiple_of(2));

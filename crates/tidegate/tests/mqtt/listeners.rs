@@ -1,4 +1,4 @@
-//! What a listener takes before MQTT is spoken.
+//! The input of a listener before MQTT begins.
 
 use std::{
     io::{Read as _, Write},
@@ -123,7 +123,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
         ("any", BINARY, Some("2001:db8::7")),
         ("v1", unknown, Some("127.0.0.1")),
         ("v2", local, Some("127.0.0.1")),
-        // Without one, with one of another version, with one that is wrong, with one that nobody asked for.
+        // Without one, with one of another version, with one that is wrong, with one that no one asked for.
         ("v1", b"", None),
         ("any", b"", None),
         ("v2", LINE.as_bytes(), None),
@@ -161,7 +161,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
             }
         }
     }
-    // Everybody comes from the balancer's address, which proves nothing.
+    // All clients come from the balancer's address, which proves nothing.
     let mut stream = dial(node.address("asks"));
     stream.write_all(&[LINE.as_bytes(), &connect("asks")].concat()).expect("it takes it");
     assert!(answer(&mut stream).is_some_and(|code| code != 0));
@@ -196,7 +196,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
     stream.read_exact(&mut status).expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 101");
 
-    // Who stops in the middle is not waited for, nor who says no more.
+    // A client that stops in the middle is not waited for, nor one that sends nothing more.
     let mut stream = dial(node.address("any"));
     stream.write_all(&BINARY[..20]).expect("it takes it");
     stream.shutdown(Shutdown::Write).expect("a stream");

@@ -1,4 +1,4 @@
-//! What an operator reads: who came, who went and why, in lines that no client can forge.
+//! An operator's log: clients that come and go, and why, in lines that no client can forge.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ fn connect(address: SocketAddr, client: &str, keep_alive: u8, answer: usize) -> 
 }
 
 #[test]
-fn who_came_and_who_went_and_why_is_in_the_log() {
+fn clients_that_come_and_go_and_why_are_in_the_log() {
     let mut node = Program::start(MQTT);
     let plain = node.address("plain");
     let holds = |line: &str, parts: &[&str]| {
@@ -67,13 +67,13 @@ fn who_came_and_who_went_and_why_is_in_the_log() {
     let line = node.line_with("disconnected client=dev-4");
     assert!(!line.contains("why=\"the client"), "a fault of the client's has its name: {line}");
 
-    // Whoever is not let in: by the rules, by the protocol, by TLS, by the time.
+    // Refusals: by the rules, by the protocol, by TLS, by the time.
     drop(connect(node.address("shut"), "dev-5", 0, 4));
     holds(&node.line_with("connection refused client=dev-5"), &["listener=shut", "why="]);
     let mut other = TcpStream::connect(plain).expect("a stream");
     other.write_all(b"\xc0\x00").expect("it takes it");
     holds(
-        &node.line_with("the first packet is no CONNECT"),
+        &node.line_with("the first packet is not a CONNECT"),
         &["connection refused", "listener=plain"],
     );
     let mut other = TcpStream::connect(node.address("tls")).expect("a stream");
@@ -119,7 +119,7 @@ fn a_flood_of_refusals_is_summed_up() {
     node.line_with("connected client=dev-1");
     drop(stream);
     node.end();
-    let line = node.line_with("more clients came and went");
+    let line = node.line_with("more clients connected and disconnected");
     let refused = line.split_once("refused=").expect("how many").1.trim();
     let refused: u32 = refused.parse().expect("a number");
     assert!((1..300).contains(&refused), "{line}");

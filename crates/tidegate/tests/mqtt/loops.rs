@@ -52,7 +52,7 @@ impl Ring {
         self.names.iter().position(|one| *one == name).expect("it is one of them")
     }
 
-    /// What carries messages one way, as `KIND FROM TO`.
+    /// A carrier of messages one way, as `KIND FROM TO`.
     fn section(&self, number: usize, kind: &str, from: &str, to: &str) -> (usize, String) {
         let at = self.place(to);
         let (link, client) = (self.links[at], self.clients[at]);
@@ -165,7 +165,7 @@ fn what_goes_round_comes_as_often_as_there_are_ways() {
             1,
             &[2, 2],
         ),
-        // A bridge or a sink hands what it has to a listener, which asks nobody: once more to where it began.
+        // A bridge or a sink hands what it has to a listener, which asks no one: once more to where it began.
         (&["a", "b"], &[("uplink", "a", "b"), ("bridge", "b", "a")], 2, &[1]),
         (&["a", "b"], &[("bridge", "a", "b"), ("uplink", "b", "a")], 1, &[1]),
         (&["a", "b"], &[("uplink", "a", "b"), ("fetch", "a", "b")], 1, &[1]),
@@ -209,7 +209,7 @@ fn assert_goes_round(
     for ((reader, times), came) in readers.iter_mut().zip(&times).zip(&mut came) {
         read(reader, &TOPICS, *times, came);
     }
-    // A second and a third follow: what went round for ever would come again before the third.
+    // A second and a third follow: a message that went round forever would come again before the third.
     for topic in ["plant/second", "plant/third"] {
         let message =
             Outgoing { topic, payload: b"x", qos: QoS::AtLeastOnce, ..Outgoing::default() };
@@ -274,13 +274,13 @@ fn a_message_that_comes_by_two_ways_comes_twice_and_topics_of_each_way_pass() {
     send(&a, "up/1");
     let mut came = Came::new();
     read(&mut at_b, &["up/1"], 2, &mut came);
-    // An answer to what came, which a program makes anew, goes its own way.
+    // An answer to what came, which a program makes again, goes its own way.
     send(&b, "down/1");
     read(&mut at_a, &["down/1"], 1, &mut came);
     assert_eq!(came.values().copied().collect::<Vec<_>>(), [1, 2]);
 }
 
-/// A free port of a loopback address that only this process uses: tests that run beside it take ports of 127.0.0.1.
+/// A free port of a loopback address that only this process uses: tests that run next to it take ports of 127.0.0.1.
 fn own_address(number: u8) -> SocketAddr {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     let address = Ipv4Addr::new(127, high | 1, low, number);
@@ -328,7 +328,7 @@ fn lines_that_nodes_send_each_other_over_http_do_not_go_round() {
             let message = Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() };
             writer.publish(&message).expect("it is taken");
         };
-        // Whose lines are taken is known once some were: what passed before may come round once.
+        // It is known that a peer's lines are taken once some were: earlier ones may come round once.
         send("lines/first", "first v=1 5");
         let mut came = Came::new();
         read(&mut readers[1], &["lines/first"], 1, &mut came);

@@ -1,4 +1,4 @@
-//! Peers of a node's link that do not speak as an uplink does: what that costs them, and that it costs nobody else.
+//! Peers of a node's link that do not speak as an uplink does: the consequences for them, and for no other.
 
 use std::{
     net::SocketAddr,
@@ -31,7 +31,7 @@ use crate::{
 /// Most topics and bytes of state that a peer asks for.
 const TOPICS_MAX: u64 = 1000;
 const STATE_BYTES_MAX: u64 = 1 << 20;
-/// What an intact message comes out with: QoS 1.
+/// The attributes of an intact message: QoS 1.
 const ATTRIBUTES: &[u8] = b"\x01";
 
 /// An uplink whose records the test makes by itself.
@@ -87,7 +87,7 @@ async fn introduced(to: SocketAddr, credentials: &Credentials) -> Link {
     }
 }
 
-/// The next record, beside what is said of a share.
+/// The next record, apart from those about a share.
 async fn record(link: &Link) -> Record {
     loop {
         let item = time::timeout(LONGEST, link.recv()).await.expect("something comes");
@@ -129,7 +129,7 @@ async fn published(link: &Link, next: u64) {
     }
 }
 
-/// What the batches of a peer are made by.
+/// The encoder of a peer's batches.
 fn codec(epoch: u64) -> Encoder {
     let config = EncoderConfig {
         topics_max: TOPICS_MAX as usize,
@@ -229,7 +229,7 @@ async fn a_damaged_batch_costs_its_link_and_nobody_a_message() {
     assert_eq!(code, Some(Code::LINK_PROTOCOL), "{text}");
     assert!(text.contains("batch 1 of epoch 1 cannot be read"), "{text}");
 
-    // The next link goes on behind what came whole.
+    // The next link continues behind what came whole.
     let peer = Peer::open(to, &credentials, "plant").await;
     let expected = Resume { epoch: 1, sequence: 1 };
     assert_eq!((peer.ready.resume, peer.ready.next), (Some(expected), Some(1)));

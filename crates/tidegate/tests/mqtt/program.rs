@@ -141,7 +141,7 @@ impl Program {
         field(&self.line_with("node ready"), "api=").parse().expect("an address")
     }
 
-    /// What it answers whether it is ready: the status, and all parts as JSON.
+    /// Its answer on readiness: the status, and all parts as JSON.
     pub(crate) fn readiness(&self) -> (u16, String) {
         let mut stream = TcpStream::connect(self.health.expect("it is served")).expect("a stream");
         let request = "GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n";
@@ -207,7 +207,7 @@ impl Program {
     }
 }
 
-/// What stands behind a name in a line of the log.
+/// The value behind a name in a line of the log.
 fn field(line: &str, name: &str) -> String {
     let rest = line.split_once(name).unwrap_or_else(|| panic!("no {name} in {line}")).1;
     rest.split_whitespace().next().expect("a value").to_owned()

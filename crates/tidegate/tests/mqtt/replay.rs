@@ -141,7 +141,7 @@ fn an_interrupt_ends_a_replay_with_its_summary() {
             input.write_all(b"1,a\n2,b\n3,c\n").expect("it reads");
         }
         let mut said = BufReader::new(child.stderr.take().expect("it was asked for"));
-        said.read_line(&mut String::new()).expect("what it is");
+        said.read_line(&mut String::new()).expect("the recognised form");
         for _ in 0..3 {
             client.receive(LONGEST).expect("it is connected").expect("a message");
         }
@@ -153,7 +153,7 @@ fn an_interrupt_ends_a_replay_with_its_summary() {
     program.stop();
 }
 
-/// What it printed until it ended, which it did well.
+/// Its output until it ended, which it did well.
 fn ended(mut child: Child) -> String {
     let end = Instant::now() + LONGEST;
     let status = loop {

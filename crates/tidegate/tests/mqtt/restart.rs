@@ -1,4 +1,4 @@
-//! What survives `kill -9`.
+//! State that survives `kill -9`.
 
 use std::{
     io::{Read as _, Write},
@@ -178,15 +178,19 @@ fn a_full_disk_refuses_what_is_to_be_kept_until_there_is_room() {
     };
     assert_eq!(refused, ReasonCode::QUOTA_EXCEEDED);
     let (status, report) = program.readiness();
-    assert!(status == 503 && report.contains("its disk takes nothing"), "{report}");
-    publish("elsewhere", false).expect("it is to be kept for nobody");
+    assert!(status == 503 && report.contains("its disk refuses writes"), "{report}");
+    publish("elsewhere", false).expect("it is to be kept for no session");
 
     std::fs::remove_file(&filler).expect("it is there");
     wait_until("there is room", || publish("kept/again", true).is_ok());
     wait_until("it is ready again", is_ready);
     let mut watcher = Client::connect(options_of(program.address("main"))).expect("it is let in");
     watcher.subscribe(&[filter("kept/#", QoS::AtLeastOnce)]).expect("it is granted");
-    assert_eq!(texts(&mut watcher, accepted + 1).len(), accepted + 1, "what was accepted is there");
+    assert_eq!(
+        texts(&mut watcher, accepted + 1).len(),
+        accepted + 1,
+        "accepted messages are there"
+    );
     program.stop();
 }
 
@@ -205,7 +209,7 @@ fn a_disk_that_can_only_be_read_is_read() {
             return;
         };
         let (status, report) = program.readiness();
-        assert!(status == 503 && report.contains("its disk takes nothing"), "{report}");
+        assert!(status == 503 && report.contains("its disk refuses writes"), "{report}");
         let watch = |program: &Program| {
             let options = options_of(program.address("main"));
             let mut watcher = Client::connect(options).expect("it is let in");
@@ -272,7 +276,7 @@ impl Mute {
 }
 
 #[test]
-fn what_is_sent_again_after_a_restart_says_so() {
+fn messages_sent_again_after_a_restart_say_so() {
     // MQTT-3.3.1-1, MQTT-3.3.1-3: DUP, and the identifier of before.
     for (durability, is_killed) in
         [("page", false), ("page", true), ("disk", false), ("disk", true)]
@@ -294,7 +298,7 @@ fn what_is_sent_again_after_a_restart_says_so() {
         let first: Vec<_> = (0..4).map(|_| mute.message()).collect();
         let flags: Vec<u8> = first.iter().map(|(first, ..)| *first).collect();
         assert_eq!(flags, [0x32, 0x34, 0x34, 0x32], "{name}");
-        // Of one the exchange has gone on: what is sent again is PUBREL.
+        // For one the exchange has advanced: PUBREL is sent again.
         let [high, low] = first[2].1;
         mute.send(&[0x50, 2, high, low]);
         assert_eq!(mute.packet(), (0x62, vec![high, low]));

@@ -95,7 +95,7 @@ fn ends(client: &mut Client) -> ReasonCode {
     }
 }
 
-/// The audit log, once all is in it that is waited for: no door waits for the disk.
+/// The audit log, once all expected lines are in it: no login waits for the disk.
 fn audit_log(program: &Program, is_whole: impl Fn(&str) -> bool) -> String {
     let until = Instant::now() + LONGEST;
     loop {
@@ -198,7 +198,7 @@ fn a_reload_takes_roles_and_keys_or_leaves_both() {
     program.line_with("roles_changed=true");
     assert!(!publishes(&mut ada, "t/x") && publishes(&mut ada, "u"));
 
-    // Another key: whoever came by a token comes again with one of now, and with no other.
+    // Another key: a client with a token needs one of the new key, and no other will do.
     fs::write(program.path("keys"), issuer.keys("two")).expect("a file");
     program.reload(&text);
     assert_eq!(ends(&mut ada), ReasonCode::ADMINISTRATIVE_ACTION);
@@ -210,7 +210,7 @@ fn a_reload_takes_roles_and_keys_or_leaves_both() {
     };
     let log =
         audit_log(&program, |log| (reloads(log, "\"done\""), reloads(log, "\"failed\"")) == (2, 2));
-    assert!(log.contains("the key set is no JSON"), "it says what was wrong: {log}");
+    assert!(log.contains("the key set is not JSON"), "it says what was wrong: {log}");
     program.stop();
 }
 
@@ -256,7 +256,7 @@ fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
     let root = "[role.root]\npublish = true\nsubscribe = true\n[user.root]\nroles = [\"root\"]\n";
     let role = "[role.viewer]\nsubscribe = [\"t/#\"]\n[user.ada]\nroles = [\"viewer\"]\n";
     let acl_root = "user root\ntopic readwrite #\n";
-    // What is left is wide or gone: it says nothing of ada.
+    // The remaining rule is wide or gone: it does not mention ada.
     for (what, before, after, acl_before, acl_after) in [
         ("the role", format!("{root}{role}"), root.to_owned(), "", ""),
         (
@@ -440,14 +440,14 @@ fn sessions_are_listed_ended_and_gone_with_their_owner() {
     // With the user they are gone: while the node runs, and while it did not.
     fs::write(&file, users(&["bob", "carol"])).expect("a file");
     program.reload(&text);
-    program.line_with("configuration of MQTT read anew");
+    program.line_with("configuration of MQTT reloaded");
     let until = Instant::now() + LONGEST;
     while come(&program, "carol", "dev2").is_err() {
         assert!(Instant::now() < until, "it stays alice's");
     }
     fs::write(&file, users(&["bob", "carol", "dave"])).expect("a file");
     program.reload(&text);
-    program.line_with("configuration of MQTT read anew");
+    program.line_with("configuration of MQTT reloaded");
     drop(come(&program, "dave", "dev5").expect("it is his"));
     assert_eq!(come(&program, "carol", "dev5").err(), taken);
     let folder = program.kill();

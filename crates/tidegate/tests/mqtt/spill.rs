@@ -109,7 +109,7 @@ fn a_subscriber_that_does_not_read_costs_disk_and_not_memory() {
     delays.sort();
     let delay = |part: usize| delays[(delays.len() - 1) * part / 100];
     println!(
-        "small messages beside it: p50 {:?}, p99 {:?}, most {:?}",
+        "small messages next to it: p50 {:?}, p99 {:?}, most {:?}",
         delay(50),
         delay(99),
         delay(100)
@@ -133,7 +133,7 @@ fn a_subscriber_that_does_not_read_costs_disk_and_not_memory() {
 }
 
 #[test]
-fn what_waits_on_disk_survives_a_kill_by_the_journal() {
+fn messages_on_disk_survive_a_kill_by_the_journal() {
     const COUNT: u32 = 80;
     let mut program = Program::start(&mqtt("page"));
     for name in ["one", "two"] {

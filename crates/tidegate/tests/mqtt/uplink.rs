@@ -1,4 +1,5 @@
-//! Uplinks between two running nodes: what is published at one comes out at the other, whoever is killed in between.
+//! Uplinks between two running nodes: messages published at one come out at the other, whichever process is killed in
+//! between.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -139,7 +140,7 @@ fn messages_come_out_as_they_went_in_where_batches_are_in_columns() {
     }
 }
 
-/// What differs in all that a message may differ in.
+/// Messages that differ in every property.
 fn assert_the_same_comes_out(keys: &str) {
     let site = Site::new();
     let uplink = site.uplink(keys);
@@ -195,7 +196,7 @@ fn assert_the_same_comes_out(keys: &str) {
         assert!(others.iter().copied().eq(one.user_properties), "{}", one.topic);
         assert!(name_of(found).starts_with("edge/plant/"), "{found:?}");
     }
-    // Who comes later finds what is retained.
+    // A later subscriber finds the retained messages.
     let mut late = publisher(&core);
     let filter = SubscribeFilter {
         filter: "site/kept".to_owned(),
@@ -387,7 +388,7 @@ fn what_waits_for_an_upper_node_that_is_away_costs_disk_and_not_memory() {
     let upper = format!(
         "[mqtt]\ndurability = \"page\"\npayload_bytes_max = \"512MiB\"\nqueue_bytes_max = \"256MiB\"\n{LISTENER}"
     );
-    // Whoever reads there has a session that lasts; then the node is away.
+    // The reader there has a session that lasts; then the node is away.
     let core = Program::start_in(site.core, &upper);
     drop(subscriber(&core, "site/#"));
     let folder = core.kill();
@@ -452,7 +453,7 @@ fn the_rules_of_the_upper_node_decide() {
 }
 
 #[test]
-fn what_the_upper_node_can_never_hold_is_named_there_and_holds_up_nothing() {
+fn messages_too_large_for_the_upper_node_are_named_there_and_hold_up_nothing() {
     let site = Site::new();
     let uplink = site.uplink("");
     let small = "[mqtt]\npayload_bytes_max = \"1MiB\"\npacket_bytes_max = \"512KiB\"\n";
@@ -486,7 +487,7 @@ fn an_uplink_comes_and_goes_by_a_reload() {
     edge.line_with("uplink up");
     writer.publish(&message("site/a", b"carried")).expect("it is taken");
     assert_eq!(next(&mut reader).payload, b"carried");
-    // What is wrong changes nothing.
+    // A wrong file changes nothing.
     edge.reload(&uplink.replace("site/#", "site/#/x"));
     edge.line_with("stay as they were");
     writer.publish(&message("site/a", b"still")).expect("it is taken");
@@ -515,8 +516,8 @@ fn nothing_is_lost_when_other_topics_become_critical_while_messages_wait() {
     }
 }
 
-/// What waits at the lower node when its uplink gets other settings: by a reload, by a restart, or by two, of which the second is in the
-/// middle of what the first began.
+/// Messages that wait at the lower node when its uplink gets other settings: by a reload, by a restart, or by two, of which the second
+/// interrupts the first.
 fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
     const COUNT: u32 = 300;
     let case = format!("{before:?} to {after:?}, restarts: {restarts}");
@@ -527,7 +528,7 @@ fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
         let uplink = site.uplink("").replace("critical = \"site/alarm/#\"\n", critical);
         format!("[mqtt]\ndurability = \"page\"\n{uplink}")
     });
-    // Whoever reads there has a session that lasts; then the node is away.
+    // The reader there has a session that lasts; then the node is away.
     let core = Program::start_in(site.core, &durable);
     drop(subscriber(&core, "site/#"));
     let folder = core.kill();
@@ -612,7 +613,7 @@ fn alarms_pass_batches_that_the_upper_broker_does_not_take() {
         client.subscribe(&[filter]).expect("a subscription");
         client
     };
-    // Nobody reads it until the alarms have come: the upper broker takes no more of it.
+    // It is not read until the alarms have come: the upper broker takes no more of it.
     let mut archive = subscribed("archive", "site/data/#");
     let mut guard = subscribed("guard", "site/alarm/#");
     let mut writer = publisher(&edge);
@@ -685,7 +686,7 @@ fn an_upper_node_keeps_no_more_than_it_may_and_carries_all_the_same() {
     while evictions(&mut watcher) <= u64::from(TOPICS) {
         assert!(Instant::now() < until, "nothing was forgotten");
     }
-    // There is nothing left for another one, which is told.
+    // There is nothing left for another one, which is reported.
     edge.reload(&format!("{uplink}[uplink.another]{another}"));
     let line = edge.line_with("uplink down");
     assert!(line.contains("link.uplink_bytes_max") && line.contains("another"), "{line}");

@@ -27,7 +27,7 @@ fn a_killed_camera_comes_back_to_its_subscriber() {
         while u128::try_from(next.captured_at.as_nanos()).is_ok_and(|at| at < killed.as_nanos()) {
             next = frame(&mut subscription).await;
         }
-        // Its log goes on where it was.
+        // Its log continues where it was.
         assert_eq!(next.epoch, last.epoch);
     });
 }
@@ -67,7 +67,7 @@ fn a_killed_edge_node_loses_no_frame_of_a_subscriber_that_wants_every() {
     site.kill_node();
     std::thread::sleep(Duration::from_secs(1));
     site.start_node();
-    // The application was told nothing by the dead node: it asks from where it was.
+    // The dead node did not notify the application: it resumes from where it was.
     site.app(async |app: App| {
         let from = last + Duration::from_nanos(1);
         let mut subscription = app
@@ -124,7 +124,7 @@ fn a_camera_node_that_stands_still_is_told_by_the_rhythm_of_its_frames() {
         site.signal_camera("STOP");
         let overdue = offline(&mut subscription, &mut came).await;
         assert!(overdue.contains("nothing came for"), "{overdue}");
-        // Its link is told to be dead later.
+        // Its link is reported dead later.
         let dead = offline(&mut subscription, &mut came).await;
         assert!(!dead.contains("nothing came for"), "{dead}");
         site.signal_camera("CONT");
@@ -155,10 +155,10 @@ fn an_edge_node_that_stands_still_is_told_and_goes_on_where_it_was() {
     });
 }
 
-/// Takes frames until the camera is told to be offline; why it is.
+/// Takes frames until the camera is reported as offline; returns the reason.
 async fn offline(subscription: &mut Subscription, came: &mut Vec<Instant>) -> String {
     loop {
-        match within(60, subscription.next()).await.expect("it goes on").expect("it holds") {
+        match within(60, subscription.next()).await.expect("it continues").expect("it holds") {
             Event::Frame(frame) => came.push(frame.captured_at),
             Event::CameraOffline(why) => return why.to_string(),
             _ => {}
@@ -191,7 +191,7 @@ async fn subscriptions(app: &App, count: u32) {
 async fn undisturbed(subscription: &mut Subscription, count: usize) {
     let mut taken = 0;
     while taken < count {
-        match within(60, subscription.next()).await.expect("it goes on").expect("it holds") {
+        match within(60, subscription.next()).await.expect("it continues").expect("it holds") {
             Event::Frame(frame) => {
                 assert!(frame.stages.total() <= Duration::from_secs(2), "{:?}", frame.stages);
                 taken += 1;
@@ -218,7 +218,7 @@ fn a_link_cut_for_five_seconds_is_bridged_by_the_cameras_log() {
             let mut subscription =
                 app.subscribe(|request| request.demand.delivery = Delivery::Every).await;
             let mut came = vec![frame(&mut subscription).await.captured_at];
-            seen.send(()).expect("somebody cuts the link");
+            seen.send(()).expect("the link is cut");
             let mut longest = Duration::ZERO;
             while came.len() < 90 {
                 let waited = tidegate::clock::now();

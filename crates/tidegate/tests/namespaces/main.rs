@@ -1,4 +1,4 @@
-//! Real processes in network namespaces: what survives the death of each, and a cut link.
+//! Real processes in network namespaces: state that survives the death of each, and a cut link.
 //!
 //! Needs root and TUN devices; says so and passes as skipped without them.
 

@@ -1,4 +1,4 @@
-//! MQTT over a narrow link that is cut: what overtakes, what is lost, who is connected.
+//! MQTT over a narrow link that is cut: overtaking, losses, connections.
 
 use std::{
     collections::BTreeMap,
@@ -273,11 +273,11 @@ fn a_session_goes_to_who_connects_last() {
     assert!(second.connack().session_present);
     assert_eq!(next(&mut second).payload, b"0001");
     site.lab.apply(change("wan0 factor=1")).expect("a mended link");
-    // What was sent while it was cut off may still come; then it is told.
+    // Messages sent while it was cut off may still come; then it is notified.
     let told = loop {
         match first.receive(PATIENCE) {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("it was told nothing"),
+            Ok(None) => panic!("it was not notified"),
             Err(error) => break error,
         }
     };

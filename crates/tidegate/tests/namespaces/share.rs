@@ -1,4 +1,4 @@
-//! One medium for a camera's frames and the batches of sensors beside it.
+//! One medium for a camera's frames and the batches of sensors next to it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -60,7 +60,7 @@ fn client(site: &Site) -> Client {
     }
 }
 
-/// What the uplink says next: bytes that it may send a second, and bytes that it has sent.
+/// The uplink's next report: bytes that it may send a second, and bytes that it has sent.
 fn state(watcher: &mut Client) -> (u64, u64) {
     let message = watcher.receive(PATIENCE).expect("a connection").expect("a message");
     let state: serde_json::Value = serde_json::from_slice(&message.payload).expect("JSON");
@@ -105,11 +105,11 @@ fn frames_keep_their_bounds_beside_sensors_that_would_fill_the_medium() {
     thread::scope(|scope| {
         scope.spawn(|| flood(&mut publisher, &over));
         let watching = scope.spawn(|| {
-            // Said every five seconds: what is between two of them was sent under the limit.
+            // Reported every five seconds: messages between two of them were sent under the limit.
             let until = Instant::now() + PATIENCE;
             let mut before = state(&mut watcher);
             while before.0 == 0 {
-                assert!(Instant::now() < until, "no share was told");
+                assert!(Instant::now() < until, "no share was reported");
                 before = state(&mut watcher);
             }
             let began = Instant::now();
@@ -125,7 +125,7 @@ fn frames_keep_their_bounds_beside_sensors_that_would_fill_the_medium() {
             }
             let (mut came, mut missed) = (0, 0);
             while !watching.is_finished() || came < 50 {
-                match subscription.next().await.expect("it goes on").expect("it holds") {
+                match subscription.next().await.expect("it continues").expect("it holds") {
                     Event::Frame(_) | Event::Unchanged(_) => came += 1,
                     Event::Missed(_) => missed += 1,
                     _ => {}

@@ -99,7 +99,7 @@ impl Site {
         self.lab.exec(node, command).expect("a process starts")
     }
 
-    /// Starts a node beside the camera that holds the certificate of `pole` and is configured by `more`.
+    /// Starts a node next to the camera that holds the certificate of `pole` and is configured by `more`.
     pub(crate) fn start_pole(&self, more: &str) -> Pole {
         let folder = self.folder.path().join("pole");
         let (from, to) = (self.folder.path().join("data/pki"), folder.join("data/pki"));
@@ -162,7 +162,7 @@ impl Site {
         kill(self.camera().take());
     }
 
-    /// Stops the edge node where it stands (`STOP`), or lets it go on (`CONT`).
+    /// Stops the edge node where it stands (`STOP`), or lets it continue (`CONT`).
     pub(crate) fn signal_node(&self, signal: &str) {
         send(signal, self.node.as_ref());
     }
@@ -192,7 +192,7 @@ fn send(signal: &str, process: Option<&Child>) {
     assert!(told.expect("a `kill` program").success());
 }
 
-/// A node beside the camera; ends when dropped.
+/// A node next to the camera; ends when dropped.
 pub(crate) struct Pole {
     process: Option<Child>,
 }
@@ -215,7 +215,7 @@ impl Subscriber {
         fs::read_dir(&self.saved).map_or(0, Iterator::count)
     }
 
-    /// Stops the process where it stands (`STOP`), or lets it go on (`CONT`).
+    /// Stops the process where it stands (`STOP`), or lets it continue (`CONT`).
     pub(crate) fn signal(&self, signal: &str) {
         send(signal, self.process.as_ref());
     }
@@ -298,7 +298,8 @@ impl App {
         self.client.subscribe(request).await.expect("a subscription")
     }
 
-    /// What the camera's log has from the first to the last of these. Asked for with another bound, so that no transfer that
+    /// The entries of the camera's log from the first to the last of these. Asked for with another bound, so that no
+    /// transfer that
     /// runs already is shared, which may have lost something.
     pub(crate) async fn captured(&self, seen: &[Instant]) -> Vec<Instant> {
         let (first, last) = (seen[0], seen[seen.len() - 1]);
@@ -317,7 +318,7 @@ impl App {
     }
 }
 
-/// What the future gives, within so many seconds.
+/// The result of the future, within so many seconds.
 pub(crate) async fn within<T>(seconds: u64, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it comes in time")
 }

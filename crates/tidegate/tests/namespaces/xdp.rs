@@ -77,7 +77,7 @@ impl Pair {
         })
     }
 
-    /// What the system's tools say of the node's device.
+    /// The system's tools' description of the node's device.
     fn device(&self) -> String {
         let output = Command::new("ip").args(["-n", &self.near, "link", "show", "tgx0"]).output();
         String::from_utf8_lossy(&output.expect("ip runs").stdout).into_owned()
@@ -232,7 +232,7 @@ fn counted(expected: &[(&str, u64)]) {
 }
 
 #[test]
-fn what_is_below_the_threshold_does_not_come_in() {
+fn datagrams_below_the_threshold_do_not_come_in() {
     for mode in ["native", "generic"] {
         let Some(pair) = Pair::up() else { return };
         let mut node = Node::start(&pair, &filter(mode, "t > 75.0"), &[]);
@@ -260,18 +260,18 @@ fn what_is_below_the_threshold_does_not_come_in() {
 
         // Another threshold, and none.
         node.reload(&filter(mode, "t < 0"));
-        node.line_with("configuration of MQTT read anew");
+        node.line_with("configuration of MQTT reloaded");
         let sent = [meter(1, "80.0"), meter(2, "0.0"), meter(3, "-0.1")];
         assert_eq!(pair.far(|| through(&mut meters, &sent)), sent[2..], "{mode}");
         pair.far(|| counted(&[("xdp_kept", 102), ("xdp_dropped", 202), ("received", 203)]));
         node.reload("");
-        node.line_with("configuration of MQTT read anew");
+        node.line_with("configuration of MQTT reloaded");
         assert!(!pair.device().contains("prog/xdp"), "{}", pair.device());
         assert_eq!(pair.far(|| through(&mut meters, &sent)), sent, "{mode}");
 
         // It goes with the process, however that ends.
         node.reload(&filter(mode, "t < 0"));
-        node.line_with("configuration of MQTT read anew");
+        node.line_with("configuration of MQTT reloaded");
         assert!(pair.device().contains("prog/xdp"), "{}", pair.device());
         kill(node.process.take());
         let end = Instant::now() + PATIENCE;

@@ -33,7 +33,7 @@ fn kafka(brokers: &str, topic: &str, compression: Compression) -> DestinationSet
 /// Key, value and headers of a record.
 type Found = (String, Vec<u8>, HashMap<String, String>);
 
-/// What lies in the topic, by partition.
+/// The records in the topic, by partition.
 async fn read(brokers: &str, topic: &str) -> Vec<Vec<Found>> {
     let client = ClientBuilder::new(vec![brokers.to_owned()]).build().await.unwrap();
     let topics = client.list_topics().await.unwrap();
@@ -113,8 +113,8 @@ fn records_have_keys_and_headers_and_none_is_there_twice() {
         assert_eq!(of_sensor[1].2["tidegate-id"], "edge/1/7");
         assert_eq!(of_sensor[1].2["tidegate-received"], "1769903999000000003");
 
-        // Another one, as after kill -9 behind a batch of which a part was written: only the rest is. What has a name comes again
-        // from an uplink, all else from this node's broker.
+        // Another one, as after kill -9 behind a batch of which a part was written: only the rest is. A message with a name comes
+        // again from an uplink, all others from this node's broker.
         let comes_again = |batch: &Batch| -> Vec<Record> {
             let mut records = batch.records().to_vec();
             records.iter_mut().for_each(|record| record.is_repeated = record.id.is_none());
@@ -191,7 +191,7 @@ fn a_kafka_that_stops_answering_gets_everything_once() {
         publish(&mut publisher, "a/x", number.to_string().as_bytes());
     }
     until("the first part is there", || sink.report().messages == 300);
-    // What was sent to it before it held still is carried out later, without an answer that somebody hears.
+    // Requests sent to it before it stopped are carried out later, without an answer that is heard.
     signal(pid, "STOP");
     for number in 300..1000 {
         publish(&mut publisher, "a/x", number.to_string().as_bytes());

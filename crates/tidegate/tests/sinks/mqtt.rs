@@ -1,4 +1,4 @@
-//! Sinks of MQTT: at this program's own broker, and at brokers that do as they are told.
+//! Sinks of MQTT: at this program's own broker, and at scripted brokers.
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,7 @@ fn to(port: u16) -> SinkSettings {
     }
 }
 
-/// Nobody may publish below `secret/`.
+/// No client may publish below `secret/`.
 #[derive(Debug)]
 struct NoSecrets;
 
@@ -114,7 +114,7 @@ fn messages_come_with_their_properties_and_what_is_refused_becomes_a_dead_letter
 }
 
 #[test]
-fn what_has_passed_this_node_does_not_go_back() {
+fn messages_that_passed_this_node_do_not_go_back() {
     let there = server(BrokerConfig::default());
     let here = server(BrokerConfig::default());
     let mut far = subscriber(&there, "#");
@@ -174,7 +174,7 @@ fn ready_when_down(server: &tidegate::mqtt::Server) {
     receive(&mut watcher);
 }
 
-/// What a broker was sent, and how many connections it had.
+/// The packets that a broker was sent, and how many connections it had.
 #[derive(Debug, Default)]
 struct Told {
     payloads: Vec<Vec<u8>>,

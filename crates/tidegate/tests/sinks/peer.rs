@@ -9,7 +9,7 @@ use std::{
 /// A running server; it ends when this is dropped.
 pub(crate) struct Peer {
     script: Child,
-    /// What the script tells: the values of the variables that were asked for.
+    /// The script's output: the values of the variables that were asked for.
     pub(crate) told: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ impl Peer {
     /// is not installed.
     pub(crate) fn start(name: &str, variables: &[&str]) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(name);
-        // It tells what it knows, then waits until nobody listens any more.
+        // It tells what it knows, then waits until no one listens any more.
         let values: Vec<String> = variables.iter().map(|name| format!("\"${name}\"")).collect();
         let told = format!("printf '%s\\n' {}; exec cat >/dev/null", values.join(" "));
         let mut script = Command::new(script)

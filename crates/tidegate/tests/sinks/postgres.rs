@@ -41,7 +41,7 @@ fn record(topic: &str, payload: &[u8], id: Option<&str>) -> Record {
     record
 }
 
-/// What the table holds, as text.
+/// The content of the table, as text.
 async fn rows(client: &Client, table: &str) -> Vec<(String, String, String, String)> {
     let sql = format!(
         "SELECT extract(epoch FROM time)::text, topic, encode(payload, 'escape'), coalesce(id, '-') FROM {table} ORDER BY ctid"
@@ -160,7 +160,7 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
         ];
         assert_eq!(rows(&client, table).await, first);
 
-        // What has a name comes twice and is there once, also within one batch.
+        // A message with a name comes twice and is there once, also within one batch.
         let again = Batch::from_iter([
             record("b", b"", Some("edge/1/8")),
             record("b", b"new", Some("edge/1/9")),
@@ -202,7 +202,7 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
         assert_eq!(sink(url, "picky").deliver(&batch).await.unwrap().len(), 2000);
         assert_eq!(count(&client, "picky").await, 0);
 
-        // What is unique by a rule that is looked at last is found as well.
+        // A deferred unique constraint is found as well.
         let twice = Batch::from_iter([record("a", b"x", None), record("a", b"x", None)]);
         let refusals = sink(url, "late").deliver(&twice).await.unwrap();
         assert_eq!(refusals.len(), 1);
@@ -278,7 +278,7 @@ fn a_database_that_is_cut_off_and_killed_loses_nothing() {
         publish(&mut publisher, "a/x", number.to_string().as_bytes());
     }
     until("the first part was stored", || sink.report().messages == 500);
-    // The sink's connection is cut, and nobody is let in: it gives up waiting, and tries again.
+    // The sink's connection is cut, and no one is let in: it gives up waiting, and tries again.
     reactor.block_on(async {
         let (client, _driver) = connect(url).await;
         signal(pid, "STOP");

@@ -1,4 +1,4 @@
-//! The runtime of a sink, with destinations that do as they are told.
+//! The runtime of a sink, with scripted destinations.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,10 +24,10 @@ use crate::world::{
     client, publish, ready, receive, server, server_that_spills, settings, subscriber, until,
 };
 
-/// What a destination does with the next batches; when it was told nothing more, it takes them.
+/// A destination's behaviour for the next batches; by default it takes them.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// Nobody is there.
+    /// There is no server.
     Fail,
     /// It takes the batch and breaks before it says so.
     TakeAndFail,
@@ -40,7 +40,7 @@ enum Act {
 /// How long a destination may take, where it is slow.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// What came to a destination, in order.
+/// The records that came to a destination, in order.
 #[derive(Clone, Debug, Default)]
 struct Seen(Arc<Mutex<Vec<Record>>>);
 
@@ -63,7 +63,7 @@ struct Scripted {
     /// Of which payloads it takes none.
     refuses: fn(&[u8]) -> bool,
     largest: Arc<AtomicU64>,
-    /// Whether nobody is there, whatever the script says next.
+    /// Whether no one is there, whatever the script says next.
     is_down: Arc<AtomicBool>,
 }
 
@@ -81,11 +81,11 @@ impl Destination for Scripted {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
         self.largest.fetch_max(batch.records().len() as u64, Ordering::Relaxed);
         if self.is_down.load(Ordering::Relaxed) {
-            return Err(Trouble::new("nobody is there"));
+            return Err(Trouble::new("there is no server"));
         }
         let act = self.script.pop_front();
         match act {
-            Some(Act::Fail) => return Err(Trouble::new("nobody is there")),
+            Some(Act::Fail) => return Err(Trouble::new("there is no server")),
             Some(Act::Hang) => std::future::pending().await,
             Some(Act::Plod) => {
                 for _ in 0..6 {
@@ -98,7 +98,7 @@ impl Destination for Scripted {
         let mut refusals = Vec::new();
         for (place, record) in batch.records().iter().enumerate() {
             if (self.refuses)(&record.payload) {
-                // What no text of MQTT may hold is no reason to lose a letter.
+                // Characters that no text of MQTT may hold are no reason to lose a letter.
                 refusals.push(Refusal { place, reason: "is\0odd".to_owned() });
             } else {
                 self.seen.0.lock().unwrap().push(record.clone());
@@ -257,14 +257,14 @@ fn bytes_in(folder: &Path) -> u64 {
 }
 
 #[test]
-fn what_a_queue_has_no_room_for_waits_on_disk_and_comes_once_and_in_order() {
+fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
     const COUNT: usize = 2_000;
     const BYTES: usize = 20_000;
     const TOPICS: usize = 3;
     const QUEUE_BYTES: u64 = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let spill = folder.path().join("spill");
-    // It counts often, so that nobody waits for that.
+    // It counts often, so that no one waits for that.
     let often = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
     let server = server_that_spills(often, &spill);
     let (destination, seen) = Scripted::new(&[], nothing);

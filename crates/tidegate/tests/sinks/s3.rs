@@ -90,11 +90,11 @@ fn files_lie_whole_in_the_store_while_it_comes_and_goes() {
     assert_eq!(found, (0..500).collect::<Vec<u32>>());
 }
 
-/// What lies at that address.
+/// The object at that address.
 fn get(endpoint: &str, path: &str) -> Vec<u8> {
     let mut socket = TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
     let path = path.replace('=', "%3D").replace("list-type%3D2&prefix%3D", "list-type=2&prefix=");
-    // The store wants somebody to be named, and checks no signature.
+    // The store wants someone to be named, and checks no signature.
     let name = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
     write!(socket, "GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: {name}\r\n\r\n")
         .unwrap();

@@ -41,7 +41,7 @@ use crate::world::{
 /// Messages of each test.
 const COUNT: u32 = 300;
 
-/// A certificate of this machine that is its own authority: who shows it, who trusts it alone, and its text.
+/// A certificate of this machine that is its own authority: to show, to trust alone, and as text.
 struct Shown {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
@@ -71,7 +71,7 @@ impl Shown {
     }
 }
 
-/// What a database was told.
+/// The requests that a database got.
 #[derive(Debug, Default)]
 struct Told {
     /// The values of the lines that it took, in order.
@@ -99,7 +99,7 @@ fn database(shown: &Shown, authorization: &'static str) -> (u16, Arc<Mutex<Told>
     (port, told)
 }
 
-/// Answers requests until the connection ends, or does not begin: who does not like the certificate leaves.
+/// Answers requests until the connection ends, or does not begin: a client that does not like the certificate leaves.
 fn answer(
     mut stream: StreamOwned<ServerConnection, TcpStream>,
     authorization: &str,
@@ -119,7 +119,7 @@ fn answer(
         let text = if is_right {
             "HTTP/1.1 204 No Content\r\n\r\n"
         } else {
-            "HTTP/1.1 401 Unauthorized\r\nContent-Length: 11\r\n\r\nwho are you"
+            "HTTP/1.1 401 Unauthorized\r\nContent-Length: 11\r\n\r\nno such key"
         };
         {
             let mut told = told.lock().unwrap();
@@ -169,7 +169,7 @@ fn influx(port: u16, shown: &Shown, authorization: &str) -> SinkSettings {
     SinkSettings { destination: DestinationSettings::Influx(destination), ..settings("a/#") }
 }
 
-/// Doors for one user, who shows that password.
+/// An authenticator for one user, who shows that password.
 #[derive(Debug, Default)]
 struct OneUser {
     /// Others who came, or the same with another password.
@@ -277,7 +277,7 @@ fn a_database_is_sent_lines_only_if_its_certificate_is_right_and_takes_them_only
     until("it was refused again and again", || sink.report().failures >= 2);
     assert_eq!(sink.stop().messages, 0);
     let said = why(&unknown);
-    assert!(said.contains("401") && said.contains("who are you"), "{said}");
+    assert!(said.contains("401") && said.contains("no such key"), "{said}");
     assert!(told.lock().unwrap().refused >= 3);
 
     let known = influx(port, &shown, "Token secret");
@@ -325,7 +325,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
 }
 
 /// A node with that sink, whose password is wrong until its destination has refused it; then its file is mended, and the node reads its
-/// configuration anew.
+/// configuration again.
 fn mended(folder: &Path, shown: &Shown, sink: &str, is_refused: impl FnMut() -> bool) -> Service {
     let (service, config) = started(folder, &shown.pem, "wrong\n", sink);
     until("it was refused", is_refused);

@@ -48,7 +48,7 @@ pub(crate) fn start(settings: ServerSettings) -> Server {
     Server::start(settings, &Health::default()).unwrap()
 }
 
-/// One listener, where nobody is asked who it is, and nothing on disk.
+/// One listener, where no one is asked who it is, and nothing on disk.
 pub(crate) fn server_settings(
     listen: SocketAddr,
     broker: BrokerConfig,
@@ -130,7 +130,7 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the sink is subscribed: its state is told right behind that.
+/// Waits until the sink is subscribed: its state is published right behind that.
 pub(crate) fn ready(server: &Server, name: &str) {
     ready_at(port(server), name);
 }

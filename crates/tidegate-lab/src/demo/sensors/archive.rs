@@ -1,4 +1,4 @@
-//! What the archive holds: the rows of all Parquet files, in the order in which they were received.
+//! The content of the archive: the rows of all Parquet files, in the order in which they were received.
 
 use std::{
     fs::{self, File},
@@ -41,7 +41,7 @@ pub(super) fn read(folder: &Path) -> Result<Archive, ApiError> {
             let (Some(Field::Str(topic)), Some(Field::Bytes(payload))) =
                 (columns.nth(1), columns.next())
             else {
-                let text = format!("{} is no file of the sink", path.display());
+                let text = format!("{} is not a file of the sink", path.display());
                 return Err(ApiError::new(Code::INTERNAL, text));
             };
             archive.rows.push((topic, payload.data().to_vec()));

@@ -39,10 +39,10 @@ impl Chain {
     }
 }
 
-/// What is known of each topic.
+/// The state of each topic.
 pub(super) type Topics = HashMap<String, Chain>;
 
-/// What was sent, by application.
+/// The sent messages, by application.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sent {
     pub(super) topics: [Topics; 4],

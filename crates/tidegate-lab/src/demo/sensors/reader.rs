@@ -1,5 +1,5 @@
-//! Who looks: a client at the core node that takes all that arrives, and one at the edge node that takes the messages of its
-//! flows and reads what the uplink says.
+//! The observers: a client at the core node that takes all that arrives, and one at the edge node that takes the messages of
+//! its flows and reads the uplink's reports.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -13,7 +13,7 @@ use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use super::{Board, Stage, devices::Topics, failed};
 
-/// What arrived: by application, what flows found, and what is neither.
+/// Arrived messages: by application, those of flows, and all others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Received {
     pub(super) topics: [Topics; 4],
@@ -75,7 +75,7 @@ pub(super) fn read(stage: &Stage, board: &Board) -> Result<Received, ApiError> {
     Ok(received)
 }
 
-/// Reads what the uplink says of itself until all is over; what flows have found until then.
+/// Reads the uplink's reports until all is over; returns the messages of flows until then.
 ///
 /// # Errors
 /// The edge node is not there.

@@ -20,7 +20,7 @@ use super::{
     failed, lab_failed, storage, within,
 };
 
-/// What decides at the edge: the examples, and what they name.
+/// The flows at the edge: the examples, and the files that they name.
 const FLOWS: [(&str, &str); 4] = [
     ("city", include_str!("../../../../../examples/flows/city.toml")),
     ("taxi", include_str!("../../../../../examples/flows/taxi.toml")),

@@ -444,9 +444,9 @@ pub enum ScenarioError {
     Toml {
         /// The line, from 1.
         line: usize,
-        /// The key, where one can be told.
+        /// The key, where it is known.
         key: Option<String>,
-        /// What the TOML reader says.
+        /// The message of the TOML reader.
         message: String,
     },
     /// A value that does not fit the rest.
@@ -456,7 +456,7 @@ pub enum ScenarioError {
         line: usize,
         /// The key.
         key: String,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
     /// Nothing in it.
@@ -480,7 +480,7 @@ pub enum ScenarioError {
     },
 }
 
-/// What is wrong with one value of a scenario.
+/// Faults of one value of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It is needed and not there.

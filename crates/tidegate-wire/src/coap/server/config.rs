@@ -9,7 +9,7 @@ use crate::coap::{Block, Link, Transmission};
 pub struct ServerConfig {
     /// Times of retransmission; as the devices have them.
     pub transmission: Transmission,
-    /// Most peers that are known at a time (65,536). Who comes when all are in use is told 5.03.
+    /// Most peers that are known at a time (65,536). A new peer when all are in use is answered 5.03.
     pub peers_max: usize,
     /// Most requests that are remembered to know their copies (450,000, 56 MB when all are in use, and 70 for a moment before). Those of the last 45 s must find
     /// room, so this divided by 45 is how many confirmable requests a second are taken for long: 10,000.
@@ -40,12 +40,12 @@ pub struct ServerConfig {
     pub separate_after: Duration,
     /// How long the shell may take to answer (30 s); then it is 5.04.
     pub answer_timeout: Duration,
-    /// When a peer that was told 5.03 for want of room may try again (5 s).
+    /// When a peer that was answered 5.03 for want of room may try again (5 s).
     pub retry_after: Duration,
     /// Whether peers must show where they are before they are sent more than three times what they sent (true). False is for
-    /// networks where nobody can send in another's name.
+    /// networks where no one can send with another's address.
     pub validates_peers: bool,
-    /// What `/.well-known/core` lists.
+    /// The links in `/.well-known/core`.
     pub links: Vec<Link>,
 }
 
@@ -89,7 +89,7 @@ pub struct Statistics {
     pub refused: u64,
     /// Copies of requests that had arrived before.
     pub duplicates: u64,
-    /// Requests that were told 5.03 for want of room.
+    /// Requests that were answered 5.03 for want of room.
     pub busy: u64,
     /// Requests that the shell did not answer in time.
     pub unanswered: u64,
@@ -101,7 +101,7 @@ pub struct Statistics {
     pub timed_out: u64,
     /// Notifications that left.
     pub notified: u64,
-    /// States that a newer one replaced before they were told, for each who follows.
+    /// States that a newer one replaced before they were sent, for each observer.
     pub superseded: u64,
     /// Peers that are known.
     pub peers: usize,

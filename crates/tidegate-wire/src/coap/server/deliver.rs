@@ -1,4 +1,4 @@
-//! What is under way to each peer: one confirmable message at a time (NSTART), sent again until it is acknowledged (RFC 7252
+//! Transmission to each peer: one confirmable message at a time (NSTART), sent again until it is acknowledged (RFC 7252
 //! sections 4.2 and 4.7, RFC 7641 section 4.5).
 
 use std::{net::SocketAddr, time::Duration};
@@ -34,7 +34,8 @@ impl Server {
         self.reschedule(peer);
     }
 
-    /// Sends the first of the responses that wait, or a ping if the peer may not be sent as much; returns whether to go on.
+    /// Sends the first of the responses that wait, or a ping if the peer may not be sent as much; returns whether to
+    /// continue.
     fn send_waiting(&mut self, now: Instant, peer: Key) -> bool {
         let Some(mut datagram) = self.peers[peer].waiting.pop_front() else { return false };
         let id = self.stamp(peer, &mut datagram);
@@ -49,7 +50,7 @@ impl Server {
         true
     }
 
-    /// Tells one who follows something new; returns whether to go on.
+    /// Notifies one observer; returns whether to continue.
     fn send_notification(&mut self, now: Instant, peer: Key) -> bool {
         let Some((key, confirms)) = self.next_observer(now, peer) else { return false };
         let Some((next, sequence)) = self.notification(now, key, confirms) else {
@@ -113,7 +114,7 @@ impl Server {
         self.pump(now, peer);
     }
 
-    /// A reset arrived: the answer to a ping, or from somebody who no longer knows what it is told.
+    /// A reset arrived: the answer to a ping, or from an observer that has forgotten its observation.
     pub(super) fn rejected(&mut self, now: Instant, address: SocketAddr, id: u16) {
         if let Some((peer, in_flight)) = self.land(now, address, id) {
             if let Purpose::Notification(key) = in_flight.purpose {
@@ -170,7 +171,8 @@ impl Server {
         }
         if let Purpose::Notification(key) = in_flight.purpose {
             let Some(observer) = self.observers.get(key) else { return };
-            // A newer state takes the place of the one that did not get through, and goes on with its waits (RFC 7641, 4.5.2).
+            // A newer state takes the place of the one that did not get through, and keeps its waiting times (RFC 7641,
+            // 4.5.2).
             if observer.is_behind
                 && let Some((Next::Notify(mut datagram), sequence)) =
                     self.notification(now, key, true)
@@ -223,7 +225,7 @@ impl Server {
             let due = |key: &Key| self.observers.get(*key).map(|observer| observer.settles);
             peer.observers.iter().filter_map(due).min()
         };
-        // What is under way comes before all that could leave after it.
+        // The message under way comes before all that could leave after it.
         let of_sending = of_message.or(of_behind).or_else(of_settling);
         let due = of_assemblies.chain(of_sending).min();
         if due != peer.due {

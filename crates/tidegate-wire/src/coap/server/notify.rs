@@ -1,4 +1,4 @@
-//! Notifications: each who follows is told the newest state, as fast as its peer and the way to it allow.
+//! Notifications: each observer is sent the newest state, as fast as its peer and the path to it allow.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const UNCONFIRMED_MAX: u32 = 16;
 /// A topic without news for so long is at rest: the next notification is confirmable, and so is a last one.
 const SETTLES_AFTER: Duration = Duration::from_secs(2);
 
-/// What to send to one who follows.
+/// The next message to an observer.
 pub(super) enum Next {
     /// Its newest state.
     Notify(Vec<u8>),
@@ -81,7 +81,7 @@ impl Server {
         }
     }
 
-    /// The next of a peer's observers that is to be told something now, and whether that is to be confirmed.
+    /// The next of a peer's observers to notify now, and whether that is to be confirmed.
     pub(super) fn next_observer(&mut self, now: Instant, peer: Key) -> Option<(Key, bool)> {
         let of_peer = &self.peers[peer];
         if let Some(&key) = of_peer.behind.front() {

@@ -109,7 +109,7 @@ impl Server {
             bytes: payload.len(),
         };
         let options = content.options();
-        // A copy is asked anew, but for one that is acknowledged: two answers to one token would be one too many.
+        // A copy is asked again, but for one that is acknowledged: two answers to one token would be one too many.
         let exchange = (to.peer, to.id);
         let part = payload.slice(block.offset().min(end)..end);
         let is_piggybacked = self.reply(now, &to, Code::CONTENT, &options, &part);
@@ -197,7 +197,7 @@ impl Server {
             message.message_type = MessageType::Confirmable;
         }
         let waiting = &mut self.peers[to.peer].waiting;
-        // Whoever asks for more than this without showing where it is asks again.
+        // A peer that asks for more than this without showing where it is asks again.
         if waiting.len() < self.config.open_per_peer_max {
             let mut datagram = Vec::new();
             message.encode(&mut datagram).expect(MESSAGE_FITS);
@@ -243,7 +243,7 @@ impl Server {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         message.encode(&mut scratch).expect(MESSAGE_FITS);
-        // Who begins to follow is to be pinged before long.
+        // A new observer is to be pinged before long.
         let follows = message.options.first(OptionNumber::OBSERVE).is_some();
         let sent = self.send(peer, &scratch, if follows { PING_RESERVE } else { 0 });
         self.scratch = scratch;
@@ -293,8 +293,8 @@ impl<F: FnOnce() -> [u8; 8]> Content<F> {
     }
 }
 
-/// The format to say, none if none is known; or none at all if it is not what the peer accepts. A value that nobody has said the
-/// format of is given as bytes, and as text if it is UTF-8.
+/// The format to say, none if none is known; or none at all if it is not what the peer accepts. A value of unknown format is
+/// given as bytes, and as text if it is UTF-8.
 pub(super) fn negotiate(
     format: Option<ContentFormat>,
     accept: Option<ContentFormat>,

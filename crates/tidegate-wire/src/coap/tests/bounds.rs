@@ -1,4 +1,4 @@
-//! What a server holds, at most.
+//! The bounds of a server's memory.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn a_full_server_refuses_newcomers_and_serves_those_it_knows() {
     assert_eq!(replies[0].option(OptionNumber::MAX_AGE), Some(5));
     stage.say(peer(0), &post(2, "a", b"1"));
     stage.publish();
-    // Who has not been heard of for MAX_TRANSMIT_SPAN makes room; peer 0 still has an open request.
+    // A peer not heard of for MAX_TRANSMIT_SPAN makes room; peer 0 still has an open request.
     stage.pass(seconds(45));
     for number in 9..11 {
         stage.say(peer(number), &post(3, "a", b"1"));
@@ -125,7 +125,7 @@ fn a_publish_takes_few_allocations() {
     assert!(each <= 2.1, "{each}");
 }
 
-/// One step of somebody who means no good, or nothing at all.
+/// One step of a hostile or an aimless peer.
 #[derive(Clone, Debug)]
 enum Step {
     Say { peer: u32, datagram: Vec<u8> },
@@ -172,7 +172,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn whatever_comes_all_stays_in_bounds(steps in prop::collection::vec(any_step(), 1..120)) {
+    fn all_stays_in_bounds_for_any_input(steps in prop::collection::vec(any_step(), 1..120)) {
         let mut stage = Stage::with(|config| {
             config.peers_max = 4;
             config.exchanges_max = 16;
@@ -189,7 +189,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Say { peer: number, datagram } => {
-                    // Nobody here ever acknowledges or resets, so that nobody is where it says.
+                    // No peer here ever acknowledges or resets, so that none is where it says.
                     if datagram[0] >> 5 & 1 == 1 {
                         continue;
                     }

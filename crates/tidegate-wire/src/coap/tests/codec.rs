@@ -52,7 +52,7 @@ fn bytes_that_are_no_message_are_refused() {
             "Reset message has code 2.05 (RFC 7252, 4.2 and 4.3, table 1)",
         ),
         (
-            "table 1, an empty one that nobody answers",
+            "table 1, an empty one without an answer",
             b"\x50\0\0\x01",
             "NonConfirmable message has code 0.00 (RFC 7252, 4.2 and 4.3, table 1)",
         ),
@@ -111,7 +111,7 @@ fn bytes_that_look_odd_are_messages() {
     for (note, bytes) in [
         ("the highest option number", &b"\x40\x01\0\x01\xe0\xfe\xf2"[..]),
         ("options of no length", b"\x40\x01\0\x01\0\0\0"),
-        ("an option that nobody knows", b"\x40\x01\0\x01\xd1\xff\x01"),
+        ("an unknown option", b"\x40\x01\0\x01\xd1\xff\x01"),
         ("class 3 is of responses", b"\x60\x60\0\x01"),
         ("a payload of markers", b"\x40\x02\0\x01\xff\xff\xff"),
         ("an empty path level", b"\x40\x01\0\x01\xb0"),
@@ -211,7 +211,7 @@ fn any_options() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_decodes(
+    fn encoded_messages_decode(
         message_type in any_type(),
         code in prop_oneof![Just(0_u8), 1_u8..32, 0x40_u8..0xc0],
         id in any::<u16>(),
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(
+    fn decoded_messages_encode_to_the_same_bytes(
         head in (any_type(), 0_u8..=8, prop_oneof![0_u8..8, 0x40_u8..0xa6]),
         rest in vec(prop_oneof![Just(0xff_u8), 0_u8..0x60, any::<u8>()], 2..40),
     ) {

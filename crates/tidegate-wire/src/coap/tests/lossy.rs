@@ -44,7 +44,7 @@ struct World {
     /// How long the shell takes to answer.
     slow: u64,
     answers: BTreeMap<(Instant, u64), (RequestKey, Answer)>,
-    /// What was published, how often.
+    /// The published payloads, how often.
     published: HashMap<Vec<u8>, usize>,
     /// The value of the one topic that is read.
     value: String,
@@ -221,7 +221,7 @@ fn a_confirmable_post_is_delivered_once_or_reported_as_failed() {
             for event in events {
                 let (request, is_done) = match event {
                     ClientEvent::Response { request, code, .. } => {
-                        // Blocks that came too late are told so, and were not taken.
+                        // Blocks that came too late are answered so, and were not taken.
                         (request, code.is_success())
                     }
                     ClientEvent::Failed { request, .. } => (request, false),
@@ -248,7 +248,7 @@ fn a_confirmable_post_is_delivered_once_or_reported_as_failed() {
 }
 
 #[test]
-fn who_follows_has_the_last_value_in_the_end_or_knows_that_it_follows_no_longer() {
+fn an_observer_has_the_last_value_in_the_end_or_knows_that_it_observes_no_longer() {
     let (mut converged, mut ended) = (0, 0);
     for seed in 0..60 {
         println!("seed {seed}");

@@ -24,7 +24,7 @@ fn followed() -> Stage {
 }
 
 #[test]
-fn who_follows_is_told_each_new_state() {
+fn an_observer_is_sent_each_new_state() {
     let mut stage = followed();
     stage.pass(seconds(10));
     let mut last = 0;
@@ -43,7 +43,7 @@ fn who_follows_is_told_each_new_state() {
 }
 
 #[test]
-fn who_follows_what_is_at_rest_is_looked_for_once_a_day() {
+fn observers_of_a_topic_at_rest_are_checked_once_a_day() {
     let mut stage = Stage::new();
     stage.get(1, "a", Some(0), "0");
     for _ in 0..3 {
@@ -81,7 +81,7 @@ fn frequent_news_leave_once_a_round_trip_and_end_confirmed() {
         assert!(is_newer(last, stage.now, sequence, stage.now));
         last = sequence;
     }
-    // When nothing newer comes, the last state is told until it is acknowledged.
+    // When nothing newer comes, the last state is sent until it is acknowledged.
     let settled = stage.pass(seconds(5));
     let (_, said) = settled.last().unwrap();
     assert_eq!((said.message_type, &said.payload[..]), (Confirmable, &b"199"[..]));
@@ -118,7 +118,7 @@ fn a_newer_state_takes_the_place_of_one_that_got_lost() {
 }
 
 #[test]
-fn who_follows_no_longer_is_told_nothing() {
+fn a_former_observer_is_sent_nothing() {
     type End = fn(&mut Stage);
     let rows: [(&str, End, usize); 5] = [
         (
@@ -184,7 +184,7 @@ fn who_follows_no_longer_is_told_nothing() {
 }
 
 #[test]
-fn who_follows_again_goes_on() {
+fn an_observer_that_observes_again_continues() {
     let mut stage = followed();
     stage.pass(Duration::from_millis(1));
     // The same token takes the place of the one before (4.1).
@@ -199,7 +199,7 @@ fn who_follows_again_goes_on() {
 }
 
 #[test]
-fn who_asks_and_is_refused_does_not_follow() {
+fn a_refused_client_does_not_observe() {
     let mut stage = Stage::new();
     let options: &[(OptionNumber, &[u8])] =
         &[(OptionNumber::OBSERVE, b""), (OptionNumber::URI_PATH, b"a")];
@@ -229,7 +229,7 @@ fn a_large_state_is_told_by_its_first_block() {
 }
 
 #[test]
-fn who_has_not_shown_where_it_is_gets_three_times_its_bytes() {
+fn a_peer_that_is_not_validated_gets_three_times_its_bytes() {
     let value = "x".repeat(800);
     for answers in [false, true] {
         let mut stage = Stage::new();
@@ -264,6 +264,6 @@ fn words_for_people_are_left_out_where_they_are_too_many() {
     assert_eq!((replies[0].code, replies[0].payload.len()), (Code::BAD_REQUEST, 0));
     let mut stage = Stage::with(|config| config.validates_peers = false);
     let replies = stage.say(PEER, &short);
-    let text = "the path is no topic: a topic has at least one character, this one is empty";
+    let text = "the path is not a topic: a topic has at least one character, this one is empty";
     assert_eq!(String::from_utf8_lossy(&replies[0].payload), text);
 }

@@ -1,4 +1,4 @@
-//! Requests and replies: what is answered at once, by clause; copies; replies that travel by themselves.
+//! Requests and replies: immediate answers, by clause; copies; separate replies.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn requests_that_cannot_be_served_are_answered_by_clause() {
     for (note, code, options, expected) in [
         ("5.8, DELETE", Code::DELETE, &[path][..], "4.05"),
         ("RFC 8132, FETCH", Code(5), &[path], "4.05"),
-        ("5.8, a method nobody knows", Code(31), &[path], "4.05"),
+        ("5.8, an unknown method", Code(31), &[path], "4.05"),
         ("5.4.1, unknown and critical", get, &[path, (OptionNumber(2049), b"")], "4.02"),
         (
             "5.4.5, Uri-Host twice",
@@ -36,8 +36,8 @@ fn requests_that_cannot_be_served_are_answered_by_clause() {
         ("5.10.1, a level is ..", get, &[path, (PATH, b"..")], "4.00"),
         ("a level has a slash", get, &[(PATH, b"a/b")], "4.00"),
         ("a level is not UTF-8", get, &[(PATH, b"\xff")], "4.00"),
-        ("a wildcard is no topic", Code::POST, &[(PATH, b"+")], "4.00"),
-        ("no path is no topic", Code::PUT, &[], "4.00"),
+        ("a wildcard is not a topic", Code::POST, &[(PATH, b"+")], "4.00"),
+        ("no path is not a topic", Code::PUT, &[], "4.00"),
         ("too many levels", Code::PUT, &deep, "4.00"),
         ("too long a path", Code::PUT, &longest, "4.00"),
         ("a query that is not UTF-8", get, &[path, (OptionNumber::URI_QUERY, b"\xff")], "4.00"),
@@ -146,7 +146,7 @@ fn answers_have_these_codes_and_options() {
             "{answer:?}"
         );
         stage.server.answer(stage.now, publish.request, answer);
-        assert_eq!(stage.sent(), [], "a second answer is nobody's");
+        assert_eq!(stage.sent(), [], "a second answer is for no request");
     }
 }
 
@@ -251,7 +251,7 @@ fn a_response_that_is_never_acknowledged_is_given_up() {
 }
 
 #[test]
-fn a_request_that_nobody_answers_is_told_so() {
+fn a_request_without_an_answer_fails() {
     let mut stage = Stage::new();
     stage.say(PEER, &post(1, "a", b"of eleven bytes and more"));
     let sent = stage.pass(seconds(30));
@@ -323,7 +323,7 @@ fn responses_that_are_not_wanted_are_left_out() {
 fn a_value_is_given_as_what_is_accepted() {
     let json = ContentFormat::JSON;
     for (format, accept, value, expected, note) in [
-        (Some(json), None, "{}", Some(50), "what it is"),
+        (Some(json), None, "{}", Some(50), "its format"),
         (Some(json), Some(json), "{}", Some(50), "the same"),
         (Some(json), Some(ContentFormat::CBOR), "{}", None, "4.06"),
         (None, None, "x", None, "nobody knows"),
@@ -346,7 +346,7 @@ fn a_value_is_given_as_what_is_accepted() {
 }
 
 #[test]
-fn what_there_is_can_be_discovered() {
+fn resources_can_be_discovered() {
     let link = |path: &str, word: &str| Link {
         path: path.to_owned(),
         resource_type: Some(word.to_owned()),

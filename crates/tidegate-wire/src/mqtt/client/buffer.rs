@@ -72,7 +72,7 @@ impl SendBuffer {
         }
     }
 
-    /// What is to be written.
+    /// The bytes to write.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.written..]
     }

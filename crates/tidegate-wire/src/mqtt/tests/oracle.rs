@@ -1,11 +1,11 @@
-//! The codec of another broker, RMQTT, beside ours.
+//! The codec of another broker, RMQTT, compared with ours.
 //!
 //! ```text
 //!  ours ──encode──▶ bytes ──decode──▶ theirs ──encode──▶ bytes ──decode──▶ ours, the same
 //! ```
 //!
-//! Their codec leaves most rules of the protocol to their broker, so with damaged bytes it refuses less than ours; what it takes and
-//! ours does not, and the reverse, is listed below, and nothing else may differ.
+//! Their codec leaves most rules of the protocol to their broker, so with damaged bytes it refuses less than ours; packets that it
+//! accepts and ours does not, and the reverse, are listed below, and nothing else may differ.
 
 use std::num::NonZeroU32;
 
@@ -33,7 +33,7 @@ fn their_decode(version: Version, bytes: &[u8]) -> Option<MqttPacket> {
 
 fn their_encode(version: Version, packet: MqttPacket) -> Vec<u8> {
     let mut out = BytesMut::new();
-    theirs(version).encode(packet, &mut out).expect("what they decoded they encode");
+    theirs(version).encode(packet, &mut out).expect("they encode what they decoded");
     // After the name of MQTT 3.1, their encoder writes the level of 3.1.1.
     if version == Version::V3 && out[0] == 0x10 {
         let header = FixedHeader::decode(&out, usize::MAX).unwrap().unwrap();
@@ -44,7 +44,7 @@ fn their_encode(version: Version, packet: MqttPacket) -> Vec<u8> {
     out.to_vec()
 }
 
-/// What a packet says, whatever the order of its properties and whether a default is written out.
+/// The meaning of a packet, whatever the order of its properties and whether a default is written out.
 fn meaning(packet: &Packet<'_>) -> String {
     match packet {
         Packet::Publish(publish) => {
@@ -88,7 +88,7 @@ fn meaning(packet: &Packet<'_>) -> String {
     }
 }
 
-/// What ours takes and theirs refuses.
+/// Packets that ours accepts and theirs refuses.
 fn refused_by_them(version: Version, first: u8, packet: &Packet<'_>) -> Option<&'static str> {
     match packet {
         Packet::Connect(connect) if connect.bridge => Some("they know no bridges"),
@@ -123,7 +123,7 @@ fn refused_by_them(version: Version, first: u8, packet: &Packet<'_>) -> Option<&
     }
 }
 
-/// What theirs takes and ours refuses: rules that their codec does not look at.
+/// Packets that theirs accepts and ours refuses: rules that their codec does not check.
 fn refused_by_us(error: DecodeError) -> bool {
     match error {
         // They stop at the last field, and use the wrong name's level.

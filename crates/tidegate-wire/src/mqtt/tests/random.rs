@@ -299,7 +299,7 @@ pub(super) fn owned_packet(version: Version) -> BoxedStrategy<Packet<'static>> {
     if is_5 { prop_oneof![12 => others, 1 => auth()].boxed() } else { others.boxed() }
 }
 
-/// What a PUBLISH is made of.
+/// The parts of a PUBLISH.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     flags: [bool; 2],
@@ -394,7 +394,7 @@ pub(super) fn damaged(version: Version) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What decodes is encoded to what decodes to the same.
+/// A decoded packet is encoded to one that decodes to the same.
 fn settles(version: Version, bytes: &[u8]) {
     let Ok(Some(header)) = FixedHeader::decode(bytes, usize::MAX) else { return };
     let end = header.packet_bytes().min(bytes.len());

@@ -1,13 +1,13 @@
-//! Who calls: the certificate of the connection, or what came with the call.
+//! The caller of a request: by the certificate of the connection, or by the credentials of the call.
 //!
 //! ```text
 //!  authorization: Bearer TOKEN ─────────┐
-//!  authorization: Basic USER:PASSWORD ──┼─▶ Doors ─▶ Identity
+//!  authorization: Basic USER:PASSWORD ──┼─▶ Authenticator ─▶ Identity
 //!  certificate of the connection ───────┘
 //! ```
 //!
-//! Always true: what comes with a call counts before the certificate of its connection, and a wrong one is not made good by a
-//! certificate; no error and no log holds any of it.
+//! Always true: the credentials of a call count before the certificate of its connection, and wrong ones are not made good by
+//! a certificate; no error and no log holds any of them.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     certificate: Option<Arc<Identity>>,
     /// The digest of the password that came with the last call, and who it was: checking one takes long.
     last: Mutex<Option<([u8; 32], Arc<Identity>)>>,
-    /// Whether somebody showed over it who they are.
+    /// Whether a call over it has authenticated.
     has_proved: AtomicBool,
     /// For messages of its calls that have not come whole.
     pub(super) partial: Arc<Room>,
@@ -66,7 +66,7 @@ impl Peer {
         Self { address, certificate, last: Mutex::default(), has_proved, partial }
     }
 
-    /// Whether somebody showed over this connection who they are.
+    /// Whether a call over this connection has authenticated.
     pub(super) fn has_proved(&self) -> bool {
         self.has_proved.load(Ordering::Acquire)
     }
@@ -80,12 +80,12 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Asks the doors of `access`; `door` is the name of this one in the audit log.
+    /// Authenticates by `access`; `door` is the name of this front in the audit log.
     pub(crate) fn new(access: Access, door: &'static str) -> Self {
         Self { access, door }
     }
 
-    /// Who makes this call, as the gate has found out.
+    /// The caller of this request, as the gate has authenticated it.
     pub(super) fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
         let known = request.extensions().get::<Arc<Identity>>().cloned();
         known.ok_or_else(|| {
@@ -93,7 +93,7 @@ impl Callers {
         })
     }
 
-    /// Who makes a call over the connection of `peer` that comes with `authorization`.
+    /// The caller of a request over the connection of `peer` that comes with `authorization`.
     pub(super) async fn known(
         &self,
         peer: &Arc<Peer>,
@@ -106,7 +106,7 @@ impl Callers {
         self.by_certificate(peer).or_status()
     }
 
-    /// Who came with a certificate that still counts.
+    /// The caller by a certificate that is still valid.
     fn by_certificate(&self, peer: &Peer) -> Result<Arc<Identity>, ApiError> {
         let shown = peer.certificate.clone();
         let shown = shown.ok_or_else(|| self.refused(peer, "", Refusal::ProofRequired.into()))?;
@@ -147,7 +147,7 @@ impl Callers {
         Ok(request)
     }
 
-    /// Who shows that; none if nothing is shown.
+    /// The caller by that proof; none if there is none.
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`] if it is no good, [`Code::LIMIT_REACHED`] after too many that were not.
@@ -200,7 +200,7 @@ impl Callers {
         let (answer, checked) = oneshot::channel();
         let check = move |turn| {
             if turn == Turn::Check {
-                // Who has hung up needs no answer.
+                // A caller that has hung up needs no answer.
                 let _ = answer.send(doors.authenticate(&proof, auth::now()));
             }
         };
@@ -240,7 +240,7 @@ impl Callers {
     }
 }
 
-/// Somebody who was not let in.
+/// A client that was refused.
 pub(super) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
     Entry {
         at: auth::now().wall,
@@ -255,7 +255,7 @@ pub(super) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: S
     }
 }
 
-/// What came with a call; none if nothing did.
+/// The proof in a call; none if there is none.
 fn proof_of(authorization: Option<&[u8]>, from: IpAddr) -> Result<Option<Proof>, ApiError> {
     let Some(bytes) = authorization else { return Ok(None) };
     let malformed = || {

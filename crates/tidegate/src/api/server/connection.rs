@@ -29,14 +29,14 @@ use crate::{
     pki::{PeerIdentity, PkiError},
 };
 
-/// Handshakes under way, and connections over which nobody has shown who they are: in all, and of one address. Beyond it the one
+/// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one
 /// that takes longest gives way.
 const HANDSHAKES_MAX: usize = 512;
 const HANDSHAKES_OF_ADDRESS_MAX: usize = 128;
 const STRANGERS_MAX: usize = 256;
 const STRANGERS_OF_ADDRESS_MAX: usize = 64;
 
-/// A connection without a certificate over which nobody has shown who they are by then is cut off.
+/// A connection without a certificate and without an authenticated call by then is cut off.
 const STRANGER_MAX: Duration = Duration::from_secs(15);
 
 /// A peer that has not finished its handshake by then is cut off.
@@ -50,7 +50,7 @@ const UNSENT_BYTES_MAX: u32 = 256 << 10;
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Arc<Peer>,
-    /// Until somebody shows over it who they are.
+    /// Until a call over it authenticates.
     stranger: Option<Stranger>,
     _descriptor: Descriptor,
 }
@@ -62,7 +62,7 @@ pub(super) struct Connected {
     pub(super) open: mpsc::Sender<io::Result<Connection>>,
 }
 
-/// Connections over which nobody has shown who they are.
+/// Connections without an authenticated call.
 type Strangers = Arc<Mutex<Arrivals<CancellationToken>>>;
 
 /// One of them: it ends after a time, or when it has to give way to another.
@@ -82,7 +82,7 @@ impl Stranger {
         }
         drop(all);
         let over = sleep(STRANGER_MAX);
-        // Dropped with the connection, or when somebody has shown who they are.
+        // Dropped with the connection, or when a call has authenticated.
         let ends = Box::pin(async move {
             tokio::select! {
                 () = gives_way.cancelled() => {}
@@ -99,7 +99,7 @@ impl Drop for Stranger {
     }
 }
 
-/// What it takes to come in.
+/// The parts needed to accept a connection.
 #[derive(Clone)]
 pub(super) struct Entrance {
     pub(super) tls: Arc<rustls::ServerConfig>,
@@ -223,7 +223,7 @@ enum Refused {
     Socket(#[source] io::Error),
     #[error("the TLS handshake failed")]
     Tls(#[source] io::Error),
-    #[error("the certificate names nobody")]
+    #[error("the certificate names no identity")]
     Identity(#[source] PkiError),
 }
 

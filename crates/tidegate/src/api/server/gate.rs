@@ -1,12 +1,12 @@
-//! What stands before the calls: who makes one is found out by its headers, before a byte of its body is read.
+//! The gate before the calls: a caller is authenticated by its headers, before a byte of its body is read.
 //!
 //! ```text
 //!  HTTP/2 stream ─▶ headers ─▶ Callers ─▶ body, metered ─▶ decoding ─▶ Service
 //!                              (401 here)
 //! ```
 //!
-//! Always true: no message of a call is decoded whose caller is not known; a message is no longer than its method may have; what all
-//! streams hold of messages that have not come whole is bounded, of each connection, of each caller and of all.
+//! Always true: no message of a call is decoded whose caller is not known; a message is no longer than its method may have; the
+//! bytes of incomplete messages in all streams are bounded, of each connection, of each caller and of all.
 
 use std::{
     collections::HashMap,
@@ -45,7 +45,7 @@ use super::{
 
 /// Longest message of a call that carries no frame.
 const SMALL_BYTES_MAX: usize = 1 << 20;
-/// What a message that carries a frame has beside it.
+/// Bytes of a message with a frame in addition to the frame.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
 /// Bytes of messages that have not come whole: of one connection, of one caller over all of them, and of all.
 const PARTIAL_BYTES_OF_PEER: usize = 64 << 20;
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_not_come_whole_is_counted_whatever_the_pieces_are() {
+    fn incomplete_messages_are_counted_in_pieces_of_any_size() {
         let mut bytes = Vec::new();
         for length in [0_usize, 3, 70_000, 1] {
             bytes.push(0);

@@ -284,7 +284,7 @@ impl Publication {
         };
         let camera = self.camera(&request.camera)?;
         let bytes = request.jpeg.len() as u64;
-        // Whoever sends faster than it may is read from no faster.
+        // A client that sends faster than it may is read from no faster.
         if let Some(until) = self.lease.meter().spend(clock::now(), 1, bytes) {
             tokio::time::sleep(until.since(clock::now())).await;
         }
@@ -339,7 +339,7 @@ fn too_large(refused: Status) -> Status {
     }
 }
 
-/// What `values` brings, and after `stop` only `last`. `awaited` is set while one is waited for.
+/// The items of `values`, and after `stop` only `last`. `awaited` is set while one is waited for.
 fn until<T: Send + 'static>(
     values: mpsc::Receiver<T>,
     awaited: Arc<AtomicBool>,
@@ -350,7 +350,7 @@ fn until<T: Send + 'static>(
         let (stop, awaited) = (stop.clone(), awaited.clone());
         async move {
             let (mut values, last) = state?;
-            // A hint, beside what the channel itself makes sure of.
+            // A hint; the channel itself makes sure of it.
             awaited.store(true, Ordering::Relaxed);
             let next = tokio::select! {
                 biased;

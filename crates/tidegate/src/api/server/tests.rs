@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     api::{EVENTS_BUFFERED, Identity, Subscription},
     auth::{
-        Doors, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
+        Authenticator, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
         scram::Credentials as ScramCredentials, token::TokenConfig,
     },
     pki::{self, InitRequest, NODE_SERVER_NAME},
@@ -155,7 +155,7 @@ impl Frames for Node {
         let mut published = self.published.lock().unwrap();
         let last = published.get_mut(camera.as_str()).ok_or_else(|| unknown(camera.as_str()))?;
         if !jpeg.starts_with(&[0xff, 0xd8]) {
-            return Err(ApiError::new(Code::FRAME_INVALID, "the frame is no JPEG"));
+            return Err(ApiError::new(Code::FRAME_INVALID, "the frame is not a JPEG"));
         }
         let at = captured_at.unwrap_or(*last + Duration::from_millis(1));
         if at <= *last {
@@ -286,11 +286,11 @@ impl Site {
         Self::serve(folder, "127.0.0.1:0".parse().unwrap(), Access::default()).await
     }
 
-    /// A site whose doors go by `sources`.
+    /// A site that authenticates by `sources`.
     async fn with(sources: Sources) -> (Self, Access) {
         let folder = tempfile::tempdir().unwrap();
         pki::init(folder.path(), &InitRequest::default()).unwrap();
-        let doors = Arc::new(Doors::new(sources).unwrap());
+        let doors = Arc::new(Authenticator::new(sources).unwrap());
         let access = Access { doors, ..Access::default() };
         let listen = "127.0.0.1:0".parse().unwrap();
         (Self::serve(folder, listen, access.clone()).await, access)
@@ -337,7 +337,7 @@ impl Site {
         Credentials::load(files.0, files.1, files.2).unwrap().server_name(NODE_SERVER_NAME)
     }
 
-    /// What trusts the site and shows nothing.
+    /// Credentials that trust the site and prove nothing.
     fn nobody(&self) -> Credentials {
         let authority = std::fs::read(self.folder.path().join("ca.pem")).unwrap();
         Credentials::from_authority(authority).server_name(NODE_SERVER_NAME)
@@ -393,7 +393,7 @@ async fn every_call_reaches_the_node_and_back() {
     let Event::Frame(got) = subscription.next().await.unwrap().unwrap() else { panic!("no frame") };
     assert_eq!((got.captured_at, &got.jpeg, &*got.knobs), (Instant::from_millis(5), &jpeg, "1/2"));
     assert_eq!(got.stages.encode, Duration::from_millis(6));
-    assert!(got.stages.delivery > Duration::ZERO, "what passed since 1970 is delivery");
+    assert!(got.stages.delivery > Duration::ZERO, "the time passed since 1970 is delivery");
 
     let changes = Changes { controller: Some(ControllerKind::Aimd), ..Changes::default() };
     let demand = subscription.update(changes).await.unwrap();
@@ -407,7 +407,7 @@ async fn every_call_reaches_the_node_and_back() {
     let status = subscription.unsubscribe().await.unwrap();
     assert_eq!(status.transfer, TransferState::Stopped);
     assert_eq!((status.delivered, status.missed), (10, 1));
-    session.events.closed().await; // the node learns that nobody listens
+    session.events.closed().await; // the node learns that there is no subscriber
 
     let original = client.fetch_original(&name("cam1"), Instant::from_nanos(999)).await.unwrap();
     assert_eq!(original.jpeg, "cam1");
@@ -806,7 +806,7 @@ async fn tokens_and_passwords_open_the_api_and_wrong_ones_do_not() {
         (certificate().password("bob", b"tide").unwrap(), Err("user name or password is wrong")),
         (site.nobody().password("eve", b"ebb").unwrap(), Err("user name or password is wrong")),
         (site.nobody().token(&issuer.token("eve", -90)).unwrap(), Err("the token expired")),
-        (certificate().token("a.b.c").unwrap(), Err("the token is no JWT")),
+        (certificate().token("a.b.c").unwrap(), Err("the token is not a JWT")),
         (site.nobody(), Err("a certificate of the site, a token or a user name")),
     ] {
         let shown = format!("{credentials:?}");

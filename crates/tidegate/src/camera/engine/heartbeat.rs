@@ -1,4 +1,4 @@
-//! Says that a camera lives while its source gives nothing: who waits for frames could not tell.
+//! Reports that a camera is alive while its source gives nothing: a subscriber that waits for frames could not know.
 
 use std::time::Duration;
 

@@ -64,7 +64,7 @@ struct Marker {
     same_as: Instant,
 }
 
-/// Leaves out frames that come faster than they are wanted: what is left has that rate at most, and is spread evenly.
+/// Leaves out frames that come faster than they are wanted: the rest have that rate at most, and are spread evenly.
 #[derive(Debug, Default)]
 struct Thinning {
     /// Capture time from which the next frame is wanted.
@@ -116,7 +116,7 @@ impl Running {
         CameraLog { log, began, .. }: &CameraLog,
         actions: &mut VecDeque<Action>,
     ) -> (Self, Instant) {
-        // The least time is all of this epoch: what the log has of earlier ones went to others, or to those who ask by time.
+        // The least time is all of this epoch: frames of earlier ones went to others, or to those who ask by time.
         let of_epoch = |at: Instant| if at == Instant::MIN { *began } else { at };
         let (asked_from, resume_after) = (
             start.from.map(of_epoch),
@@ -127,7 +127,8 @@ impl Running {
         );
         let after = resume_after;
         let from = match (start.demand.delivery, asked_from, after) {
-            // What was not received of a gap is wanted only by who wants every frame or asked for the past.
+            // Frames of a gap that were not received are sent only to a subscription that wants every frame or asked
+            // for the past.
             (Delivery::Every, from, Some(after)) | (_, from @ Some(_), Some(after)) => {
                 Some(after.max(from.unwrap_or(Instant::MIN)))
             }
@@ -136,7 +137,7 @@ impl Running {
         };
         if let (None, Some(after)) = (from, after) {
             let mut gap = log.reader_from(after);
-            // What the log itself has lost of the gap nobody can count.
+            // Frames of the gap that the log itself has lost cannot be counted.
             let count = if gap.missing_at_start().is_some() { 0 } else { gap.behind() };
             if let (Ok(Some(first)), Some(last)) = (gap.next(), log.last_at()) {
                 let lost = Lost { first: first.at, last, count, why: DropReason::LinkDown };
@@ -225,7 +226,7 @@ impl Running {
             self.frames.remove(&ack.frame);
             self.over(ack.transfer, ack.frame, actions);
         }
-        // What the transfer wants reset must be reset before the frame is forgotten.
+        // A reset that the transfer wants must be done before the frame is forgotten.
         self.advance(now, ack.transfer, log, actions);
     }
 
@@ -286,7 +287,7 @@ impl Running {
         }
     }
 
-    /// A frame will not arrive: what was found to look like it has not been shown either.
+    /// A frame will not arrive: one that was found to look like it has not been shown either.
     fn lose(
         &mut self,
         id: TransferId,
@@ -353,7 +354,7 @@ impl Running {
         actions: &mut VecDeque<Action>,
     ) {
         if self.ends.take_if(|ends| *ends <= now).is_some() {
-            // What it is behind it still reads.
+            // It still reads the frames that it is behind.
             self.complete |= self.cursor.is_none();
         }
         loop {

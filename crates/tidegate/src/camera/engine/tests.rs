@@ -95,7 +95,7 @@ impl Rig {
         sent.collect()
     }
 
-    /// What is told of frames: their markers, and those that are lost, with how many and why.
+    /// The reports on frames: their markers, and those that are lost, with how many and why.
     fn told(actions: &[Action]) -> Vec<String> {
         let told = actions.iter().filter_map(|action| match action {
             Action::Record(Record::Unchanged(Unchanged { at, .. })) => {
@@ -232,7 +232,7 @@ fn the_least_time_is_the_begin_of_the_epoch_and_the_log_has_more() {
         rig.engine.end(TRANSFER, EndReason::Stopped);
         rig.actions();
         rig.start(Delivery::Every, Some(earlier), None);
-        assert_eq!(Rig::sent(&rig.actions()), [earlier], "who asks by time gets what there is");
+        assert_eq!(Rig::sent(&rig.actions()), [earlier], "a request by time gets what there is");
     }
 }
 
@@ -284,7 +284,7 @@ fn it_says_that_it_lives_while_its_source_gives_nothing() {
     }
     assert_eq!(beats.len(), 3);
     assert_eq!(beats[2].since(beats[1]), crate::camera::HEARTBEAT);
-    // Who reads the past alone does not wait for it.
+    // A subscription to the past alone does not wait for it.
     let mut past = Rig::new(1 << 20);
     past.to = Some(past.now + Duration::from_millis(15));
     for _ in 0..4 {

@@ -98,7 +98,7 @@ impl Board {
     }
 }
 
-/// What overwrites the last `shown` lines by `above` and `lines`.
+/// Text that overwrites the last `shown` lines by `above` and `lines`.
 fn rewritten(shown: usize, above: &str, lines: impl Iterator<Item = String>) -> String {
     let mut text = String::new();
     if shown > 0 {

@@ -1,4 +1,4 @@
-//! What a subscription brings, as an object a line.
+//! The events of a subscription, as an object a line.
 
 use serde_json::{Value, json};
 use tidegate_api::{Event, Stages, Verdict};
@@ -62,7 +62,7 @@ pub(super) fn event(camera: &CameraName, event: &Event) -> Value {
     object
 }
 
-/// What became of a captured frame.
+/// The verdict on a captured frame.
 pub(super) fn verdict(verdict: &Verdict) -> Value {
     json!({
         "event": "verdict",

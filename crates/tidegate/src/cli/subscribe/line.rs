@@ -1,4 +1,4 @@
-//! What one camera's line says.
+//! The status line of one camera.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -26,7 +26,7 @@ pub(super) struct Line {
     assumed: bool,
     /// Why both bounds cannot be kept, for as long as they cannot.
     infeasible: Option<String>,
-    /// What an operator should know most: a fault, or the reason of the last change.
+    /// The most important message for an operator: a fault, or the reason of the last change.
     reason: String,
 }
 

@@ -1,6 +1,6 @@
 //! Frames into folders and rows into a file.
 //!
-//! Always true: a sink that fails is closed, and its failure told once; the subscriptions go on without it.
+//! Always true: a sink that fails is closed, and its failure reported once; the subscriptions continue without it.
 
 use std::{
     collections::BTreeMap,
@@ -85,7 +85,7 @@ impl Sinks {
         }
     }
 
-    /// Failures that were not told yet.
+    /// Failures that were not reported yet.
     pub(super) fn failures(&self) -> Vec<ApiError> {
         std::mem::take(&mut self.state().failures)
     }

@@ -6,7 +6,7 @@ use super::seconds;
 use crate::config::ByteCount;
 
 section! {
-    /// `[auth]`: who may do what, at every door of this node.
+    /// `[auth]`: authentication and rules of this node, for all ways in.
     AuthSection {
         /// Roles, who has them, and limits of users; see the chapter on rights. Default none.
         roles_file: Option<PathBuf> = None,
@@ -18,13 +18,13 @@ section! {
                 if |it, _| it.token_keys_url.as_ref().is_none_or(|url| is_without_secret(url)),
         /// Authorities of that address's certificate, PEM. Default none: those of the system.
         token_keys_ca: Option<PathBuf> = None,
-        /// How often keys are fetched anew; a token with an unknown key has it done at once. Default `1h`.
+        /// How often keys are fetched again; a token with an unknown key has it done at once. Default `1h`.
         token_keys_refresh: Duration = Duration::from_secs(3600)
             => "from 1min to 168h"
                 if |it, _| (seconds(60)..=seconds(7 * 86_400)).contains(&it.token_keys_refresh),
-        /// Who must have given out a token (`iss`). Default none: whoever has one of the keys.
+        /// The required issuer of a token (`iss`). Default none: any owner of one of the keys.
         token_issuer: Option<String> = None,
-        /// Whom a token must be for (`aud`); must be set where tokens are taken. Default none.
+        /// The required audience of a token (`aud`); must be set where tokens are accepted. Default none.
         token_audience: Option<String> = None,
         /// How far the clocks of issuer and node may differ. Default `1min`.
         token_leeway: Duration = Duration::from_secs(60)
@@ -46,7 +46,7 @@ section! {
     }
 }
 
-/// What is printed must hold no secret.
+/// A printed URL must hold no secret.
 fn is_without_secret(url: &str) -> bool {
     url.starts_with("https://") && !url.contains('@')
 }

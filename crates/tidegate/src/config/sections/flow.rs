@@ -10,7 +10,7 @@ section! {
         /// File of the flows.
         file: PathBuf = PathBuf::new()
             => "the name of a file of flows" if |it, _| !it.file.as_os_str().is_empty(),
-        /// Folder of the models, tables and sets that they name. Default none: `models` beside the file.
+        /// Folder of the models, tables and sets that they name. Default none: `models` next to the file.
         models_dir: Option<PathBuf> = None,
         /// Topic filters in place of those in the file, separated by commas. Default none.
         topics: Option<String> = None,

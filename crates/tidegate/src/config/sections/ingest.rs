@@ -12,14 +12,14 @@ use crate::config::{
 };
 
 section! {
-    /// `[ingest.NAME]`: a way in beside MQTT.
+    /// `[ingest.NAME]`: a way in other than MQTT.
     IngestSection {
-        /// What is spoken there: `udp`, `coap`, `http` or `websocket`. Default `udp`.
+        /// Its protocol: `udp`, `coap`, `http` or `websocket`. Default `udp`.
         kind: IngestKind = IngestKind::Udp,
         /// Address and port. Default `127.0.0.1:7070`.
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7070).into(),
-        /// What a datagram is, of `udp`: `payload`, `topic-payload` (a topic, the end of a line, a payload) or `line` (InfluxDB's line
-        /// protocol). Default `payload`.
+        /// The format of a datagram, of `udp`: `payload`, `topic-payload` (a topic, the end of a line, a payload) or `line`
+        /// (InfluxDB's line protocol). Default `payload`.
         format: DatagramFormat = DatagramFormat::Payload,
         /// The topic of what does not name one: of datagrams with `{ip}` and `{port}`, of lines with `{measurement}`, `{tags}`, `{tag:NAME}`
         /// and `{field}`. Default none: `udp/{ip}`, or `{measurement}/{tags}`.
@@ -36,12 +36,14 @@ section! {
         receive: ReceiveMethod = ReceiveMethod::Auto,
         /// Whether the kernel may join datagrams of one sender on the way, which is cheaper and takes 17 MB. Default true.
         receive_joined: bool = true,
-        /// Bytes of datagrams that may wait to be taken; what finds no room is dropped and counted. Beyond the system's limit only
+        /// Bytes of datagrams that may wait to be taken; those without room are dropped and counted. Beyond the system's limit
+        /// only
         /// for a process that may administer the network. Default `4MiB`.
         receive_buffer_bytes: ByteCount = ByteCount(4 << 20),
-        /// The user whose rights hold for everybody who shows nothing. Default none.
+        /// The user whose rights hold for every client without a proof. Default none.
         identity: Option<String> = None,
-        /// Whether who shows nothing comes in, as nobody, where `identity` names no user. Default none: on loopback, as long as
+        /// Whether a client without a proof is accepted, as anonymous, where `identity` names no user. Default none: on
+        /// loopback, as long as
         /// there is no `mqtt.password_file`.
         allow_anonymous: Option<bool> = None,
         /// Longest payload of a message. Default `64kB`.
@@ -50,7 +52,8 @@ section! {
         body_bytes_max: ByteCount = ByteCount(4 << 20),
         /// Connections at a time. Default 1024.
         connections_max: u32 = 1024,
-        /// Messages that are taken a second, of all senders together; what is beyond is refused, of `udp` dropped. Default 0: any.
+        /// Messages that are accepted a second, of all senders together; those beyond are refused, of `udp` dropped. Default 0:
+        /// any.
         rate_max: u32 = 0,
         /// Longest time that a request may take to arrive, and a connection may be silent. Default `30s`.
         request_timeout: Duration = Duration::from_secs(30),
@@ -59,7 +62,8 @@ section! {
         xdp_interface: Option<String> = None,
         /// Where: `native` (in the driver), `generic`, or `auto`, the first that the interface has. Default `auto`.
         xdp_mode: XdpMode = XdpMode::Auto,
-        /// What stands at which place of a payload, separated by semicolons: `n as u16be at 0; t at 2 length 6 decimals 1`.
+        /// The fields of a payload and their places, separated by semicolons: `n as u16be at 0; t at 2 length 6 decimals
+        /// 1`.
         xdp_fields: Option<String> = None,
         /// Which are kept: `t > 75.5 or t < -5`.
         xdp_keep: Option<String> = None,

@@ -40,14 +40,15 @@ section! {
                 if |it, _| (millis(100)..=seconds(600)).contains(&it.reconnect_backoff_max),
         /// Congestion control of TCP links, such as `bbr` or `cubic`. Default none: the system's.
         tcp_congestion: Option<String> = None,
-        /// Whether an edge node's cameras share one medium, such as the Wi-Fi of its access point: each is then told what it
-        /// may use. `false` where each has a link of its own. Default true.
+        /// Whether an edge node's cameras share one medium, such as the Wi-Fi of its access point: each then gets a share of
+        /// it. `false` where each has a link of its own. Default true.
         shared_medium: bool = true,
         /// Part of that medium that batches of uplinks to this node may use together while cameras send, 0.001 to 0.2. Default
         /// 0.1.
         sensor_share: f64 = 0.1
             => "from 0.001 to 0.2" if |it, _| (0.001..=0.2).contains(&it.sensor_share),
-        /// Bytes that this node keeps of all uplinks that it serves: what their codecs know, and batches that wait for its broker.
+        /// Bytes that this node keeps of all uplinks that it serves: the state of their codecs, and batches that wait for its
+        /// broker.
         /// Default `2GiB`.
         uplink_bytes_max: ByteCount = ByteCount(2 << 30)
             => "at least 1MiB" if |it, _| it.uplink_bytes_max.0 >= 1 << 20,

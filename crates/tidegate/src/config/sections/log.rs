@@ -8,7 +8,7 @@ use crate::config::{
     words::{AtRest, Durability, LogFormat},
 };
 
-/// Most bytes of a log's entry beside its frame: the header of a stream log's entry is the longest.
+/// Most bytes of a log's entry in addition to its frame: the header of a stream log's entry is the longest.
 pub const ENTRY_META_BYTES_MAX: u64 = 64 << 10;
 /// Least bytes of the journals of MQTT, which `run` checks against their own limit.
 pub(crate) const MQTT_BYTES_MIN: u64 = 256 << 20;
@@ -25,8 +25,8 @@ section! {
     LogSection {
         /// How the program's own log is written, on the standard error: `text`, or `json`, an object a line. Default `text`.
         format: LogFormat = LogFormat::Text,
-        /// What a frame survives once it was captured or has arrived: `memory` (nothing), `page` (the end of the process, kill -9
-        /// included) or `disk` (a loss of power, some ten milliseconds later). Default `page`.
+        /// The failures that a frame survives once it was captured or has arrived: `memory` (none), `page` (the end of the
+        /// process, kill -9 included) or `disk` (a loss of power, some ten milliseconds later). Default `page`.
         durability: Durability = Durability::Page,
         /// Bytes of originals kept for each camera, at the camera's node. Default `1GiB`: 7 minutes of 500
         /// kB frames at 5 a second.

@@ -6,7 +6,7 @@ use super::log::{LOG_BOUND, log_bytes_min};
 use crate::config::{ByteCount, words::Durability};
 
 section! {
-    /// `[log.camera.NAME]`: what holds for one camera instead of what `[log]` says.
+    /// `[log.camera.NAME]`: settings for one camera in place of those of `[log]`.
     LogCameraSection {
         /// As in `[log]`. Default none.
         durability: Option<Durability> = None,

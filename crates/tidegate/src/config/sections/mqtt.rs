@@ -12,7 +12,7 @@ use crate::config::{
 pub(crate) const PACKET_BYTES_LEAST: u64 = 20;
 /// The longest packet of MQTT, which `run` checks against the protocol's own limit.
 pub(crate) const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;
-/// Bytes of an identifier's prefix: what follows it is some 30, and 65,535 are MQTT's limit.
+/// Bytes of an identifier's prefix: some 30 follow it, and 65,535 are MQTT's limit.
 const ID_PREFIX_BYTES_MAX: usize = 1_000;
 pub(crate) const ID_PREFIX_BOUND: &str = "at most 1000 bytes without control characters";
 
@@ -29,13 +29,14 @@ section! {
         /// Threads that serve connections. Default 0: one for each processor.
         shards: u32 = 0
             => "at most 255" if |it, _| it.shards <= 255,
-        /// What sessions, their messages and retained messages outlive: `memory` (nothing), `page` (the process, however it
-        /// ends) or `disk` (a loss of power). Default `page`.
+        /// The failures that sessions, their messages and retained messages survive: `memory` (none), `page` (the end of
+        /// the process, however it ends) or `disk` (a loss of power). Default `page`.
         durability: Durability = Durability::Page,
         /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: `users` in
         /// node.data_dir, if `tidegate init` has made one.
         password_file: Option<PathBuf> = None,
-        /// Rules for topics, in Mosquitto's grammar. Default none: whoever is in may publish and subscribe to everything.
+        /// Rules for topics, in Mosquitto's grammar. Default none: every accepted client may publish and subscribe to
+        /// everything.
         acl_file: Option<PathBuf> = None,
         /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while no password file is named.
         allow_anonymous: Option<bool> = None,
@@ -60,7 +61,7 @@ section! {
         /// `1GiB`.
         spill_bytes: ByteCount = ByteCount(1 << 30)
             => "0, or at least 1MiB" if |it, _| it.spill_bytes.0 == 0 || it.spill_bytes.0 >= 1 << 20,
-        /// What happens to QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
+        /// The policy for QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
         /// `disconnect`, `block-publisher` or `spill` (they wait on disk). Default `drop-oldest`.
         overflow_qos0: Overflow = Overflow::DropOldest,
         /// The same for QoS 1 and 2. Default `disconnect`: the subscriber is disconnected, its session and what waits are kept.
@@ -103,24 +104,24 @@ section! {
             => "at most 4GiB" if |it, _| it.large_bytes.0 <= u64::from(u32::MAX),
         /// Longest time that a session outlives its connection. Default `168h`.
         session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600),
-        /// Longest keep alive, also for clients that want none; `0s` lets them. MQTT 5 clients are told it, others that ask for more or
+        /// Longest keep alive, also for clients that want none; `0s` lets them. MQTT 5 clients learn it, others that ask for more or
         /// for none are refused. Default `0s`.
         keepalive_max: Duration = Duration::ZERO
             => "at most 65535s" if |it, _| it.keepalive_max <= seconds(u16::MAX as u64),
         /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
         inflight_max: u16 = 1024
             => "at least 1" if |it, _| it.inflight_max >= 1,
-        /// QoS 2 messages of one publisher that wait for their release; MQTT 5 clients are told it as Receive Maximum. Default 1024.
+        /// QoS 2 messages of one publisher that wait for their release; MQTT 5 clients learn it as Receive Maximum. Default 1024.
         receive_maximum: u16 = 1024
             => "at least 1" if |it, _| it.receive_maximum >= 1,
-        /// Topic aliases that a publisher may define; MQTT 5 clients are told it. Default 64.
+        /// Topic aliases that a publisher may define; MQTT 5 clients learn it. Default 64.
         topic_alias_max: u16 = 64,
         /// Topic aliases that are defined towards a subscriber that takes them. Default 64.
         topic_alias_out_max: u16 = 64,
-        /// Highest QoS of clients' messages, 0 to 2; MQTT 5 clients are told it. Default 2.
+        /// Highest QoS of clients' messages, 0 to 2; MQTT 5 clients learn it. Default 2.
         max_qos: u32 = 2
             => "0, 1 or 2" if |it, _| it.max_qos <= 2,
-        /// Whether clients may have messages retained; MQTT 5 clients are told it. Default true.
+        /// Whether clients may have messages retained; MQTT 5 clients learn it. Default true.
         retain_available: bool = true,
         /// Versions of MQTT that are spoken, of `3.1`, `3.1.1` and `5`, with commas between. Default all.
         accept_protocol_versions: MqttVersions = MqttVersions::ALL,
@@ -136,8 +137,8 @@ section! {
         retained_max: u32 = 1_000_000,
         /// Sessions, with and without connection. Default 1000000.
         sessions_max: u32 = 1_000_000,
-        /// What one user, certificate or, without a proof, address may have of what all others leave of `payload_bytes_max`,
-        /// `retained_max` and `sessions_max`: 0.01 to 1, which bounds nobody. Default 0.75.
+        /// The part that one user, certificate or, without a proof, address may have of the share of `payload_bytes_max`,
+        /// `retained_max` and `sessions_max` that all others leave: 0.01 to 1, which is no bound. Default 0.75.
         identity_share: f64 = 0.75
             => "from 0.01 to 1" if |it, _| (0.01..=1.0).contains(&it.identity_share),
         /// Subscriptions of one session. Default 100000.

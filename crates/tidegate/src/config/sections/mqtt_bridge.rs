@@ -8,7 +8,7 @@ use crate::config::{
 };
 
 section! {
-    /// `[mqtt.bridge.NAME]`: what passes between this node's broker and another MQTT broker.
+    /// `[mqtt.bridge.NAME]`: messages between this node's broker and another MQTT broker.
     MqttBridgeSection {
         /// The other broker, as host and port.
         remote: String = String::new(),
@@ -22,8 +22,8 @@ section! {
         /// Authorities of the remote's certificate, PEM: a file, or a folder as `openssl rehash` leaves it. Default none: those of
         /// the system.
         ca: Option<PathBuf> = None,
-        /// Whether the remote's certificate may be for any name; it must be of a trusted authority all the same. Whoever has such a
-        /// certificate of that authority can then pass itself off as the remote. Default false.
+        /// Whether the remote's certificate may be for any name; it must be of a trusted authority all the same. An owner of such a
+        /// certificate of that authority can then impersonate the remote. Default false.
         insecure: bool = false,
         /// Certificate chain to show there, PEM. Default none.
         certificate: Option<PathBuf> = None,
@@ -35,9 +35,9 @@ section! {
         password_file: Option<PathBuf> = None,
         /// Name of the bridge's session there. Default none: made of the names of node and bridge and a number of the node.
         client_id: Option<String> = None,
-        /// What is published there: filters, separated by commas. Default none.
+        /// The topics to publish there: filters, separated by commas. Default none.
         topics_out: String = String::new(),
-        /// What is fetched from there: filters, separated by commas. Default none.
+        /// The topics to fetch from there: filters, separated by commas. Default none.
         topics_in: String = String::new(),
         /// Stands before the filters here, and is exchanged for `remote_prefix`. Default none.
         local_prefix: String = String::new(),

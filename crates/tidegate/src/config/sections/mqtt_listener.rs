@@ -19,13 +19,13 @@ section! {
         /// Where: an address with a port, a name of this machine with a port, such as `localhost:1883`, for all addresses of it, or a
         /// socket of the file system, such as `unix:/run/tidegate/mqtt.sock`. Default `127.0.0.1:1883`.
         listen: ListenAddress = SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)).into(),
-        /// Who may connect to a socket of the file system, as the mode of a file in octal. Default none: `0660`, the node's user and
+        /// The mode, in octal, of the file of a socket in the file system. Default none: `0660`, the node's user and
         /// group.
         socket_mode: Option<SocketMode> = None,
         /// `tcp`, `tls`, `websocket` or `secure-websocket`. Default `tcp`.
         protocol: Protocol = Protocol::Tcp,
         /// Whether each connection begins with a header of the PROXY protocol, in which a load balancer says whose it is: `v1`, `v2`
-        /// or `any` of both. A connection without one is refused. Only where none but the balancer can connect: whoever can, may
+        /// or `any` of both. A connection without one is refused. Only where none but the balancer can connect: any other peer could
         /// name any address. Default none: such headers are not read.
         proxy_protocol: Option<ProxyProtocol> = None,
         /// Where MQTT is with WebSocket: paths, separated by commas, or `*` for any. Default `/mqtt, /`.
@@ -39,7 +39,7 @@ section! {
         client_ca: Option<PathBuf> = None,
         /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
         client_crl: Option<PathBuf> = None,
-        /// SHA-256 fingerprints of clients' certificates that are taken whoever signed them, X.509 version 1 included: 64 hexadecimal digits
+        /// SHA-256 fingerprints of clients' certificates that are accepted with any issuer, X.509 version 1 included: 64 hexadecimal digits
         /// each, with or without colons, separated by commas. Default none.
         client_pins: Option<String> = None,
         /// Certificates of which those between `certificate` and its authority are sent to clients as well, where `certificate` does not
@@ -51,7 +51,8 @@ section! {
         connections_max: u32 = 100_000,
         /// Longest time to the client's CONNECT. Default `10s`.
         connect_timeout: Duration = Duration::from_secs(10),
-        /// Messages that one client may publish a second; who sends more is read from no faster. Default 0: any.
+        /// Messages that one client may publish a second; a client that sends more is read from no faster. Default 0:
+        /// any.
         publish_rate_max: u32 = 0,
         /// As in `[mqtt]`, for clients of this listener; at most that. Default none.
         packet_bytes_max: Option<ByteCount> = None,

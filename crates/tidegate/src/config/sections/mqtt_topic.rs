@@ -3,7 +3,7 @@
 use crate::config::{ByteCount, words::Overflow};
 
 section! {
-    /// `[mqtt.topic.NAME]`: what holds for the topics of a filter instead of what listener and user say; the first by name.
+    /// `[mqtt.topic.NAME]`: settings for the topics of a filter in place of those of listener and user; the first by name.
     MqttTopicSection {
         /// Which topics.
         filter: String = String::new(),

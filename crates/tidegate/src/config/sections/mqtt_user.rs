@@ -6,7 +6,7 @@ use crate::config::{
 };
 
 section! {
-    /// `[mqtt.user.NAME]`: what holds for one user instead of what the listener says.
+    /// `[mqtt.user.NAME]`: settings for one user in place of those of the listener.
     MqttUserSection {
         /// As in `[mqtt]`. Default none.
         queue_bytes_max: Option<ByteCount> = None,

@@ -8,16 +8,18 @@ use crate::{
 };
 
 section! {
-    /// `[privacy]`: what of its cameras' frames nobody is to see. It is covered before a frame leaves the camera's node; its log
+    /// `[privacy]`: the private parts of its cameras' frames. It is covered before a frame leaves the camera's node; its log
     /// keeps the frames as they were captured.
     PrivacySection {
         /// Regions that become one gray, as `LEFT,TOP,RIGHT,BOTTOM` in fractions of width and height, several with `;` between:
         /// `0,0,0.25,0.4; 0.5,0.5,1,1`. Default none.
         fill: Regions = Regions::default(),
-        /// Regions of which at most 6 x 6 grays are left: that somebody is there can be seen, not who. Default none.
+        /// Regions of which at most 6 x 6 grays are left: a person's presence can be seen, but not recognized.
+        /// Default none.
         blur: Regions = Regions::default(),
-        /// What is covered wherever it is found: `face`, `person`, or `command` for a program of yours that speaks the detector
-        /// protocol. Detectors overlook: only regions are certain. While it fails, frames are covered whole. Default none.
+        /// Objects to cover wherever they are found: `face`, `person`, or `command` for a program of yours that speaks the
+        /// detector protocol. Detectors overlook: only regions are certain. While it fails, frames are covered whole. Default
+        /// none.
         detector: Option<String> = None
             => "face, person, or command with privacy.detector_command" if |it, _| it.names_detector(),
         /// That program and its arguments. Default none.

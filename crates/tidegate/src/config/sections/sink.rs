@@ -12,7 +12,7 @@ section! {
     SinkSection {
         /// `parquet`, `postgres`, `influx`, `kafka`, `mqtt`, or `memory` for tests. Default `memory`.
         kind: SinkKind = SinkKind::Memory,
-        /// What it takes: filters, separated by commas.
+        /// Its topics: filters, separated by commas.
         topics: String = String::new(),
         /// Where messages go that the destination refuses for good. Default none: they are counted and logged.
         dead_letter: Option<String> = None,
@@ -49,7 +49,7 @@ section! {
         compression: Option<String> = None,
         /// Of `parquet`: how files are parted, `hour`, `day` or `none`. Default none: `hour`.
         partition: Option<String> = None,
-        /// Of `parquet`: what the column `time` counts, `us` or `ns`; Spark 3 and others do not read `ns`. Default none: `us`.
+        /// Of `parquet`: the unit of the column `time`, `us` or `ns`; Spark 3 and others do not read `ns`. Default none: `us`.
         time_unit: Option<String> = None,
         /// Of `parquet` on S3: the region. Default none: `us-east-1`.
         region: Option<String> = None,

@@ -8,15 +8,15 @@ use crate::config::{
 };
 
 section! {
-    /// `[uplink.NAME]`: what is published here is published at another node as well, compact and in batches.
+    /// `[uplink.NAME]`: messages published here are published at another node as well, compact and in batches.
     UplinkSection {
         /// The other node's link (`link.listen`), as host and port.
         to: String = String::new(),
         /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
         transport: Transport = Transport::Auto,
-        /// What is carried: filters, separated by commas.
+        /// The topics to carry: filters, separated by commas.
         topics: String = String::new(),
-        /// What travels at once and before all else: filters, separated by commas. Default none.
+        /// The topics that travel at once and before all else: filters, separated by commas. Default none.
         critical: String = String::new(),
         /// Bytes of such messages a second, and at once. Default `1MiB`.
         critical_bytes_per_second: ByteCount = ByteCount(1 << 20),

@@ -1,4 +1,4 @@
-//! What flows read of what flows publish.
+//! Flows that read the output of flows.
 
 use std::{fs, sync::atomic::Ordering};
 
@@ -32,7 +32,7 @@ fn exchange(flows: &Flows, text: &str) {
     flows.commit(plan, None);
 }
 
-/// What a node of so many shards asks these flows.
+/// The hook of a node of so many shards with these flows.
 fn running(shards: usize, text: &str) -> (Arc<Flows>, Hook) {
     let flows = Flows::new(shards, 7, 11);
     exchange(&flows, text);
@@ -50,7 +50,7 @@ fn admitted(hook: &mut Hook, drafts: Vec<Draft>) -> Batch {
     batch
 }
 
-/// The topics of what goes on of these.
+/// The topics of those that continue.
 fn topics<'a>(drafts: impl IntoIterator<Item = &'a Draft>) -> Vec<&'a str> {
     let passing = drafts.into_iter().filter(|draft| draft.verdict == Verdict::Pass);
     passing.map(|draft| &*draft.topic).collect()
@@ -133,7 +133,7 @@ fn each_message_is_read_once_where_a_parted_flow_is_exchanged_meanwhile() {
 }
 
 #[test]
-fn what_comes_of_a_batch_has_a_bound_and_the_rest_goes_on_unread() {
+fn output_of_a_batch_has_a_bound_and_the_rest_passes_unread() {
     let eight: Vec<_> = (0..8).map(|number| format!("{number}/{{topic}}")).collect();
     let eight: Vec<_> = eight.iter().map(String::as_str).collect();
     let all: String = ["a", "b", "c"].map(|name| notifying(name, "#", &eight)).concat();

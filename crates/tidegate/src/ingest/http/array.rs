@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 /// Why there are no elements.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::ingest) enum ArrayError {
-    #[error("the body is no JSON")]
+    #[error("the body is not JSON")]
     Json(#[from] serde_json::Error),
     #[error("the body is not UTF-8, which JSON is")]
     Utf8(#[from] std::str::Utf8Error),
-    #[error("the body is no array; write [ELEMENT, …], or leave out ?each")]
+    #[error("the body is not an array; write [ELEMENT, …], or leave out ?each")]
     NoArray,
-    #[error("the text is no object")]
+    #[error("the text is not an object")]
     NoObject,
     #[error("more than {max} elements")]
     TooMany { max: usize },
@@ -179,7 +179,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_reads_as_an_array_is_cut_where_its_elements_end(
+        fn arrays_are_cut_where_their_elements_end(
             parts in proptest::collection::vec(r#"(\[|\]|\{|\}|,|:|"[a,\[\]]{0,3}"|"\\\\"|"\\""|1\.10|null| |\n){1}"#, 0..12),
         ) {
             let text = format!("[{}]", parts.concat());

@@ -43,7 +43,7 @@ impl Http {
         let bytes = collected.await.map_err(|_| Refused::Slow)??;
         add(&self.context.counters.received, 1);
         add(&self.context.counters.received_bytes, bytes.len() as u64);
-        // What was applied last is taken off first.
+        // The coding that was applied last is taken off first.
         let bytes = codings
             .iter()
             .rev()

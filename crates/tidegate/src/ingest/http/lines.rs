@@ -144,7 +144,7 @@ impl Http {
             })
             .collect();
         let more = format!(r#","dropped":{dropped},"lines":[{}]"#, named.join(","));
-        let (_, first) = wrong.into_iter().next().expect("somebody was wrong");
+        let (_, first) = wrong.into_iter().next().expect("one line was wrong");
         // Only where nothing but rights stood against all of it is that what is said.
         if taken == 0 && dropped == 1 {
             return self.refuse(&first, more);
@@ -162,7 +162,7 @@ fn precision_of(word: Option<&str>) -> Result<Precision, Refused> {
         Some("u" | "µ") => Ok(Precision::Microseconds),
         Some("") | None => Ok(Precision::Nanoseconds),
         Some(word) => word.parse().map_err(|_| {
-            Refused::Invalid(format!("{word:?} is no precision; there are ns, us, ms and s"))
+            Refused::Invalid(format!("{word:?} is not a precision; there are ns, us, ms and s"))
         }),
     }
 }

@@ -36,7 +36,7 @@ impl Http {
         let caller = self.caller(&live, &request, peer, address).await?;
         let path = request.uri().path().strip_prefix("/ingest/").unwrap_or_default();
         let topic = decode(path).ok_or_else(|| {
-            Refused::Invalid("the path is no text: write % and two digits of UTF-8".to_owned())
+            Refused::Invalid("the path is not UTF-8: write % and two digits of UTF-8".to_owned())
         })?;
         let check = |topic: &str| {
             settings
@@ -57,7 +57,7 @@ impl Http {
         // It goes with each message.
         if content_type.as_ref().is_some_and(|text| text.len() > CONTENT_TYPE_BYTES_MAX) {
             return Err(Refused::Invalid(format!(
-                "the Content-Type has more than {CONTENT_TYPE_BYTES_MAX} bytes, which is no media type"
+                "the Content-Type has more than {CONTENT_TYPE_BYTES_MAX} bytes, which is not a media type"
             )));
         }
         let message = |topic: &str, payload| Message {
@@ -77,7 +77,7 @@ impl Http {
                     let bytes_max = RECORD_BYTES_MAX;
                     return Err(Refused::TooLarge { what: "a record", bytes_max });
                 }
-                // What else is wrong is said in the terms of SenML.
+                // Other problems are reported in the terms of SenML.
                 Ok(_) | Err(_) => {}
             }
             let now = clock::to_wall(clock::now());

@@ -1,6 +1,6 @@
 //! SenML in JSON (RFC 8428), resolved: each record stands by itself, with its whole name and time.
 //!
-//! Always true: what need not be added up comes out as it was written, a number digit for digit.
+//! Always true: values that need not be added up come out as they were written, a number digit for digit.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -31,7 +31,7 @@ pub(in crate::ingest) struct Record {
 /// Why a pack cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::ingest) enum SenmlError {
-    #[error("the body is no SenML: a JSON array of objects")]
+    #[error("the body is not SenML: a JSON array of objects")]
     Pack(#[from] ArrayError),
     #[error("record {record}: {label} must be {what}")]
     Field { record: usize, label: &'static str, what: &'static str },
@@ -42,7 +42,7 @@ pub(in crate::ingest) enum SenmlError {
     #[error("record {record}: {label:?} must be understood (its name ends with _), and is not")]
     MustUnderstand { record: usize, label: String },
     #[error(
-        "record {record}: the name {name:?} is none: a letter or digit, then letters, digits and - : . / _, at most {NAME_BYTES_MAX}"
+        "record {record}: the name {name:?} is not valid: a letter or digit, then letters, digits and - : . / _, at most {NAME_BYTES_MAX}"
     )]
     Name { record: usize, name: String },
     #[error("record {record}: there is neither one of v, vs, vb and vd nor a sum")]
@@ -62,7 +62,7 @@ pub(in crate::ingest) fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record
     for (at, text) in array::elements(pack, usize::MAX)?.into_iter().enumerate() {
         let record = at + 1;
         let members = array::members(text, usize::MAX)?;
-        let as_text = |bytes| str::from_utf8(bytes).expect("what was read as JSON is UTF-8");
+        let as_text = |bytes| str::from_utf8(bytes).expect("JSON that was read is UTF-8");
         let fields: Fields<'_> =
             members.into_iter().map(|(label, value)| (label, as_text(value))).collect();
         base.update(record, &fields)?;
@@ -75,7 +75,7 @@ pub(in crate::ingest) fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record
     Ok(records)
 }
 
-/// What holds for the records from here on.
+/// The base values for the records from here on.
 #[derive(Debug, Default)]
 struct Base<'a> {
     name: String,
@@ -193,7 +193,7 @@ impl<'a> Base<'a> {
         if let Some(update) = fields.remove("ut") {
             put("ut", number(record, "ut", update)?.into());
         }
-        // What is not known is passed on; base values are in what stands above.
+        // Unknown fields are passed on; base values are in those above.
         fields.retain(|label, _| !matches!(&**label, "bn" | "bu" | "bt" | "bv" | "bs" | "bver"));
         for (label, value) in &fields {
             put(label, (*value).into());
@@ -282,7 +282,7 @@ impl Decimal {
 
     /// Without zeros at its end.
     fn text(mut self) -> String {
-        // Zero has zeros at its end for ever, whatever exponent somebody wrote behind it.
+        // Zero has zeros at its end forever, whatever exponent was written behind it.
         if self.digits == 0 {
             return "0".to_owned();
         }
@@ -351,7 +351,7 @@ mod tests {
                 vec![r#"[{"n":"a","t":2000000000,"ut":1,"v":1}]"#],
             ),
             ("[]", vec![]),
-            // What is not added up is as it was written.
+            // A value that is not added up is as it was written.
             (
                 r#"[{"n":"a","v":327267367867168100000,"t":1700000000.123456789,"x": {"y": 1.10}}]"#,
                 vec![
@@ -363,7 +363,7 @@ mod tests {
                 r#"[{"n":"a","vs":"\u00e4\/","bu":"Cel"}]"#,
                 vec![r#"[{"n":"a","t":2000000000,"u":"Cel","vs":"\u00e4\/"}]"#],
             ),
-            // What is added up is exact.
+            // A sum is exact.
             (
                 r#"[{"n":"a","bv":0.1,"v":0.2,"bt":1700000000.000000001,"t":0.5}]"#,
                 vec![r#"[{"n":"a","t":1700000000.500000001,"v":0.3}]"#],
@@ -411,9 +411,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_senml_is_refused_by_record() {
+    fn invalid_senml_is_refused_by_record() {
         for (pack, part) in [
-            ("{}", "no SenML"),
+            ("{}", "not SenML"),
             (r#"[{"n":"a"}]"#, "record 1: there is neither"),
             (r#"[{"n":"a","v":1},{"n":"+","v":1}]"#, "record 2: the name"),
             (r#"[{"v":1}]"#, "record 1: the name"),
@@ -428,7 +428,7 @@ mod tests {
             (r#"[{"n":"a","v":1e999}]"#, "v must be within 64 bits"),
             (r#"[{"n":"a","v":{}}]"#, "v must be a number"),
             (r#"[{"n":"a","vb":1}]"#, "vb must be true or false"),
-            ("[1]", "no SenML"),
+            ("[1]", "not SenML"),
             (r#"[{"n":"a","v":1,"x_":1}]"#, "must be understood"),
         ] {
             let error = resolved(pack).unwrap_err();

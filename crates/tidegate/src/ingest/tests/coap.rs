@@ -22,7 +22,7 @@ impl Coap {
         Self { device, socket }
     }
 
-    /// What comes next.
+    /// The next event.
     fn event(&mut self) -> ClientEvent {
         let begin = std::time::Instant::now();
         let mut buffer = [0; 2048];
@@ -116,7 +116,8 @@ fn a_device_follows_a_topic() {
     let mut coap = Coap::new(&world);
     let follow = ClientRequest { follows: true, ..ClientRequest::new(Method::Get, "plant/7") };
     assert_eq!(coap.ask(follow), (Code::CONTENT, Bytes::from_static(b"1")));
-    // The subscription that is made meanwhile brings what is retained once more, which is told no second time. Values that are
+    // The subscription that is made meanwhile brings the retained value once more, which is not sent a second time. Values
+    // that are
     // published again are, although they are the same.
     let mut all = world.subscriber("plant/7");
     assert_eq!(next(&mut all), pair("plant/7", "1"));
@@ -141,7 +142,7 @@ fn large_values_travel_in_blocks_both_ways() {
 }
 
 #[test]
-fn what_is_not_taken_is_said_by_its_code() {
+fn refused_messages_are_reported_by_their_code() {
     let rules = "topic readwrite open/#\ntopic read #\n";
     let world = World::with_files(
         &format!("[mqtt]\nacl_file = \"$PLACE/rules\"\n{}", listener("message_bytes_max = \"5B\"")),

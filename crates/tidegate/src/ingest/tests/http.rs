@@ -35,7 +35,7 @@ fn ask(world: &World, head: &str, body: &[u8]) -> (u16, String) {
     (status.unwrap_or_else(|| panic!("{head}: {answer:?}")), answer)
 }
 
-/// Asks whether somebody listens, by TLS, trusting the authority in that folder.
+/// Asks whether a server listens, by TLS, trusting the authority in that folder.
 fn ping_by_tls(world: &World, pki: &std::path::Path) -> std::io::Result<String> {
     use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
     let mut roots = rustls::RootCertStore::empty();
@@ -81,7 +81,7 @@ fn tls_is_spoken_where_it_is_asked_for_and_its_certificate_is_exchanged() {
     assert_eq!(world.address(), address);
     assert_eq!(ping_by_tls(&world, new.path()).unwrap(), "HTTP/1.1 204");
     assert!(ping_by_tls(&world, old.path()).is_err());
-    // Who speaks no TLS there is answered by none.
+    // A client without TLS gets no answer there.
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(LONGEST)).unwrap();
     socket.write_all(b"GET /ping HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
@@ -141,7 +141,7 @@ fn the_time_of_a_line_goes_with_each_of_its_fields() {
 }
 
 #[test]
-fn what_a_request_says_of_all_its_lines_is_bounded() {
+fn properties_for_all_lines_of_a_request_are_bounded() {
     let world = World::new(&listener("topic = \"{measurement}/{field}\""));
     let mut all = world.subscriber("#");
     let (most, more) = ("x".repeat(512), "x".repeat(513));
@@ -288,15 +288,15 @@ fn bodies_come_in_chunks_and_packed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn contradictory_settings_are_refused_by_name() {
     let world = World::new(&listener("message_bytes_max = \"5B\""));
     for (head, body, status, part) in [
         ("POST /ingest/a%2B", "x", 400, "does not contain '+'"),
-        ("POST /ingest/%zz", "x", 400, "the path is no text"),
-        ("POST /ingest/", "x", 400, "is no topic"),
+        ("POST /ingest/%zz", "x", 400, "the path is not UTF-8"),
+        ("POST /ingest/", "x", 400, "is not a topic"),
         ("POST /ingest/$SYS/x", "x", 403, "the node's own"),
         ("POST /ingest/a", "123456", 413, "a message has more than 5 bytes"),
-        ("POST /ingest/a?each", "{}", 400, "no array"),
+        ("POST /ingest/a?each", "{}", 400, "not an array"),
         ("POST /ingest/a?resolve", r#"[{"v":1}]"#, 400, "record 1"),
         ("GET /ingest/a", "", 405, "POST /write"),
         ("GET /write", "", 405, "POST /write"),
@@ -378,7 +378,7 @@ fn who_shows_nothing_or_too_little_is_refused() {
 }
 
 #[test]
-fn who_sends_too_much_is_told_when_to_go_on() {
+fn a_sender_of_too_much_learns_when_to_continue() {
     let world = World::new(&listener("rate_max = 1"));
     assert_eq!(ask(&world, "POST /ingest/a?each", b"[1,2,3,4,5,6,7,8,9,10]").0, 204);
     let (status, answer) = ask(&world, "POST /ingest/a", b"x");
@@ -388,7 +388,7 @@ fn who_sends_too_much_is_told_when_to_go_on() {
 }
 
 #[test]
-fn who_is_slow_gives_up_its_place() {
+fn a_slow_client_gives_up_its_place() {
     let world = World::new(&listener("request_timeout = \"200ms\"\nconnections_max = 1"));
     let mut slow = TcpStream::connect(world.address()).unwrap();
     slow.write_all(b"POST /ingest/a HTTP/1.1\r\nHost: x\r\n").unwrap();

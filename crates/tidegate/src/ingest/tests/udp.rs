@@ -107,7 +107,7 @@ fn lines_in_a_datagram_become_messages() {
 }
 
 #[test]
-fn what_is_too_large_or_too_much_is_counted_and_dropped() {
+fn datagrams_too_large_or_too_many_are_counted_and_dropped() {
     let world = World::new(&listener("topic = \"all\"\nmessage_bytes_max = \"10B\"\nrate_max = 1"));
     let mut all = world.subscriber("#");
     let sender = sender(&world);
@@ -124,7 +124,7 @@ fn what_is_too_large_or_too_much_is_counted_and_dropped() {
 }
 
 #[test]
-fn what_an_identity_may_not_publish_goes_nowhere() {
+fn messages_that_an_identity_may_not_publish_go_nowhere() {
     let rules = "user gate\ntopic write plant/#\nuser admin\ntopic read #\n";
     let world = World::with_files(
         &format!(
@@ -204,7 +204,7 @@ fn send_numbers(world: &World, count: u64) {
 }
 
 #[test]
-fn what_was_received_arrives_before_the_node_stops() {
+fn received_messages_arrive_before_the_node_stops() {
     let world = World::new(&listener("topic = \"all\""));
     let mut all = world.subscriber("all");
     send_numbers(&world, 500);
@@ -234,7 +234,7 @@ fn a_connection_that_ends_is_made_anew_and_each_datagram_is_counted_once() {
         }
         let report =
             world.report_when(|report| report.published + report.refused == report.received);
-        // What was taken and not acknowledged arrives and does not count as published.
+        // A message that was taken and not acknowledged arrives and does not count as published.
         assert!((report.published..=report.received).contains(&arrived), "{arrived} of {report:?}");
     }
 }

@@ -119,7 +119,7 @@ fn a_connection_may_have_one_topic() {
 }
 
 #[test]
-fn what_is_not_taken_is_answered_with_its_code() {
+fn refused_requests_are_answered_with_their_code() {
     let world = World::new(&listener("message_bytes_max = \"5B\""));
     let mut peer = Peer::new(&world, "/ingest");
     for (text, part) in [
@@ -137,7 +137,7 @@ fn what_is_not_taken_is_answered_with_its_code() {
     let report = world.report();
     assert_eq!((report.invalid, report.too_large, report.denied, report.published), (4, 1, 1, 0));
     peer.send(&"x".repeat(100_000));
-    assert_eq!(peer.next(), None, "what no message can be long ends the connection");
+    assert_eq!(peer.next(), None, "a frame longer than any message ends the connection");
     assert_eq!(world.report_when(|report| report.too_large == 2).received, 6);
 }
 

@@ -138,7 +138,8 @@ fn a_tenfold_drop_is_followed_and_so_is_its_end() {
 }
 
 /// Frames with pauses between them. The peer's last word about each frame comes after all of it is
-/// acknowledged, and is answered with a packet that holds nothing but an ack, which nobody acknowledges.
+/// acknowledged, and is answered with a packet that holds nothing but an ack, which is never
+/// acknowledged.
 #[test]
 fn a_lone_ack_between_frames_does_not_count_as_a_slow_path() {
     let mut bed = Bed::new(2_500_000.0, Duration::from_millis(3));

@@ -134,7 +134,7 @@ pub(super) struct Runtime {
     is_new: [bool; 2],
     /// Whether the remote session has the subscriptions of this process.
     is_subscribed: bool,
-    /// Whether it was told that messages come round.
+    /// Whether it was reported that messages come round.
     told_looped: bool,
     buffer: Vec<u8>,
     backoff: Backoff,
@@ -203,7 +203,7 @@ impl Runtime {
         })
     }
 
-    /// Carries messages until it is told to stop.
+    /// Carries messages until it is stopped.
     pub(super) fn run(mut self) {
         let mut is_prepared = false;
         let mut told = String::new();
@@ -234,7 +234,7 @@ impl Runtime {
                     tracing::info!(bridge = %self.settings.name, error = %text, next = self.modes[self.mode].word(), "another version is tried");
                     continue;
                 }
-                // What stays the same is not said over and over.
+                // An unchanged error is not logged again.
                 if was_up || text != told {
                     tracing::warn!(bridge = %self.settings.name, error = %text, report = %self.counters.report(), "bridge down");
                     told = text;

@@ -34,7 +34,7 @@ fn node(shards: usize) -> (Arc<Shared>, Vec<Broker>) {
     (shared.clone(), (0..shards).map(broker).collect())
 }
 
-/// What shards tell each other, until none has anything to tell.
+/// Exchanges messages between shards, until none has any.
 fn exchange(shards: &mut [Broker]) {
     let mut moved = true;
     while mem::take(&mut moved) {
@@ -131,7 +131,7 @@ fn restart(retained: usize, sessions: usize, shards: [usize; 2]) -> Duration {
     for number in 0..sessions.min(1_000) {
         publish(&mut before[0], &format!("to/client-{number}"), b"hello", false);
     }
-    publish(&mut before[shards[0] - 1], "to/all", b"to everybody", false);
+    publish(&mut before[shards[0] - 1], "to/all", b"to all clients", false);
     exchange(&mut before);
     drop((before, running));
     let (shared, mut after) = node(shards[1]);
@@ -227,7 +227,8 @@ fn segments(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What a node of three shards leaves: `log/mqtt/00000001` with 12 sessions, four on each shard, and 30 retained messages.
+/// The remains of a node of three shards: `log/mqtt/00000001` with 12 sessions, four on each shard, and 30 retained
+/// messages.
 fn left() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = settings(folder.path());
@@ -246,7 +247,7 @@ fn left() -> tempfile::TempDir {
     for number in 0..30 {
         publish(&mut shards[number % 3], &format!("kept/{number}"), b"x", true);
     }
-    publish(&mut shards[0], "to/all", b"to everybody", false);
+    publish(&mut shards[0], "to/all", b"to all clients", false);
     exchange(&mut shards);
     drop((shards, running));
     assert_eq!(names(&settings), ["00000001"]);
@@ -256,7 +257,7 @@ fn left() -> tempfile::TempDir {
 #[test]
 fn nothing_that_cannot_be_read_is_removed_and_a_good_one_is_found_beside_it() {
     type Harm = fn(&Path);
-    // Beside the good one, by a greater number.
+    // Next to the good one, by a greater number.
     let beside: [(&str, Harm); 8] = [
         ("an empty folder", |log| fs::create_dir(log.join("00000099")).unwrap()),
         ("empty shards", |log| fs::create_dir_all(log.join("00000099/000")).unwrap()),
@@ -298,8 +299,8 @@ fn nothing_that_cannot_be_read_is_removed_and_a_good_one_is_found_beside_it() {
 }
 
 #[test]
-fn what_is_foreign_in_a_journal_is_named_and_kept_and_the_journal_is_read() {
-    // Numbers that no shard has, and whatever else somebody puts there.
+fn foreign_files_in_a_journal_are_named_and_kept_and_the_journal_is_read() {
+    // Numbers that no shard has, and other foreign names.
     let foreign = ["20261125", "18446744073709551615", "18446744073709551616", "255", "0000", "a"];
     for name in foreign {
         for is_file in [false, true] {

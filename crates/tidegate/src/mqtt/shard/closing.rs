@@ -1,4 +1,4 @@
-//! Ends: after what the peer was told has left, after a time, or at once.
+//! Ends: after the last packets have left, after a time, or at once.
 
 use std::{collections::VecDeque, fmt, io};
 
@@ -21,7 +21,7 @@ impl Shard {
             if let Some(refusal) = refusal_of(error) {
                 self.parts.doors.refused("", connection.peer, refusal);
             }
-            // Whoever only looks whether the port is open resets it as well.
+            // A port scan resets it as well.
             if let Some(cause) = error.get_ref() {
                 let (peer, listener) = (connection.peer, &connection.settings);
                 match unknown_certificate(cause) {
@@ -41,7 +41,7 @@ impl Shard {
         self.begin_closing(now, slot);
     }
 
-    /// A connection that the broker has ended lasts until what it was told has left, or for [`LINGER`].
+    /// A connection that the broker has ended lasts until its last packets have left, or for [`LINGER`].
     pub(super) fn end_if_flushed(&mut self, now: Instant, slot: usize, key: ConnectionKey) {
         if !self.is_open(slot, key) || !self.broker.is_flushed(key) {
             return;
@@ -54,7 +54,7 @@ impl Shard {
         }
     }
 
-    /// Lets the peer read what it was told, then closes.
+    /// Lets the peer read its last packets, then closes.
     fn begin_closing(&mut self, now: Instant, slot: usize) {
         let id = self.id(slot);
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
@@ -191,7 +191,7 @@ fn unknown_certificate<'a>(
     }
 }
 
-/// What TLS found wrong with a client's certificate; none if it was something else.
+/// The objection of TLS to a client's certificate; none if it was something else.
 fn refusal_of(error: &io::Error) -> Option<Refusal> {
     match error.get_ref()?.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidCertificate(CertificateError::Revoked) => Some(Refusal::Revoked),

@@ -1,9 +1,9 @@
-//! Memory for what clients sent before CONNACK, when nobody knows yet whose it is.
+//! Memory for input that clients send before CONNACK, when their identity is not known yet.
 //!
-//! It is beside the node's budget: what strangers send takes nothing from those who are in. Where it is full, the largest of the
-//! address that holds most goes, so that nobody's CONNECT is refused for what others began and did not end.
+//! It is apart from the node's budget: input of strangers takes nothing from authenticated clients. Where it is full, the
+//! largest of the address that holds most goes, so that no CONNECT is refused for others that were begun and not ended.
 //!
-//! Always true: what is held is at most the limit; a connection holds at most one packet, which its reader bounds.
+//! Always true: the held bytes are at most the limit; a connection holds at most one packet, which its reader bounds.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,7 +15,7 @@ use tidegate_auth::heaviest::Heaviest;
 /// Bytes that all shards of a node hold of it together.
 pub(super) const LOBBY_BYTES: usize = 16 << 20;
 
-/// What a shard holds of it.
+/// The part that a shard holds.
 #[derive(Debug)]
 pub(super) struct Lobby {
     limit: usize,
@@ -26,7 +26,7 @@ pub(super) struct Lobby {
     largest: BTreeSet<(Option<IpAddr>, usize, usize)>,
 }
 
-/// What is to be done so that there is room.
+/// How to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// It is held.
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(lobby.hold(5, address(3), 100), Room::After(2));
         lobby.release(2);
         assert_eq!(lobby.hold(5, address(3), 100), Room::Held);
-        // Whoever holds most makes room for itself.
+        // The connection that holds most makes room for itself.
         assert_eq!(lobby.hold(6, address(1), 400), Room::After(6));
         assert_eq!(lobby.hold(6, address(1), 250), Room::Held);
         assert_eq!(lobby.hold(7, address(1), 200), Room::After(1));

@@ -1,4 +1,4 @@
-//! Reading and writing: what comes in goes to the broker, what it has for a connection goes out, as much as the kernel takes.
+//! Reading and writing: input goes to the broker, its output for a connection goes out, as much as the kernel takes.
 
 use std::{
     io::{self, IoSlice},
@@ -14,7 +14,7 @@ use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};
-use crate::mqtt::{deliveries::Way, transport::ReadOutcome};
+use crate::mqtt::{deliveries::DeliveryQueue, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
@@ -22,7 +22,7 @@ const READS_MAX: usize = 4;
 pub(super) const FEW: usize = 16;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Of a packet that is not whole, what each connection may keep beside the node's budget.
+/// Bytes of an incomplete packet that each connection may keep outside the node's budget.
 const FREE_BYTES: usize = 1 << 10;
 /// Writes to one connection in one turn.
 const WRITES_MAX: usize = 16;
@@ -45,8 +45,8 @@ impl Shard {
             if !connection.is_readable || connection.is_paused || connection.rests_until.is_some() {
                 return;
             }
-            // Who does not read what it is answered is not read from; writable, the socket brings it back here. What comes
-            // behind CONNECT waits until the doors have answered.
+            // A client that does not read its answers is not read from; writable, the socket brings it back here. Input
+            // behind CONNECT waits until authentication is done.
             let waits = match &connection.stage {
                 Stage::Open(key) => self.broker.answer_bytes(*key) > ANSWER_BYTES_MAX,
                 Stage::Waiting(..) => true,
@@ -55,7 +55,7 @@ impl Shard {
             if waits || (!connection.transport.is_plain() && !connection.transport.is_clear()) {
                 return;
             }
-            // What is left of a packet goes before what is read, so that the packet is whole in one place.
+            // The rest of a packet goes before new input, so that the packet is whole in one place.
             let left = connection.left.len();
             let start = if left <= LEFT_BYTES { LEFT_BYTES - left } else { LEFT_BYTES };
             if left <= LEFT_BYTES {
@@ -74,7 +74,7 @@ impl Shard {
                 Ok(ReadOutcome::WouldBlock) => {
                     connection.is_readable = false;
                     if connection.has_hung_up && matches!(connection.stage, Stage::Opening) {
-                        // What came was looked at and not read, so that the end behind it cannot be.
+                        // The header was peeked at and not read, so that the end behind it cannot be.
                         let text = "the connection ended within the header of the PROXY protocol";
                         let error = io::Error::new(io::ErrorKind::UnexpectedEof, text);
                         self.broke(now, slot, &error);
@@ -91,7 +91,7 @@ impl Shard {
             };
             let received = self.broker.received();
             if connection.listener.local.is_some() {
-                // What was read may end the connection, and was written after that.
+                // The input may end the connection, and was written after that.
                 self.settle(now, slot);
             }
             let Some(connection) = self.slots[slot].as_deref_mut() else { return };
@@ -130,7 +130,7 @@ impl Shard {
                     self.charge_left(now, slot);
                 }
             }
-            // A read more, only to be told that there is nothing, is half of what a message costs that comes alone.
+            // A read more, only to find that there is nothing, is half of the cost of a message that comes alone.
             if let Some(connection) = self.slots[slot].as_deref_mut()
                 && connection.transport.is_drained()
                 && !connection.has_hung_up
@@ -150,7 +150,7 @@ impl Shard {
         else {
             return;
         };
-        local.way.take_settled(&mut self.settled);
+        local.queue.take_settled(&mut self.settled);
         self.broker.acknowledge_deliveries(now, *key, &self.settled);
         self.settled.clear();
     }
@@ -237,7 +237,7 @@ impl Shard {
         self.broker.end(key, ReasonCode::QUOTA_EXCEEDED, text);
     }
 
-    /// Holds what came of a connection that is not open within what strangers may take, or ends somebody's.
+    /// Holds the input of a connection that is not open within the limit for strangers, or ends a connection.
     fn hold_left(&mut self, now: Instant, slot: usize) {
         loop {
             let Some(connection) = self.slots[slot].as_deref() else { return };
@@ -283,7 +283,7 @@ impl Shard {
             return;
         }
         if let Some(local) = &connection.listener.local {
-            hand_out(now, &mut self.broker, key, &local.way, &mut self.handed);
+            hand_out(now, &mut self.broker, key, &local.queue, &mut self.handed);
         }
         for _ in 0..WRITES_MAX {
             if !connection.transport.is_clear() {
@@ -350,7 +350,7 @@ fn hand_out(
     now: Instant,
     broker: &mut Broker,
     key: ConnectionKey,
-    way: &Way,
+    queue: &DeliveryQueue,
     handed: &mut Vec<Handed>,
 ) {
     for _ in 0..WRITES_MAX {
@@ -358,7 +358,7 @@ fn hand_out(
         if handed.is_empty() {
             return;
         }
-        if !way.put(handed) {
+        if !queue.put(handed) {
             return broker.hold_up_deliveries(key, true);
         }
     }
@@ -366,7 +366,7 @@ fn hand_out(
     broker.writable(key);
 }
 
-/// What the kernel knows of a connection.
+/// The kernel's state of a connection.
 fn link_state(socket: &TcpStream) -> LinkState {
     match tidegate_sys::net::tcp_info(socket.as_fd()) {
         Ok(info) => LinkState {

@@ -14,14 +14,14 @@ use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
-use super::{Connection, Listener, Note, Shard, Stage, visits::Visitor};
+use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
 use crate::{
     auth::checks::{Turn, checks},
     descriptors::{self, Descriptor, Front},
     mqtt::{listen::ListenAddress, transport::Transport},
 };
 
-/// What the kernel may hold unsent before it stops asking for more.
+/// Bytes that the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
 /// A CONNECT may have so many bytes, however small the packets are that a listener takes.
 const CONNECT_BYTES: usize = 4 << 10;
@@ -54,7 +54,7 @@ impl Shard {
                 continue;
             }
             let descriptor = descriptors::take(Front::Mqtt).or_else(|| {
-                // Whoever has taken longest to say anything gives way.
+                // The connection that has taken longest gives way.
                 let oldest =
                     self.arrivals.oldest().copied().filter(|id| self.connection(*id).is_some());
                 self.drop_connection(now, oldest?.slot);
@@ -70,7 +70,11 @@ impl Shard {
             if shard == self.parts.shard {
                 self.open(now, socket, listener, Some(descriptor));
             } else {
-                self.parts.inboxes[shard].put([Note::Accepted(socket, listener, Some(descriptor))]);
+                self.parts.inboxes[shard].put([ShardCommand::Accepted(
+                    socket,
+                    listener,
+                    Some(descriptor),
+                )]);
             }
         }
     }
@@ -164,13 +168,14 @@ impl Shard {
         }
     }
 
-    /// What came before a connection is open; false if more is needed or the connection went.
+    /// Handles input before a connection is open; false if more is needed or the connection is gone.
     pub(super) fn opening(&mut self, now: Instant, slot: usize) -> bool {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
         if !matches!(connection.stage, Stage::Opening | Stage::Exchanging(..)) {
             return false;
         }
-        // Whose it is, nobody knows yet: the usual limit holds. A small one is for what comes after CONNACK, which tells it.
+        // Its identity is not known yet: the usual limit applies. A small one is for what comes after CONNACK, which tells
+        // it.
         let usual = connection.settings.sessions.usual.packet_bytes_max as usize;
         let max = usual.clamp(CONNECT_BYTES, CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
@@ -192,7 +197,7 @@ impl Shard {
                         None,
                         peer,
                         listener,
-                        &"the first packet is no CONNECT",
+                        &"the first packet is not a CONNECT",
                     );
                     self.drop_connection(now, slot);
                     return false;
@@ -240,7 +245,7 @@ impl Shard {
         true
     }
 
-    /// A CONNECT that cannot be read. Who speaks another version is told so (MQTT-3.1.2-2).
+    /// A CONNECT that cannot be read. A client that speaks another version gets that reason (MQTT-3.1.2-2).
     fn reject(&mut self, now: Instant, slot: usize, error: &DecodeError) {
         if let Some(connection) = self.slots[slot].as_deref() {
             self.visits.refused(now, None, connection.peer, &connection.settings, error);
@@ -263,7 +268,7 @@ impl Shard {
         self.refuse_because(now, slot, connect, reason, &reason);
     }
 
-    /// The same, with more for the log than the client is told.
+    /// The same, with more for the log than for the client.
     fn refuse_because(
         &mut self,
         now: Instant,
@@ -335,12 +340,12 @@ impl Shard {
                 Turn::Check => Some(doors.authenticate(&proof)),
                 Turn::Busy => None,
             };
-            inbox.put([Note::Answered(id, answer)]);
+            inbox.put([ShardCommand::Answered(id, answer)]);
         };
         match checks().push(address, &user, until, ask) {
             Ok(waiting) => connection.stage = Stage::Waiting(connect, waiting),
             Err(error) => {
-                tracing::warn!(%error, "no thread checks passwords");
+                tracing::warn!(%error, "the threads that check passwords could not be started");
                 self.refuse(now, slot, &connect, ReasonCode::SERVER_BUSY);
             }
         }
@@ -366,7 +371,7 @@ impl Shard {
         }
     }
 
-    /// The doors have said who it is.
+    /// Authentication is done.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -383,7 +388,7 @@ impl Shard {
         };
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         connection.is_anonymous = identity.kind == IdentityKind::Anonymous;
-        // A name that nobody could prove makes nobody somebody.
+        // A name without proof is ignored.
         if connection.is_anonymous && !connection.settings.anonymous {
             let (client, address) = (&connect.client_id, connection.peer);
             self.parts.doors.refused(client, address, Refusal::ProofRequired);
@@ -397,7 +402,7 @@ impl Shard {
                 return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         }
-        // What the wall clock says of it, by ours.
+        // Its expiry by the wall clock, by ours.
         connection.expires_at =
             identity.until.map(|until| now + until.since(crate::auth::now().wall));
         let home = if connect.client_id.is_empty() {
@@ -411,7 +416,7 @@ impl Shard {
         if home == self.parts.shard {
             self.welcome(now, slot, request);
         } else if let Some(connection) = self.displace(slot) {
-            self.parts.inboxes[home].put([Note::Welcome(connection, Box::new(request))]);
+            self.parts.inboxes[home].put([ShardCommand::Welcome(connection, Box::new(request))]);
         }
     }
 
@@ -423,7 +428,7 @@ impl Shard {
         let connection = self.slots[slot].as_deref().expect("it was just answered");
         let is_shut = connection.is_anonymous && !connection.listener.settings().anonymous;
         if is_shut || connection.generation != self.parts.doors.generation() {
-            // What it showed was looked at by rules that are no more; the next time by those that are.
+            // Its proof was checked by rules that are no more; the next time by the current ones.
             return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_BUSY);
         }
         // It may have been revoked between the handshake and here.
@@ -464,7 +469,7 @@ impl Shard {
                 if let Some(at) = connection.expires_at {
                     self.expiring.insert((at, slot), key);
                 }
-                // What came behind CONNECT.
+                // Input behind CONNECT.
                 self.received_left(now, slot, key);
                 self.charge_left(now, slot);
                 self.queue(slot);
@@ -475,7 +480,7 @@ impl Shard {
     /// Sends bytes before the connection is open.
     pub(super) fn say(&mut self, now: Instant, slot: usize, bytes: &[u8]) {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
-        // A few bytes into an empty buffer of the kernel; who does not take them is not worth waiting for.
+        // A few bytes into an empty buffer of the kernel; a peer that does not take them is not worth waiting for.
         if let Err(error) = connection.transport.write(&[IoSlice::new(bytes)]) {
             self.broke(now, slot, &error);
         }

@@ -1,7 +1,7 @@
-//! What the log says of clients that come and go: one line each, and in a flood a sum.
+//! Log lines about clients that come and go: one line each, and in a flood a sum.
 //!
 //! Always true: a shard writes at most [`LINES_MAX`] of these lines at once and [`LINES_PER_SECOND`] a second from then on, since a
-//! line takes time that clients wait for; what is beyond is counted, and said in one line every [`SUMS_EVERY`].
+//! line takes time that clients wait for; further ones are counted, and summed up in one line every [`SUMS_EVERY`].
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -173,7 +173,7 @@ impl Visits {
             connected,
             disconnected,
             refused,
-            "more clients came and went than are named one by one"
+            "more clients connected and disconnected than are logged one by one"
         );
         (self.connected, self.disconnected, self.refused, self.since) = (0, 0, 0, None);
     }

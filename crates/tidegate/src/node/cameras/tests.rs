@@ -1,4 +1,4 @@
-//! What a camera is asked, with the test as its link.
+//! Requests to a camera, with the test as its link.
 
 use tidegate_api::SubscribeRequest;
 use tidegate_log::LogConfig;
@@ -27,7 +27,7 @@ fn start_stream(camera: &Camera, from: Option<Instant>) -> Arc<Stream> {
 fn start_stream_after(
     camera: &Camera,
     from: Option<Instant>,
-    after: Option<(Life, Instant)>,
+    after: Option<(Epoch, Instant)>,
     reads: Reads,
 ) -> Arc<Stream> {
     let log = LogConfig { bytes_max: 1 << 16, segment_bytes: 1 << 12 }.into();
@@ -44,7 +44,7 @@ fn started(link: &mut Attachment) -> StartTransfer {
     }
 }
 
-fn append(stream: &Stream, life: Life, at: Instant) {
+fn append(stream: &Stream, life: Epoch, at: Instant) {
     let arrival = Arrival { life, first_at: at, last_at: at, offset_nanos: 0 };
     let marker = tidegate_wire::Unchanged { transfer: stream.transfer, at };
     stream.append(at, arrival, &Meta::Unchanged(marker), &Bytes::new()).unwrap();
@@ -134,7 +134,7 @@ fn a_live_stream_fills_gaps_as_long_as_a_session_from_the_past_reads_it() {
     };
     assert_eq!(join(None, None), Some(stream.transfer));
     let (_, mut link) = attach(&cameras, 71);
-    assert_eq!(started(&mut link).from, None, "nobody wants the past");
+    assert_eq!(started(&mut link).from, None, "the past is not wanted");
 
     assert_eq!(join(Some(ms(999)), None), None, "its log begins later");
     assert_eq!(join(Some(ms(1000)), Some(&stream)), None, "it is the own one");
@@ -145,7 +145,7 @@ fn a_live_stream_fills_gaps_as_long_as_a_session_from_the_past_reads_it() {
 
     assert!(!camera.leave(&stream, Reads::Past), "others read it");
     let (_, mut link) = attach(&cameras, 71);
-    assert_eq!(started(&mut link).from, None, "nobody wants the past any more");
+    assert_eq!(started(&mut link).from, None, "the past is not wanted any more");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::node::tests::{append as append_captured, ms};
 
-const FIRST: Life = Life { ordinal: 1, epoch: 71 };
-const SECOND: Life = Life { ordinal: 2, epoch: 72 };
+const FIRST: Epoch = Epoch { ordinal: 1, epoch: 71 };
+const SECOND: Epoch = Epoch { ordinal: 2, epoch: 72 };
 
 fn late(at: Instant) -> Missed {
     Missed { from: at, to: at, count: 1, why: MissedWhy::Late }
@@ -27,15 +27,15 @@ fn stream(range: (Option<Instant>, Option<Instant>)) -> Arc<Stream> {
     Arc::new(Stream::new(camera, FIRST, TransferId(3), every(), hints, range, log.into()).unwrap())
 }
 
-fn append(stream: &Stream, life: Life, at: Instant) {
+fn append(stream: &Stream, life: Epoch, at: Instant) {
     append_as(stream, life, at, false);
 }
 
-fn append_as(stream: &Stream, life: Life, at: Instant, replayed: bool) {
+fn append_as(stream: &Stream, life: Epoch, at: Instant, replayed: bool) {
     append_captured(stream, life, at, replayed, Duration::ZERO);
 }
 
-fn unchanged(stream: &Stream, life: Life, at: Instant) {
+fn unchanged(stream: &Stream, life: Epoch, at: Instant) {
     let now = clock::now();
     let arrival = Arrival { life, first_at: now, last_at: now, offset_nanos: 0 };
     let marker = tidegate_wire::Unchanged { transfer: stream.transfer, at };
@@ -114,7 +114,7 @@ async fn a_camera_whose_clock_was_set_back_is_followed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_life_still_brings_is_not_kept() {
+async fn late_records_of_an_earlier_epoch_are_not_kept() {
     let stream = stream((None, None));
     append(&stream, SECOND, ms(10));
     let now = clock::now();
@@ -156,7 +156,7 @@ async fn a_session_moves_to_a_stream_of_a_later_life_without_gap_or_duplicate() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_old_stream_holds_is_handed_over_before_a_session_moves() {
+async fn frames_of_the_old_stream_are_handed_over_before_a_session_moves() {
     // Which of the frame and the move it learns of first is chance.
     for _ in 0..20 {
         let (old, new) = (stream((None, None)), stream((None, None)));
@@ -173,7 +173,7 @@ async fn what_the_old_stream_holds_is_handed_over_before_a_session_moves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_life_that_is_over_did_not_deliver_is_told() {
+async fn frames_that_an_ended_epoch_did_not_deliver_are_reported() {
     let stream = stream((Some(Instant::MIN), None));
     append(&stream, SECOND, ms(10));
     let forgotten = Some(ms(1001));
@@ -207,7 +207,7 @@ async fn a_refusal_reaches_the_subscriber_with_its_code_and_sentence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_unread_when_the_log_began_anew_is_still_delivered() {
+async fn unread_frames_are_still_delivered_when_the_log_starts_over() {
     let stream = stream((None, None));
     let mut session = Rig::new(&stream, Some(ms(0)));
     for at in [1000, 1100, 1200, 1300] {
@@ -228,7 +228,7 @@ async fn a_log_that_came_and_went_unread_is_told_as_missed() {
     // The session runs only while the test waits: it sees nothing of these before the last.
     append(&stream, SECOND, ms(500));
     append(&stream, SECOND, ms(600));
-    append(&stream, Life { ordinal: 3, epoch: 73 }, ms(10));
+    append(&stream, Epoch { ordinal: 3, epoch: 73 }, ms(10));
     let why = MissedWhy::SlowSubscriber;
     let missed = Missed { from: ms(500), to: ms(600), count: 2, why };
     assert_eq!(session.next().await, Some(Event::Missed(missed)));
@@ -259,7 +259,7 @@ async fn frames_whose_notices_were_dropped_are_counted() {
         }
     }
     assert_eq!(unread + read, 1000);
-    assert!(unread >= 800 && read >= 100, "{unread} dropped, {read} told one by one");
+    assert!(unread >= 800 && read >= 100, "{unread} dropped, {read} reported one by one");
     // None is left over for the next one.
     stream.tell_missed(late(ms(2000)));
     let missed = Missed { from: ms(2000), to: ms(2000), count: 1, why: MissedWhy::Late };
@@ -289,7 +289,7 @@ async fn dropped_notices_are_counted_although_none_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_while_nothing_moves_is_shown_the_picture_first() {
+async fn a_new_subscriber_is_shown_the_picture_first_while_nothing_moves() {
     let stream = stream((None, None));
     append(&stream, FIRST, ms(1));
     unchanged(&stream, FIRST, ms(2));
@@ -358,7 +358,7 @@ async fn a_stream_from_the_past_is_open_to_others_once_it_has_caught_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fills_a_gap_for_one_session_is_no_news_to_one_of_the_present() {
+async fn gap_filling_for_one_session_is_not_reported_to_a_live_one() {
     let stream = stream((Some(ms(0)), None));
     let latest = Demand { delivery: Delivery::Latest, ..every() };
     let wanted = Wanted { from: None, to: None, forgotten: None, demand: latest };
@@ -388,7 +388,7 @@ async fn subscribers_that_stand_still_keep_nothing_of_the_log() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    // What is first in the channel was sent before it was awaited; the rest of the log has wrapped.
+    // The first items in the channel were sent before they were awaited; the rest of the log has wrapped.
     for mut session in stuck.into_iter().take(20) {
         session.taken().await;
         let wrapped = loop {

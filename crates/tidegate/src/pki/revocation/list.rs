@@ -14,7 +14,7 @@ use crate::pki::{
     provider,
 };
 
-/// What an authority says of certificates that it made and that no longer count.
+/// An authority's list of its certificates that are revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevocationList {
     /// The authority's name, in DER without its tag.
@@ -31,7 +31,7 @@ pub struct RevocationList {
     pub entries: BTreeMap<Serial, Revoked>,
 }
 
-/// Since when and why a certificate no longer counts.
+/// When and why a certificate was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revoked {
     /// When the authority revoked it, to the second.
@@ -44,13 +44,13 @@ pub struct Revoked {
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     /// It is no list in DER, or of a sort that is not supported: version 1, delta or indirect.
-    #[error("it cannot be read as a revocation list of RFC 5280")]
+    #[error("it is not a readable revocation list (RFC 5280)")]
     Malformed(#[source] webpki::Error),
     /// Its dates, number or signature cannot be found.
     #[error("its dates, number or signature cannot be read")]
     Outline,
     /// None of the authorities in question has signed it.
-    #[error("no authority that is trusted here has signed it")]
+    #[error("it is not signed by a trusted authority")]
     Foreign,
 }
 
@@ -84,9 +84,9 @@ impl RevocationList {
     }
 }
 
-/// What `webpki` reads and does not tell.
+/// The fields that `webpki` reads and does not return.
 struct Outline<'a> {
-    /// What is signed, with its tag and length.
+    /// The signed bytes, with tag and length.
     signed: &'a [u8],
     algorithm: &'a [u8],
     signature: &'a [u8],
@@ -249,15 +249,15 @@ pub enum Reason {
     /// It is not said.
     #[default]
     Unspecified,
-    /// Somebody else has its key, or may have it.
+    /// Another party has its key, or may have it.
     KeyCompromise,
-    /// Somebody else has its authority's key.
+    /// Another party has its authority's key.
     AuthorityCompromise,
     /// Its owner is another's now.
     AffiliationChanged,
     /// There is a newer one.
     Superseded,
-    /// What it was for is no more.
+    /// Its service has ended.
     CessationOfOperation,
     /// It does not count for now.
     Hold,

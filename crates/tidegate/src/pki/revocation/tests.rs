@@ -33,7 +33,7 @@ fn lists(dir: &Path) -> Revocations {
 fn a_certificate_is_revoked_by_name_number_or_file_and_once() {
     let site = site();
     let dir = site.path();
-    assert_eq!(lists(dir).count(), 0, "without a file nobody is revoked");
+    assert_eq!(lists(dir).count(), 0, "without a file no certificate is revoked");
 
     // Of one that joined, the authority has no file.
     let key = NewKey::generate().unwrap();
@@ -72,7 +72,7 @@ fn a_certificate_is_revoked_by_name_number_or_file_and_once() {
 }
 
 #[test]
-fn what_names_nothing_is_refused_and_nothing_changes() {
+fn unknown_names_are_refused_and_nothing_changes() {
     let (site, stranger) = (site(), site());
     let dir = site.path();
     let theirs = stranger.path().join("cam1.pem").display().to_string();
@@ -130,13 +130,13 @@ fn a_file_that_cannot_be_used_leaves_the_list_that_is_in_use() {
         let error = lists.refresh().unwrap_err();
         assert!(expected(&error), "{number}: {error:?}");
         assert_eq!(lists.count(), 2, "{number}");
-        assert!(lists.reread().is_err(), "{number}: whoever asks again is told again");
-        assert!(!lists.refresh().unwrap(), "{number}: but nobody else");
+        assert!(lists.reread().is_err(), "{number}: a second request gets the error again");
+        assert!(!lists.refresh().unwrap(), "{number}: but no other");
     }
     fs::remove_file(&path).unwrap();
     assert!(matches!(lists.refresh(), Err(RevocationError::Gone { .. })));
     assert_eq!(lists.count(), 2);
-    // Whoever starts with a file that cannot be used lets nobody in.
+    // A node that starts with a file that cannot be used accepts no client.
     fs::write(&path, &theirs).unwrap();
     assert!(matches!(pki::load(dir, "edge"), Err(PkiError::Revocations(_))));
     fs::write(&path, &second).unwrap();
@@ -168,7 +168,7 @@ fn a_list_past_its_next_update_counts() {
     let lists = lists(dir);
     assert!(lists.lists()[0].is_overdue(Instant::from_nanos(realtime_nanos())));
     assert_eq!(lists.find_serial(&serial).unwrap().reason, Reason::Unspecified);
-    pki::load(dir, "edge").expect("nobody else is shut out");
+    pki::load(dir, "edge").expect("no other node is shut out");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn the_newest_list_counts_over_a_restart_whatever_became_of_its_file() {
     let state = tempfile::tempdir().unwrap();
     // The folder is made when there is something to keep.
     let state = state.path().join("state");
-    assert!(lists(dir).keep_in(&state).unwrap().is_empty(), "nobody was revoked");
+    assert!(lists(dir).keep_in(&state).unwrap().is_empty(), "no certificate was revoked");
     revoked(dir, "cam1").unwrap();
     let first = fs::read(&path).unwrap();
     revoked(dir, "cam2").unwrap();

@@ -17,7 +17,7 @@ const MEMORY_MESSAGES: u32 = 10_000;
 /// Where the messages of the sink called `name` go, which has so many messages under way at most.
 ///
 /// # Errors
-/// What is wrong, with the key or the file; [`SinkError::LeftOut`] if this build has no such destination.
+/// The problem, with the key or the file; [`SinkError::LeftOut`] if this build has no such destination.
 pub(super) fn of(
     name: &str,
     section: &SinkSection,
@@ -63,7 +63,7 @@ fn url<'a>(section: &'a SinkSection, form: &str) -> Result<&'a str, SinkError> {
     url.ok_or_else(|| wrong(format!("url must be {form}")))
 }
 
-/// What the password file holds, without the end of its line.
+/// The content of the password file, without the end of its line.
 fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
     let Some(path) = &section.password_file else { return Ok(None) };
     let mut password = regular::read(path).map_err(|error| SinkError::Destination {
@@ -76,7 +76,8 @@ fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
     Ok(Some(password.into()))
 }
 
-/// Whom to trust: those in `ca`, else those of the system. Where nothing is said by TLS no authorities are needed, and a system
+/// The trusted authorities: those in `ca`, else those of the system. Where nothing is said by TLS no authorities are needed,
+/// and a system
 /// without any is none the worse.
 fn tls(
     name: &str,
@@ -244,7 +245,7 @@ fn influx(
             let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, both);
             Some(format!("Basic {encoded}").into_bytes().into())
         }
-        (Some(_), None) => return Err(wrong("username needs a password_file beside it")),
+        (Some(_), None) => return Err(wrong("username needs a password_file as well")),
     };
     let tls = tls(name, section, is_tls)?;
     let node = numbered(config, purpose)?;
@@ -281,7 +282,7 @@ fn mqtt(
         .ok_or_else(wrong_url)?;
     let password = password(section)?;
     if password.is_some() && section.username.is_none() {
-        return Err(wrong("password_file needs a username beside it"));
+        return Err(wrong("password_file needs a username as well"));
     }
     let tls = tls(name, section, is_tls)?;
     let node = numbered(config, purpose)?;

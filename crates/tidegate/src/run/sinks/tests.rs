@@ -15,7 +15,7 @@ fn sinks_of(text: &str) -> Result<Vec<SinkSettings>, ApiError> {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_the_way_out() {
+fn problems_are_named_with_the_way_out() {
     for (text, expected) in [
         ("kind = \"memory\"", "topics names no filter"),
         ("kind = \"memory\"\ntopics = \"a#\"", "a#"),
@@ -58,7 +58,7 @@ fn what_is_wrong_is_named_with_the_way_out() {
 
 #[cfg(all(feature = "sink-parquet", feature = "sink-postgres", feature = "sink-kafka"))]
 #[test]
-fn what_is_wrong_with_those_that_bring_a_client_is_named_too() {
+fn problems_of_listeners_with_a_client_are_named_too() {
     for (text, expected) in [
         ("kind = \"parquet\"", "url must be a folder"),
         ("kind = \"parquet\"\nurl = \"gs://x\"", "it must be a folder, or s3://BUCKET/PREFIX"),
@@ -76,7 +76,7 @@ fn what_is_wrong_with_those_that_bring_a_client_is_named_too() {
             "kind = \"parquet\"\nurl = \"s3://b/p\"\nusername = \"u\"\nendpoint = \"http://x\"",
             "go together",
         ),
-        ("kind = \"postgres\"\nurl = \"mysql://x\"", "no address of PostgreSQL"),
+        ("kind = \"postgres\"\nurl = \"mysql://x\"", "not an address of PostgreSQL"),
         ("kind = \"postgres\"\nurl = \"postgresql://h/d\"\ntable = \"a..b\"", "SCHEMA.NAME"),
         ("kind = \"kafka\"\nurl = \"one:9092\"", "kafka://one:9092"),
         ("kind = \"kafka\"\nurl = \"kafka://one\"", "kafka://one:9092"),
@@ -144,7 +144,7 @@ fn a_sink_that_was_left_out_of_the_build_says_so() {
 }
 
 #[test]
-fn what_waits_has_room_on_disk_and_two_batches_may_be_under_way() {
+fn waiting_messages_have_room_on_disk_and_two_batches_may_be_under_way() {
     let text = "[sink.x]\ntopics = \"a/#, b\"\nbatch_messages = 40000\nbatch_bytes = \"1MiB\"\n[sink.y]\ntopics = \"c\"";
     let found = sinks_of(text).expect("nothing is wrong");
     let [x, y] = &found[..] else { panic!("{found:?}") };
@@ -198,7 +198,7 @@ fn a_sink_of_mqtt_names_a_broker() {
 }
 
 #[test]
-fn who_is_gone_is_known_after_a_restart_and_so_is_what_is_not_wanted_any_more() {
+fn former_sinks_and_filters_are_known_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let of = |text: &str| {
         let config = config(folder.path(), text);

@@ -1,4 +1,4 @@
-//! Files in, doors or a named mistake out.
+//! Files in, an authenticator or a named mistake out.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -49,7 +49,7 @@ fn files_are_those_of_the_configuration() {
 }
 
 #[test]
-fn what_cannot_be_used_names_its_key_or_file() {
+fn unusable_settings_name_their_key_or_file() {
     for (auth, mqtt, expected) in [
         ("roles_file = \"FOLDER/none\"", "", "none cannot be read"),
         ("roles_file = \"FOLDER/broken\"", "", "broken:1: "),
@@ -70,7 +70,7 @@ fn what_cannot_be_used_names_its_key_or_file() {
         (
             "token_keys_file = \"FOLDER/roles\"\ntoken_audience = \"us\"",
             "",
-            "roles: the key set is no JSON",
+            "roles: the key set is not JSON",
         ),
     ] {
         let (_folder, config) = site(auth, mqtt);
@@ -123,7 +123,7 @@ async fn server(pki: &Path, answer: String) -> std::net::SocketAddr {
         loop {
             let (socket, _) = listener.accept().await.unwrap();
             let acceptor = tokio_rustls::TlsAcceptor::from(tls.clone());
-            // Whoever does not trust it breaks off.
+            // A client that does not trust it breaks off.
             let Ok(mut stream) = acceptor.accept(socket).await else { continue };
             let mut request = [0; 4096];
             let count = stream.read(&mut request).await.unwrap_or(0);
@@ -209,7 +209,7 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
     assert_eq!(doors.generation(), 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), KEYS);
     drop(fetchers);
-    running.await.expect("it ends with whoever names fetchers");
+    running.await.expect("it ends with the sender of fetchers");
 }
 
 #[tokio::test]
@@ -233,14 +233,18 @@ async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
     let doors = std::sync::Arc::new(open(&config).unwrap());
     let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
     let (told, mut withdrawn) = tokio::sync::mpsc::channel(1);
-    let tell = move || told.try_send(()).expect("told once");
+    let tell = move || told.try_send(()).expect("sent once");
     let running = tokio::spawn(crate::auth::fetch::run(newest, doors.clone(), tell));
     let told = tokio::time::timeout(std::time::Duration::from_secs(20), withdrawn.recv()).await;
-    assert_eq!(told.expect("whoever came by a token is to come again"), Some(()));
+    assert_eq!(told.expect("clients with a token have to authenticate again"), Some(()));
     assert!(!path.exists(), "the next start has them no more");
-    assert_eq!(doors.set_keys(None), tidegate_auth::doors::KeysChanged::Same, "they are gone");
+    assert_eq!(
+        doors.set_keys(None),
+        tidegate_auth::authenticator::KeysChanged::Same,
+        "they are gone"
+    );
     drop(fetchers);
-    running.await.expect("it ends with whoever names fetchers");
+    running.await.expect("it ends with the sender of fetchers");
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn users_that_are_gone_or_cannot_be_read_open_nothing() {
         assert!(error.contains("users cannot be read"), "{error}");
     }
     fs::remove_file(&path).unwrap();
-    // Who never had users misses none, and one more file is no less.
+    // A site that never had users misses none, and one more file is no less.
     let (folder, config) = site("", "password_file = \"FOLDER/passwords\"");
     let doors = open(&config).unwrap();
     assert!(sources_again(&config, &doors).is_ok());

@@ -18,7 +18,7 @@ struct Told {
     lines: Vec<String>,
     requests: usize,
     authorization: Option<String>,
-    /// What the next requests are answered with.
+    /// The answers to the next requests.
     script: Vec<(u16, &'static str)>,
     /// Of each field the type of its first value.
     types: std::collections::HashMap<String, &'static str>,
@@ -187,7 +187,7 @@ async fn a_database_that_is_busy_says_when_it_wants_to_be_asked_again() {
     let mut influx = influx(&url, values());
     let batch = Batch::from_iter([record("1")]);
     for (status, text, after) in
-        [(429, "slow down", Some(7)), (503, "starting", None), (401, "who are you", None)]
+        [(429, "slow down", Some(7)), (503, "starting", None), (401, "unauthorized", None)]
     {
         database.0.lock().unwrap().script.push((status, text));
         let trouble = influx.deliver(&batch).await.unwrap_err();

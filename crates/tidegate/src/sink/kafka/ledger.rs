@@ -1,4 +1,4 @@
-//! What is known of a partition: where the batch under way begins, and what lay there before this sink wrote.
+//! The state of a partition: where the batch under way begins, and the records that lay there before this sink wrote.
 //!
 //! ```text
 //!  offsets ─▶ │ what lay there at the first look │ batches that were taken │ of the batch under way, as far as it was written │
@@ -9,7 +9,8 @@
 //! batch before is taken for one that is like it. Among what lay there at the first look only those are looked for that may have been
 //! handed over before that: messages that come again, and those with a name, which an uplink may send again.
 //!
-//! Always true: what a try found and wrote counts once its whole batch is taken; the next try begins where that one began.
+//! Always true: records that a try found and wrote count once its whole batch is taken; the next try begins where that one
+//! began.
 
 use std::collections::HashMap;
 
@@ -22,14 +23,14 @@ pub(super) type Mark = [u8; 16];
 /// Records of a part of a partition: how often each is there.
 pub(super) type Tail = HashMap<Mark, u32>;
 
-/// What is known of a partition, whatever becomes of the connection.
+/// The state of a partition, which survives connections.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// All batches that were taken lie before this offset, and nothing of the one under way does.
     next: i64,
-    /// What lay there at the first look and was not met again.
+    /// Records that lay there at the first look and were not met again.
     before: Tail,
-    /// What this try met of that.
+    /// Those of them that this try met.
     used: Tail,
     /// Where the batch under way ends, as far as this try knows.
     reached: Option<i64>,
@@ -103,7 +104,7 @@ fn takes(tail: &mut Tail, mark: Mark) -> bool {
 /// By what a message is known: key, value, and its name or else the time at which it was received.
 pub(super) fn mark(record: &Record) -> Mark {
     let received = record.time.as_nanos().to_string();
-    // What an uplink sends again comes at another time.
+    // A message that an uplink sends again comes at another time.
     let which = record.id.as_deref().unwrap_or(&received);
     digest(record.topic.as_bytes(), &record.payload, which.as_bytes())
 }
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lay_there_is_met_by_what_may_have_been_handed_over_before_that() {
+    fn earlier_records_are_met_by_messages_that_may_have_been_handed_over_before() {
         for (lies, comes, expected) in [
             (record("x"), record("x"), 1), // new: whatever is like it
             (record("x"), repeated("x"), 0),
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_try_met_of_what_lay_there_the_next_try_meets_again_and_no_later_batch_does() {
+    fn earlier_records_met_by_a_try_are_met_by_the_next_try_and_no_later_batch() {
         let mut partition = Partition(vec![mark(&record("x"))]);
         let mut ledger = Ledger::new(1, partition.since(0));
         let batch = [repeated("x"), record("x"), repeated("x")];

@@ -66,7 +66,7 @@ pub(super) async fn reach(place: &Place) -> Result<(), String> {
     let Place::S3(place) = place else { return Ok(()) };
     let amazon = || format!("https://s3.{}.amazonaws.com", place.region);
     let endpoint = place.endpoint.clone().unwrap_or_else(amazon);
-    let wrong = || format!("{endpoint:?} is no address");
+    let wrong = || format!("{endpoint:?} is not an address");
     let url: hyper::Uri = endpoint.parse().map_err(|_| wrong())?;
     let (is_tls, host, port) = http::target(&url).map_err(|error| error.to_string())?;
     crate::reach::server(&host, port, is_tls.then(|| place.tls.clone())).await

@@ -71,7 +71,7 @@ fn batch() -> Batch {
 }
 
 #[tokio::test]
-async fn what_is_written_is_what_came_in_the_hour_in_which_it_came() {
+async fn files_hold_the_messages_of_the_hour_in_which_they_came() {
     for compression in [Compression::Zstd, Compression::Snappy, Compression::None] {
         let folder = tempfile::tempdir().unwrap();
         let mut sink = sink(folder.path(), Partition::Hour, compression);

@@ -1,4 +1,4 @@
-//! Where a network camera is, and what it is to be told to let us in: two things that never travel together but to the camera.
+//! The address of a network camera, and the login for it: two things that never travel together but to the camera.
 //!
 //! Always true: neither `Debug` nor `Display` of an address shows a user, a password or a value that may be one.
 
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 const PORT: u16 = 554;
 const PORT_TLS: u16 = 322;
 
-/// What stands in a message for what is secret.
+/// Stands in a message for a secret.
 const HIDDEN: &str = "***";
 
 /// Names of values in an address that say what is shown; the value of any other name may be a secret, and cameras have many names
@@ -79,7 +79,7 @@ impl RtspAddress {
         let end = |text: &str| text.find(['/', '?', '#']).unwrap_or(text.len());
         let authority = &rest[..end(rest)];
         let at = authority.rfind('@').or_else(|| {
-            // `user:pass/word@host`: what stands behind the colon is no port.
+            // `user:pass/word@host`: the text behind the colon is no port.
             let (_, port) = authority.rsplit_once(':').filter(|_| !authority.ends_with(']'))?;
             rest.rfind('@').filter(|_| !port.is_empty() && port.parse::<u16>().is_err())
         });
@@ -322,7 +322,7 @@ mod tests {
                 shown.push(address.to_string());
                 shown.push(format!("{address:?} {:?}", address.login()));
             }
-            // What stands before the colon of `u5er:…` looks like a scheme.
+            // The text before the colon of `u5er:…` looks like a scheme.
             for shown in shown {
                 assert!(!shown.contains("s3cret"), "{text}: {shown}");
                 assert!(!shown.contains("u5er") || text.starts_with("u5er:"), "{text}: {shown}");

@@ -45,7 +45,7 @@ pub(super) struct Assembler {
     open: Option<Open>,
     ready: VecDeque<Unit>,
     sequence: Option<u16>,
-    /// Who sends the pictures, as its packets say.
+    /// The sender of the pictures, by its packets.
     source: Option<u32>,
     /// Packets were lost since the last one that had something in it.
     gap: bool,
@@ -118,7 +118,7 @@ impl Assembler {
         self.lost &= !known;
     }
 
-    /// Leaves out what comes up to the next key: what it needs was left out.
+    /// Leaves out all pictures up to the next key: they depend on one that was left out.
     pub(super) fn skip_to_key(&mut self) {
         self.lost = true;
     }
@@ -579,7 +579,7 @@ mod tests {
         sender.send(9, true, &[0x41, 4]);
         let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
         assert_eq!(times, [0, 3, 6, 9]);
-        // What is missing before padding is missing of the picture behind it.
+        // A gap before padding is a gap of the picture behind it.
         packet(&mut sender, 9, 96, 9, 2);
         sender.send(12, true, &[0x65, 5]);
         sender.send(15, true, &[0x65, 6]);

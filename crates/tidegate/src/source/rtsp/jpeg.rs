@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 
 use tidegate_message::FrameSize;
 
-/// What stands before the data of a packet.
+/// The headers before the data of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     offset: usize,
@@ -68,7 +68,7 @@ impl Header {
         self.offset
     }
 
-    /// The whole picture, of which this was the first packet; `None` if it cannot be told how it is to be read.
+    /// The whole picture, of which this was the first packet; `None` if it is not known how it is to be read.
     pub(super) fn picture(
         &self,
         tables: &mut Tables,

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use super::address::Login;
 
-/// What a camera asks for before it answers.
+/// The login that a camera asks for before it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     /// The password as it is.

@@ -8,7 +8,7 @@ use super::sdp::Coding;
 /// Nanoseconds of one step of the times.
 pub(super) const STEP_NANOS: i64 = 100_000;
 
-/// What stands before the first picture.
+/// The bytes before the first picture.
 pub(super) fn head(coding: Coding) -> Vec<u8> {
     let codec: &[u8] = match coding {
         Coding::H264 => b"V_MPEG4/ISO/AVC",
@@ -47,7 +47,7 @@ pub(super) fn head(coding: Coding) -> Vec<u8> {
     .concat()
 }
 
-/// What stands before a picture of `bytes` bytes at `step`; the picture follows.
+/// The bytes before a picture of `bytes` bytes at `step`; the picture follows.
 pub(super) fn before(step: u64, is_key: bool, bytes: usize) -> Vec<u8> {
     let time = element(&[0xe7], &number(step));
     // The track, the time within the cluster and the flags.

@@ -43,7 +43,7 @@ impl Packet {
     }
 }
 
-/// What a sender says of its clock: at `wall`, its own time of day, its timestamps stood at `timestamp`.
+/// A sender's report on its clock: at `wall`, its own time of day, its timestamps stood at `timestamp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::source) struct SenderReport {
     pub(in crate::source) wall: Instant,

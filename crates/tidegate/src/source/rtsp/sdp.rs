@@ -1,4 +1,4 @@
-//! What a camera says of its streams (SDP, RFC 8866), as far as a picture needs it.
+//! A camera's description of its streams (SDP, RFC 8866), as far as a picture needs it.
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -26,9 +26,10 @@ pub(super) struct Media {
     pub(super) clock_hertz: u32,
     /// Number that its packets carry.
     pub(super) payload_type: u8,
-    /// What its address ends with, or the whole of it.
+    /// The suffix of its address, or the whole of it.
     pub(super) control: String,
-    /// What a decoder needs before the first picture, if it is said here: parameter sets without start codes, or the header.
+    /// Setup data that a decoder needs before the first picture, if it is given here: parameter sets without start codes, or
+    /// the header.
     pub(super) setup: Vec<Bytes>,
     /// Size of its pictures, for those that are too large to say it themselves.
     pub(super) size: Option<FrameSize>,

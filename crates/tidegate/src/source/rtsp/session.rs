@@ -37,9 +37,9 @@ use super::{
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of one answer, and of one packet with what came along.
 const BUFFER_MAX: usize = 1 << 20;
-/// Most bytes of packets that come before the answer to a request; what is beyond is lost, as on a bad line.
+/// Most bytes of packets that come before the answer to a request; later ones are lost, as on a bad line.
 const EARLY_MAX: usize = 4 << 20;
-/// What a packet costs beside its bytes.
+/// Overhead of a packet in addition to its bytes.
 const EARLY_BYTES: usize = 64;
 /// Hosts that a camera may send us on to, one after another.
 const REDIRECTS_MAX: usize = 3;
@@ -53,7 +53,7 @@ pub enum RtspError {
     /// It does not answer.
     #[error("the camera did not answer {request} within {} s", ANSWER_MAX.as_secs())]
     Silent {
-        /// What it was asked.
+        /// The request.
         request: &'static str,
     },
     /// The connection broke.
@@ -72,7 +72,7 @@ pub enum RtspError {
     LoginRefused,
     /// It would have the login in clear.
     #[error(
-        "the camera sends us on from rtsps:// to {place}, which is not encrypted; the login is not given there: write that address if it is meant"
+        "the camera redirects from rtsps:// to {place}, which is not encrypted, so the login is not sent there; give that address if it is meant"
     )]
     Exposed {
         /// Where to.
@@ -84,7 +84,7 @@ pub enum RtspError {
     /// It refused a request.
     #[error("the camera answered {request} with {status} {reason}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         request: &'static str,
         /// Its status.
         status: u16,
@@ -94,11 +94,11 @@ pub enum RtspError {
     /// It offers no pictures that can be read.
     #[error("the camera offers no pictures as H.264, H.265, MPEG-4 or JPEG; it offers {offered}")]
     NoPictures {
-        /// What it offers.
+        /// The offer.
         offered: String,
     },
-    /// What it sent is no RTSP.
-    #[error("what the camera sent is no RTSP")]
+    /// It sent something other than RTSP.
+    #[error("the camera sent something other than RTSP")]
     NoRtsp,
 }
 
@@ -170,7 +170,7 @@ impl Early {
     }
 }
 
-/// What came.
+/// An item received.
 #[derive(Debug)]
 pub(super) enum Received {
     /// A packet of pictures.
@@ -189,7 +189,7 @@ struct Answer {
     body: Bytes,
 }
 
-/// What stands next in the buffer.
+/// The next item in the buffer.
 enum Item {
     Packet(u8, Bytes),
     Answer(Answer),
@@ -349,7 +349,7 @@ impl Session {
         self.send(method, &url, "").await
     }
 
-    /// What comes next.
+    /// The next item.
     ///
     /// # Cancel safety
     /// Cancel safe but for the moments in which a request of the camera's is answered, or one of ours is sent again, which take no
@@ -579,8 +579,8 @@ fn refused(request: &'static str, answer: Answer) -> RtspError {
     RtspError::Refused { request, status: answer.status, reason }
 }
 
-/// TLS with whoever answers: cameras make their certificates themselves, and nobody vouches for them. What is sent is hidden from
-/// those who listen; who is sent it is not known.
+/// TLS with any peer: cameras make their certificates themselves, and no authority vouches for them. The content is hidden from
+/// listeners; the receiver is not authenticated.
 fn any_certificate() -> Arc<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
@@ -680,7 +680,7 @@ mod tests {
         use tokio::io::AsyncBufReadExt as _;
         let mut request = String::new();
         while !request.ends_with("\r\n\r\n") {
-            assert_ne!(wire.read_line(&mut request).await.unwrap(), 0, "it goes on: {request}");
+            assert_ne!(wire.read_line(&mut request).await.unwrap(), 0, "it continues: {request}");
         }
         let number = request.lines().find_map(|line| line.strip_prefix("CSeq: ")).unwrap();
         let answer = answer(&request).replacen("\r\n", &format!("\r\nCSeq: {number}\r\n"), 1);
@@ -737,7 +737,7 @@ mod tests {
         }
     }
 
-    /// Who listens between us and the camera could otherwise send us on to have the login.
+    /// An attacker between us and the camera could otherwise redirect us to have the login.
     #[test]
     fn no_redirection_gives_a_login_away() {
         let server = |address: &str| RtspAddress::parse(address).unwrap();

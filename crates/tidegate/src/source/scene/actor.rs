@@ -1,4 +1,4 @@
-//! What moves: people who walk and cars that drive, on closed loops.
+//! Moving actors: people who walk and cars that drive, on closed loops.
 
 use std::f32::consts::TAU;
 
@@ -51,7 +51,7 @@ struct Car {
     van: bool,
 }
 
-/// What drawing an actor did.
+/// The result of drawing an actor.
 pub(super) struct Seen {
     /// Where the canvas may have changed.
     pub(super) changed: Option<Area>,
@@ -168,7 +168,7 @@ impl Way {
         }
     }
 
-    /// What it covers in one loop.
+    /// The distance that it covers in one loop.
     fn length(self) -> f32 {
         match self {
             Self::Through { from, to, .. } => (to - from).abs(),
@@ -178,7 +178,7 @@ impl Way {
 }
 
 impl Actor {
-    /// What it is called in the known boxes.
+    /// Its label in the known boxes.
     pub(super) const fn label(&self) -> &'static str {
         match self.look {
             Look::Person(_) => "person",

@@ -1,4 +1,4 @@
-//! What does not move: sky, houses, pavements, road, trees and lamps.
+//! The still parts: sky, houses, pavements, road, trees and lamps.
 
 use super::{
     canvas::{Area, Canvas, Color, blend, ellipse, limb, polygon, rectangle, shade},
@@ -448,7 +448,7 @@ fn asphalt([across, deep]: [f32; 2], at: [f32; 2], seed: u32) -> Color {
     [gray, gray * 1.01, gray * 1.03]
 }
 
-/// Stones a pixel or two wide, whatever the distance: what a sensor resolves of a rough ground. In pixels.
+/// Stones a pixel or two wide, whatever the distance: the detail of rough ground that a sensor resolves. In pixels.
 fn grit([x, y]: [f32; 2], seed: u32) -> f32 {
     0.5 * smooth(x / 1.8, y / 1.6, seed) + 0.5 * smooth(x / 4.5, y / 3.5, seed ^ 1)
 }

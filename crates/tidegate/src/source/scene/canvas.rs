@@ -53,7 +53,7 @@ impl Canvas {
         Self { width, height, pixels: vec![[0; 3]; width * height] }
     }
 
-    /// Paints every pixel of `area` anew.
+    /// Paints every pixel of `area` again.
     pub(super) fn texture(&mut self, area: Area, color: impl Fn(f32, f32) -> Color) {
         for y in area.y1..area.y2.min(self.height) {
             for x in area.x1..area.x2.min(self.width) {

@@ -71,7 +71,7 @@ fn the_loop_has_no_seam() {
     assert!(far < start.len() / 5000, "{far} of {} pixels jump", start.len());
 }
 
-/// What the issue calls 1080p: textured to 300 to 500 KB a frame.
+/// A 1080p street: textured to 300 to 500 KB a frame.
 #[test]
 fn a_1080p_frame_has_300_to_500_kilobytes() {
     for seed in [1, 2] {

@@ -1,9 +1,9 @@
-//! Which publishers wait for which subscribers' queues, under [`Overflow::BlockPublisher`](crate::Overflow).
+//! The publishers that wait for subscribers' queues, under [`Overflow::BlockPublisher`](crate::Overflow).
 //!
-//! Who waits is not read from, so that it acknowledges nothing, and its own queue need not move. A circle of those would wait
-//! for ever.
+//! A waiting publisher is not read from, so that it acknowledges nothing, and its own queue need not move. A circle of those
+//! would wait forever.
 //!
-//! Always true: nobody waits for itself, directly or through others.
+//! Always true: no publisher waits for itself, directly or through others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,11 +11,11 @@ use crate::session::SessionKey;
 
 /// The publishers that wait, of all shards, each with whom it waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct BlockedPublishers {
     by_publisher: HashMap<SessionKey, Vec<SessionKey>>,
 }
 
-impl Waits {
+impl BlockedPublishers {
     /// Lets `publisher` wait for `subscriber`; false if it would wait for itself.
     pub(crate) fn insert(&mut self, publisher: SessionKey, subscriber: SessionKey) -> bool {
         if self.waits_for(subscriber, publisher) {
@@ -63,17 +63,17 @@ mod tests {
     #[test]
     fn no_circle_of_any_length_closes() {
         let key = |slot| SessionKey::new((slot % 3) as u8, Key { slot, use_count: 1 });
-        let mut waits = Waits::default();
-        assert!(!waits.insert(key(0), key(0)));
+        let mut blocked = BlockedPublishers::default();
+        assert!(!blocked.insert(key(0), key(0)));
         for slot in 0..10 {
-            assert!(waits.insert(key(slot), key(slot + 1)));
-            assert!(waits.insert(key(slot), key(100 + slot))); // a side way
+            assert!(blocked.insert(key(slot), key(slot + 1)));
+            assert!(blocked.insert(key(slot), key(100 + slot))); // a side way
             for before in 0..=slot {
-                assert!(!waits.insert(key(slot + 1), key(before)), "{slot} {before}");
+                assert!(!blocked.insert(key(slot + 1), key(before)), "{slot} {before}");
             }
         }
-        waits.remove(key(5), key(6));
-        assert!(waits.insert(key(10), key(0)));
-        assert!(!waits.insert(key(5), key(6)));
+        blocked.remove(key(5), key(6));
+        assert!(blocked.insert(key(10), key(0)));
+        assert!(!blocked.insert(key(5), key(6)));
     }
 }

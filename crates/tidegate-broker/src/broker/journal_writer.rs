@@ -1,4 +1,4 @@
-//! What a shard writes to its journal.
+//! The records that a shard writes to its journal.
 //!
 //! One record has a message for all of this shard: it is put together while the message is handed out, and appended after that
 //! and before anything leaves.
@@ -79,7 +79,7 @@ pub(super) struct Keeper {
     pub(super) told: Vec<u64>,
     pub(super) seen_later: VecDeque<(Position, usize, u64)>,
     pub(super) owed: VecDeque<Owed>,
-    /// What the message that is being handed out sends to other shards.
+    /// The parts for other shards of the message that is being handed out.
     pub(super) sending: Vec<(usize, Peer)>,
     /// By shard.
     pub(super) peers_later: Vec<VecDeque<(Position, Peer)>>,
@@ -105,7 +105,7 @@ struct Recording {
     sent: Vec<(u8, u64, Sent)>,
 }
 
-/// What another shard has not confirmed.
+/// Messages that another shard has not confirmed.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
     pub(super) number: u64,
@@ -125,7 +125,7 @@ pub(super) struct Owed {
 
 /// A journal that has room for so much takes records again, whatever it had no room for.
 const WANTED_MAX: usize = 1 << 20;
-/// Room for what a record has beside its message, about.
+/// Approximate bytes of a record besides its message.
 const RECORD_BYTES: usize = 4 << 10;
 /// And for each session that waits.
 const WAITING_BYTES: usize = 64;
@@ -351,7 +351,7 @@ impl Broker {
         recording.number
     }
 
-    /// What is handed out next is by a shared subscription.
+    /// The next delivery is by a shared subscription.
     pub(super) fn note_shared(&mut self) {
         if let Some(keeper) = &mut self.keeper {
             keeper.recording.is_shared = true;
@@ -395,7 +395,7 @@ impl Broker {
         }
     }
 
-    /// What answers depend on begins here.
+    /// Begins the record that answers depend on.
     #[inline]
     pub(super) fn begin_record(&mut self, origin: Option<Origin>) {
         if let Some(keeper) = &mut self.keeper {
@@ -519,7 +519,7 @@ impl Keeper {
         let appended = if is_needed {
             let payload = match held {
                 Some(held) => held.payload.clone(),
-                // What clears a topic.
+                // An empty payload clears a topic.
                 None => Payload::default(),
             };
             let forwarded = held.map(|held| held.forwarded.clone()).unwrap_or_default();
@@ -565,7 +565,7 @@ pub(super) fn message_record(message: &Message, number: u64, waiting: Waiting) -
 }
 
 impl From<&Message> for StoredMessage {
-    /// A message that is for nobody.
+    /// A message without subscribers.
     fn from(message: &Message) -> Self {
         Self {
             number: 0,
@@ -585,7 +585,7 @@ impl From<&Message> for StoredMessage {
     }
 }
 
-/// Whether what is retained of a topic is written down: `$SYS` is told anew by every process.
+/// Whether a topic's retained message is written: each process publishes `$SYS` itself.
 pub(super) fn is_written(topic: &str) -> bool {
     !topic.starts_with("$SYS/")
 }

@@ -1,4 +1,4 @@
-//! What waits until it is durable: answers that promise something, what goes to other shards, and the first sending of a QoS 2
+//! Holds back whatever depends on durability: acknowledgements, messages to other shards, and the first sending of a QoS 2
 //! message.
 //!
 //! Where records are durable at once, nothing waits here.
@@ -10,7 +10,7 @@ use tidegate_wire::mqtt::{PacketId, ReasonCode, Version};
 
 use super::{
     Broker, Peer,
-    keep::{Keeper, Owed},
+    journal_writer::{Keeper, Owed},
     mark_dirty,
 };
 use crate::{connection::Resend, journal::Record, session::Session, slab::Key};
@@ -67,13 +67,13 @@ impl Broker {
         }
     }
 
-    /// What was written is durable up to where the journal says: what waited for that leaves. To be called when the journal's
-    /// durable position has moved, and once it has failed.
+    /// Records are durable up to the position that the journal reports: releases all that waited for them. To be called when
+    /// the journal's durable position has moved, and once it has failed.
     pub fn durable(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.durable = keeper.journal.durable();
         if let Some(error) = keeper.journal.failure() {
-            // What was appended is no worse off than in class `page`; no more is promised.
+            // Appended records are no worse off than in class `page`; no more is promised.
             keeper.fail(&error);
             keeper.is_gated = false;
             keeper.durable = Position(u64::MAX);
@@ -155,7 +155,8 @@ impl Broker {
         keeper.append(&Record::Confirmed { shard: shard as u8, number });
     }
 
-    /// Writes that a QoS 2 message is to be sent under that identifier; what it waits for, if it must not leave at once.
+    /// Writes that a QoS 2 message is to be sent under that identifier; the record it has to wait for, if it must not
+    /// leave at once.
     pub(super) fn write_begun(
         keeper: &mut Option<Box<Keeper>>,
         session: &Session,

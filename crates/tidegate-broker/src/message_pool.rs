@@ -1,4 +1,4 @@
-//! Messages that nobody holds any more, whose memory the next ones are held in.
+//! A pool of released messages, whose memory is reused for new ones.
 //!
 //! Where messages go out as they are, hundreds are held at a time and let go together: a general allocator then cuts and joins the
 //! same pieces over and over, at a fifth of all that a message costs.
@@ -13,21 +13,22 @@ use crate::{
     message::{Body, Incoming, Message},
 };
 
-/// Messages that are kept, and bytes that one of them may have been charged with: together, and with [`SLACK_BYTES`], what a shard has
-/// beside the node's budget for them.
+/// Messages that are kept, and bytes that one of them may have been charged with: together, and with [`SLACK_BYTES`], a shard's memory
+/// for them outside the node's budget.
 const KEPT_MAX: usize = 1024;
 const KEPT_BYTES_MAX: u64 = 1 << 10;
-/// Bytes of a payload's memory, and of its properties', that may be left over: what is held is charged by its length.
+/// Bytes of a payload's memory, and of its properties', that may be left over: a held message is charged by its
+/// length.
 const SLACK_BYTES: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Spares {
+pub(crate) struct MessagePool {
     /// Each of them is held here alone.
     messages: Vec<Arc<Message>>,
 }
 
-impl Spares {
-    /// A message that whoever gives it does not need. If it is large, or others hold it, it is let go as any other.
+impl MessagePool {
+    /// Returns a message that its holder does not need. If it is large, or others hold it, it is let go as any other.
     pub(crate) fn put(&mut self, mut message: Arc<Message>) {
         if self.messages.len() < KEPT_MAX
             && message.charged() <= KEPT_BYTES_MAX
@@ -50,7 +51,7 @@ impl Spares {
     }
 }
 
-/// `new`, in the memory of `old` if nobody else has that, and if it is of about that size.
+/// `new`, in the memory of `old` if that has no other holder, and if it is of about that size.
 fn refilled(old: Bytes, new: &[u8]) -> Bytes {
     match old.try_into_mut() {
         Ok(mut own) if (new.len()..=new.len() + SLACK_BYTES).contains(&own.capacity()) => {
@@ -84,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_in_a_spare_is_as_new_and_the_budget_has_what_it_gave() {
+    fn a_reused_message_is_as_new_and_the_budget_is_repaid() {
         let budget = Budget::new(1 << 20);
-        let mut spares = Spares::default();
-        let hold = |spares: &mut Spares, incoming: Incoming<'_>| {
+        let mut pool = MessagePool::default();
+        let hold = |pool: &mut MessagePool, incoming: Incoming<'_>| {
             let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
-            spares.hold(&incoming, charge)
+            pool.hold(&incoming, charge)
         };
         let (one, other) = (Arc::from("one"), Arc::from("other"));
         // Longer, shorter and empty ones follow each other.
@@ -99,7 +100,7 @@ mod tests {
             for topic in [&one, &other] {
                 let (payload, forwarded) = (vec![payload as u8; payload], vec![3; forwarded]);
                 let incoming = incoming(topic, &payload, &forwarded);
-                let held = hold(&mut spares, incoming);
+                let held = hold(&mut pool, incoming);
                 assert_eq!(budget.used(), incoming.charge_bytes());
                 assert_eq!(budget.messages(), 1);
                 assert_eq!(held.topic, *topic);
@@ -107,7 +108,7 @@ mod tests {
                 assert_eq!(held.forwarded, forwarded);
                 assert_eq!((held.expires, held.received), (incoming.expires, incoming.received));
                 places.push(Arc::as_ptr(&held));
-                spares.put(held);
+                pool.put(held);
                 assert_eq!((budget.used(), budget.messages()), (0, 0));
             }
         }
@@ -117,46 +118,46 @@ mod tests {
     #[test]
     fn little_is_not_held_in_much_memory() {
         let budget = Budget::new(1 << 20);
-        let mut spares = Spares::default();
+        let mut pool = MessagePool::default();
         let topic = Arc::from("t");
         for bytes in [800, 1, 60, 790, 30] {
             let body = vec![7; bytes];
             let incoming = incoming(&topic, &body, &body);
             let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
-            let mut held = spares.hold(&incoming, charge);
-            let own = Arc::get_mut(&mut held).expect("nobody else has it");
+            let mut held = pool.hold(&incoming, charge);
+            let own = Arc::get_mut(&mut held).expect("there is no other holder");
             for part in [own.payload.to_contiguous(), own.forwarded.clone()] {
                 assert_eq!(part, body);
             }
             let payload = std::mem::take(&mut own.payload).into_contiguous();
             for part in [payload, std::mem::take(&mut own.forwarded)] {
-                let capacity = part.try_into_mut().expect("nobody else has it").capacity();
+                let capacity = part.try_into_mut().expect("there is no other holder").capacity();
                 assert!(capacity <= bytes + SLACK_BYTES, "{capacity} B for {bytes}");
             }
             let again = incoming.hold(&budget).expect("there is room");
-            spares.put(again);
+            pool.put(again);
         }
     }
 
     #[test]
-    fn what_others_hold_or_is_large_is_not_kept() {
+    fn messages_with_other_holders_and_large_ones_are_not_kept() {
         let budget = Budget::new(1 << 20);
-        let mut spares = Spares::default();
+        let mut pool = MessagePool::default();
         let topic = Arc::from("t");
         let large = vec![0; KEPT_BYTES_MAX as usize];
         let held = incoming(&topic, b"x", b"").hold(&budget).expect("there is room");
         let shared = held.clone();
-        spares.put(held);
-        spares.put(incoming(&topic, &large, b"").hold(&budget).expect("there is room"));
-        assert!(spares.messages.is_empty());
+        pool.put(held);
+        pool.put(incoming(&topic, &large, b"").hold(&budget).expect("there is room"));
+        assert!(pool.messages.is_empty());
         assert_eq!(
             (shared.payload.to_contiguous(), budget.messages()),
             (Bytes::from_static(b"x"), 1)
         );
         for _ in 0..KEPT_MAX {
             let all: Vec<_> = (0..2).map(|_| incoming(&topic, b"", b"").hold(&budget)).collect();
-            all.into_iter().flatten().for_each(|held| spares.put(held));
+            all.into_iter().flatten().for_each(|held| pool.put(held));
         }
-        assert_eq!(spares.messages.len(), KEPT_MAX);
+        assert_eq!(pool.messages.len(), KEPT_MAX);
     }
 }

@@ -1,25 +1,25 @@
-//! The doors of a node: who comes in, what they may do, and how much of it.
+//! Authentication and authorization for one node: identities, their rights and their limits.
 //!
-//! Other texts, or the same ones again, are read by [`Doors::prepare`] and taken by [`Doors::exchange`] while the doors are
-//! in use.
+//! Other texts, or the same ones again, are read by [`Authenticator::prepare`] and put in force by [`Authenticator::exchange`] while the
+//! authenticator is in use.
 //!
-//! What somebody may do is said by two files that count together: Mosquitto's ACL file ([`acl`](crate::acl)), which speaks
-//! of topics alone, and the roles file ([`roles`](crate::roles)). A rule that denies wins, whichever of them it stands in;
-//! what neither allows is denied. Where no file speaks:
+//! The rights of an identity come from two files that count together: Mosquitto's ACL file ([`acl`](crate::acl)), which
+//! covers topics alone, and the roles file ([`roles`](crate::roles)). A rule that denies wins, whichever file it stands
+//! in; a request that neither file allows is denied. Where no file speaks:
 //!
 //! | asked of | without a file that speaks of it |
 //! |---|---|
-//! | topics | allowed to whoever is in |
-//! | `frames` | allowed to whoever is in |
-//! | `fetch-original`, `publish` of frames | allowed to whoever proved who they are |
-//! | `functions`, `admin` | allowed to whoever proved who they are, from this machine, and to nodes of the site |
+//! | topics | allowed to every client |
+//! | `frames` | allowed to every client |
+//! | `fetch-original`, `publish` of frames | allowed to every authenticated client |
+//! | `functions`, `admin` | allowed to every authenticated client, from this machine, and to nodes of the site |
 //!
-//! So beyond loopback all is denied by default: nobody comes in there without a proof unless a listener says so, and
-//! nobody administers a node from there unless a role says so.
+//! So beyond loopback all is denied by default: no client is accepted there without a proof unless a listener says
+//! so, and none may administer a node from there unless a role says so.
 //!
-//! Always true: rules are replaced all at once or not at all, and a text that is broken leaves those in force that were;
-//! nobody comes in who proved nothing unless anonymous clients are let in; a name that nobody proved is no one's name; the
-//! memory for failed attempts is bounded.
+//! Always true: rules are replaced all at once or not at all, and a text that is broken leaves the former ones in force; a
+//! client without a proof is refused unless anonymous clients are accepted; a name without proof is ignored; the memory
+//! for failed attempts is bounded.
 
 use std::{
     fmt,
@@ -51,19 +51,19 @@ use crate::{
     verified::Verified,
 };
 
-/// Least time between two wishes for newer keys: whoever makes up names of keys cannot make the node ask more often.
+/// Least time between two requests for newer keys: made-up key names cannot make the node ask more often.
 pub const KEYS_WISHED_MIN: Duration = Duration::from_secs(30);
 
-/// What the doors go by.
+/// The files and texts that an authenticator is made from.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// The password file: users and what proves them. Default none: nobody comes in by user name and password.
+    /// The password file: users and what proves them. Default none: no client is accepted by user name and password.
     pub passwords: Option<Source>,
     /// The ACL file. Default none.
     pub acl: Option<Source>,
     /// The roles file. Default none.
     pub roles: Option<Source>,
-    /// What tokens must say, and the keys that they are checked with. Default none: no token is accepted.
+    /// The claims that tokens must have, and the keys that they are checked with. Default none: no token is accepted.
     pub tokens: Option<TokenSource>,
     /// Whether those come in who prove nothing. Default false.
     pub allow_anonymous: bool,
@@ -78,7 +78,7 @@ pub struct Sources {
 pub struct Source {
     /// The file, for messages.
     pub path: PathBuf,
-    /// What it holds.
+    /// The content.
     pub text: Zeroizing<String>,
 }
 
@@ -89,10 +89,10 @@ impl fmt::Debug for Source {
     }
 }
 
-/// What tokens are accepted.
+/// Which tokens are accepted.
 #[derive(Clone, Debug)]
 pub struct TokenSource {
-    /// What they must say.
+    /// The claims that they must have.
     pub config: TokenConfig,
     /// Their keys; none if they are still to be fetched.
     pub keys: Option<KeySet>,
@@ -109,15 +109,15 @@ pub struct Now {
     pub wall: Instant,
 }
 
-/// Somebody who was let in.
+/// An accepted client.
 #[derive(Clone, Debug)]
 pub struct Admitted {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     shown: Shown,
 }
 
-/// What somebody was let in by.
+/// The proof that a client was accepted by.
 #[derive(Clone, Debug)]
 enum Shown {
     Nothing,
@@ -126,13 +126,13 @@ enum Shown {
     Token { key: KeyDigest },
 }
 
-/// Somebody who was not let in.
+/// A rejected client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{refusal}")]
 pub struct Rejected {
-    /// What the client is told.
+    /// The answer to the client.
     pub refusal: Refusal,
-    /// What is wrong with its token; holds nothing secret.
+    /// The problem with its token; holds nothing secret.
     #[source]
     pub token: Option<TokenError>,
 }
@@ -143,9 +143,9 @@ impl From<Refusal> for Rejected {
     }
 }
 
-/// The doors of a node. Shared by its listeners.
+/// Authenticates the clients of a node and decides their rights. Shared by its listeners.
 #[derive(Debug)]
-pub struct Doors {
+pub struct Authenticator {
     rules: RwLock<Arc<Rules>>,
     /// Of `rules`: asked for each message, and by every thread of the data path.
     generation: AtomicU64,
@@ -155,7 +155,7 @@ pub struct Doors {
     meters: Mutex<Meters>,
     /// Whether a token named a key that is not there.
     wishes_keys: AtomicBool,
-    /// When that was last told.
+    /// When that was last requested.
     wished_at: AtomicI64,
 }
 
@@ -175,7 +175,7 @@ pub struct Rules {
     built_in: Arc<BuiltIn>,
 }
 
-/// What is said where no file speaks.
+/// The decision where no file is configured.
 #[derive(Debug)]
 struct BuiltIn {
     administrator: Option<Box<str>>,
@@ -194,7 +194,7 @@ struct BuiltIn {
 #[derive(Debug)]
 pub struct Prepared(Rules);
 
-/// What an exchange of the rules changed.
+/// The effects of an exchange of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Users that were added or removed, or have another secret, in order: their sessions may be ended.
@@ -215,23 +215,23 @@ pub struct Reloaded {
     pub tokens_changed: bool,
 }
 
-/// What other keys of tokens change.
+/// The effects of an exchange of the token keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysChanged {
     /// Nothing.
     Same,
     /// Each token that was accepted still is.
     Added,
-    /// Tokens that were accepted are no longer: whoever came by one is to come again.
+    /// Tokens that were accepted are no longer valid: their clients have to authenticate again.
     Withdrawn,
 }
 
-impl Doors {
-    /// Doors that go by `sources`.
+impl Authenticator {
+    /// An authenticator that goes by `sources`.
     ///
     /// # Errors
-    /// [`DoorsError`] if a text is wrong.
-    pub fn new(sources: Sources) -> Result<Self, DoorsError> {
+    /// [`AuthenticatorError`] if a text is wrong.
+    pub fn new(sources: Sources) -> Result<Self, AuthenticatorError> {
         let rules = Rules::new(sources)?;
         Ok(Self {
             generation: AtomicU64::new(rules.generation),
@@ -245,12 +245,13 @@ impl Doors {
         })
     }
 
-    /// Who shows `proof`. Takes tens of milliseconds by design where a password is shown: call it off the data path.
+    /// The identity that `proof` proves. Takes tens of milliseconds by design where a password is shown: call it off
+    /// the data path.
     ///
     /// A token counts first; a password that looks like one is one, if tokens are accepted, and then its user name is
     /// empty or the token's. Then a user name counts with its password, whatever else is shown. Without a user name, or
-    /// without a password file that could prove one, the name in a verified certificate counts. Who shows none of them is
-    /// anonymous, if that is allowed.
+    /// without a password file that could prove one, the name in a verified certificate counts. A client that shows none
+    /// of them is anonymous, if that is allowed.
     ///
     /// # Errors
     /// [`Rejected`] with [`Refusal::BadCredentials`], [`Refusal::BadToken`], [`Refusal::KeysAwaited`],
@@ -419,8 +420,8 @@ impl Doors {
         changed
     }
 
-    /// Whether what somebody showed still lets them in: its password is the one of now, its token has not expired and is
-    /// signed with a key of now. What a certificate proved stays proved.
+    /// Whether the proof that a client showed is still valid: its password is the current one, its token has not expired
+    /// and is signed with a current key. A certificate stays valid.
     pub fn is_current(&self, admitted: &Admitted, now: Now) -> bool {
         let rules = self.rules();
         match &admitted.shown {
@@ -454,7 +455,7 @@ impl Doors {
         self.rules().passwords.as_ref().is_some_and(|all| all.secret(name).is_some())
     }
 
-    /// Whether there are passwords or tokens, so that somebody without a certificate may prove who they are.
+    /// Whether there are passwords or tokens, so that a client without a certificate may authenticate.
     pub fn takes_proofs(&self) -> bool {
         let rules = self.rules();
         rules.passwords.is_some() || rules.tokens.is_some()
@@ -495,8 +496,8 @@ impl Doors {
     /// Reads `sources`, and changes nothing.
     ///
     /// # Errors
-    /// [`DoorsError`] if a text is wrong.
-    pub fn prepare(&self, sources: Sources) -> Result<Prepared, DoorsError> {
+    /// [`AuthenticatorError`] if a text is wrong.
+    pub fn prepare(&self, sources: Sources) -> Result<Prepared, AuthenticatorError> {
         Rules::new(sources).map(Prepared)
     }
 
@@ -508,7 +509,7 @@ impl Doors {
             (Some(all), None) | (None, Some(all)) => all.users(),
             (None, None) => Vec::new(),
         };
-        // Keys that were fetched stay until newer ones are: what was read may be as old as the last start.
+        // Fetched keys stay until newer ones arrive: the configured ones may be as old as the last start.
         if let (Some(old), Some(tokens)) = (&rules.tokens, &mut new.tokens)
             && tokens.renewed_from.is_some()
             && tokens.renewed_from == old.renewed_from
@@ -547,11 +548,11 @@ impl Doors {
         *rules = Arc::new(new);
         // Their digests hold no more by themselves; they are no longer needed.
         whole(self.verified.lock()).forget(&reloaded.users_changed);
-        // After the rules, so that what was decided by the former ones is decided anew by these.
+        // After the rules, so that decisions by the former ones are taken again by these.
         self.receives_all.store(receives_all, Ordering::Release);
         self.generation.store(generation, Ordering::Release);
         drop(rules);
-        // Whoever makes a meter holds this lock while it looks at the rules: it finds these, or is found here.
+        // A meter is made under this lock, after a look at the rules: it finds these, or is found here.
         let meters = whole(self.meters.lock());
         let rules = self.rules();
         meters.exchange(|identity| rules.limits(identity));
@@ -564,7 +565,7 @@ impl Doors {
         Arc::clone(&rules)
     }
 
-    /// What `identity` has used; one meter for all its connections.
+    /// The usage meter of `identity`, one for all its connections.
     pub fn meter(&self, identity: &Identity) -> Arc<Meter> {
         whole(self.meters.lock()).meter(identity, || self.rules().limits(identity))
     }
@@ -587,7 +588,7 @@ impl Doors {
     }
 }
 
-impl Authorize for Doors {
+impl Authorize for Authenticator {
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
         whole(self.rules.read()).decide(identity, action, target)
     }
@@ -602,7 +603,7 @@ impl Authorize for Doors {
 }
 
 impl Admitted {
-    /// Somebody whose certificate TLS has verified.
+    /// A client whose certificate TLS has verified.
     pub fn by_certificate(identity: Identity) -> Self {
         Self { identity, shown: Shown::Certificate }
     }
@@ -621,11 +622,11 @@ impl Passwords {
 }
 
 impl Rules {
-    /// The rules of `sources`, for many decisions in a row without doors.
+    /// The rules of `sources`, for many decisions in a row without an authenticator.
     ///
     /// # Errors
-    /// [`DoorsError`] if a text is wrong.
-    pub fn new(sources: Sources) -> Result<Self, DoorsError> {
+    /// [`AuthenticatorError`] if a text is wrong.
+    pub fn new(sources: Sources) -> Result<Self, AuthenticatorError> {
         let Sources { passwords, acl, roles, tokens, allow_anonymous, administrator, decoy_key } =
             sources;
         let read_passwords =
@@ -633,9 +634,11 @@ impl Rules {
         let read_acl = |source: &Source| Acl::parse(&source.path, &source.text);
         let read_roles = |source: &Source| Roles::parse(&source.path, &source.text);
         let passwords_path = passwords.as_ref().map(|source| source.path.clone());
-        let passwords = passwords.map(read_passwords).transpose().map_err(DoorsError::Password)?;
-        let read = acl.as_ref().map(read_acl).transpose().map_err(DoorsError::Acl)?;
-        let read_roles = roles.as_ref().map(read_roles).transpose().map_err(DoorsError::Roles)?;
+        let passwords =
+            passwords.map(read_passwords).transpose().map_err(AuthenticatorError::Password)?;
+        let read = acl.as_ref().map(read_acl).transpose().map_err(AuthenticatorError::Acl)?;
+        let read_roles =
+            roles.as_ref().map(read_roles).transpose().map_err(AuthenticatorError::Roles)?;
         Ok(Self {
             passwords: passwords.map(Arc::new),
             passwords_path,
@@ -649,7 +652,7 @@ impl Rules {
         })
     }
 
-    /// What `identity` may use.
+    /// The limits of `identity`.
     pub fn limits(&self, identity: &Identity) -> Limits {
         self.roles.as_ref().map_or(Limits::NONE, |roles| roles.limits(identity))
     }
@@ -735,8 +738,8 @@ impl Default for BuiltIn {
             administrator: None,
             administers: "no roles file is configured: the administrator that the node was made with may".into(),
             usual: "neither an ACL file nor a roles file speaks of it".into(),
-            proved: "no roles file is configured: whoever proved who they are may".into(),
-            stranger: "no roles file is configured: nobody in particular may use topics and see frames, and no more".into(),
+            proved: "no roles file is configured: every authenticated identity may".into(),
+            stranger: "no roles file is configured: anonymous clients may use topics and see frames, and no more".into(),
             remote: "no roles file is configured: functions and admin are for this machine and nodes of the site".into(),
             local: "no roles file is configured: this machine and nodes of the site may".into(),
             own_camera: "the certificate of a camera lets it publish as itself".into(),
@@ -746,9 +749,9 @@ impl Default for BuiltIn {
     }
 }
 
-/// Why the doors do not go by their texts.
+/// Why an authenticator could not be made from its sources.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DoorsError {
+pub enum AuthenticatorError {
     /// A line of the password file is wrong.
     #[error(transparent)]
     Password(PasswordError),
@@ -763,7 +766,7 @@ pub enum DoorsError {
     Keys {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         error: KeySetError,
     },
 }

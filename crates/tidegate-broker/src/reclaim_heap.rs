@@ -1,8 +1,8 @@
-//! Which session of a shard could give most memory back.
+//! The sessions of a shard by the memory that they could release.
 //!
-//! A heap that is put right when it is asked: an entry has what its session could give when the entry was made, and there is
-//! another once that has doubled. So who is found could give at least half of what any other could, and neither a message
-//! that waits nor one that finds no memory costs a look at all sessions.
+//! A heap that is corrected lazily: an entry has the bytes that its session could release when the entry was made, and another is
+//! made once they have doubled. So the first could release at least half as much as any other, and neither a waiting message nor one
+//! without memory costs a look at all sessions.
 
 use std::collections::BinaryHeap;
 
@@ -11,16 +11,16 @@ use crate::{
     slab::{Key, Slab},
 };
 
-/// Entries beside those of the sessions that there are, before old ones are cleared away.
+/// Entries in addition to those of the current sessions, before old ones are cleared away.
 const OLD_ENTRIES: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Givers {
+pub(crate) struct ReclaimHeap {
     heap: BinaryHeap<(u64, Key)>,
 }
 
-impl Givers {
-    /// Something was put into the session's queue; what it could give, if that is to be known.
+impl ReclaimHeap {
+    /// A message was put into the session's queue; the bytes it could release, if they are to be recorded.
     pub(crate) fn note(&mut self, key: Key, session: &mut Session) -> Option<u64> {
         let gives = session.gives();
         if gives / 2 < session.noted_gives || gives == 0 {
@@ -39,7 +39,7 @@ impl Givers {
         }
     }
 
-    /// Who could give most, and how much.
+    /// The session that could release most, and how much.
     pub(crate) fn first(&mut self, sessions: &mut Slab<Session>) -> Option<(u64, Key)> {
         while let Some(&(noted, key)) = self.heap.peek() {
             let session = sessions.get_mut(key).filter(|session| session.noted_gives == noted);

@@ -80,8 +80,11 @@ fn base64(bytes: impl AsRef<[u8]>) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn reload(doors: &Doors, sources: &Sources) -> Result<Reloaded, DoorsError> {
-    Ok(doors.exchange(doors.prepare(sources.clone())?))
+fn reload(
+    authenticator: &Authenticator,
+    sources: &Sources,
+) -> Result<Reloaded, AuthenticatorError> {
+    Ok(authenticator.exchange(authenticator.prepare(sources.clone())?))
 }
 
 fn proof(user: Option<&str>, password: Option<&str>, certificate: Option<&str>) -> Proof {
@@ -100,7 +103,7 @@ fn refusal(result: Result<Admitted, Rejected>) -> Option<Refusal> {
 }
 
 #[test]
-fn who_comes_in_and_as_whom() {
+fn proofs_lead_to_identities_or_refusals() {
     use IdentityKind::{Anonymous, Certificate, User};
     let bad = Err(Refusal::BadCredentials);
     for (passwords, anonymous, user, password, certificate, expected) in [
@@ -116,17 +119,17 @@ fn who_comes_in_and_as_whom() {
         (true, false, Some("alice"), Some("tide"), Some("dev-1"), Ok((User, "alice"))),
         (true, false, Some("alice"), Some("ebb"), Some("dev-1"), bad),
         (true, false, None, None, Some(""), Err(Refusal::ProofRequired)),
-        // Without a password file nobody can prove a name, so it is nobody's.
+        // Without a password file no name can be proved, so names are ignored.
         (false, true, Some("alice"), Some("tide"), None, Ok((Anonymous, ""))),
         (false, false, Some("alice"), Some("tide"), None, bad),
         (false, false, Some("alice"), None, Some("dev-1"), Ok((Certificate, "dev-1"))),
     ] {
-        let doors = Doors::new(sources(passwords, None, anonymous)).unwrap();
+        let authenticator = Authenticator::new(sources(passwords, None, anonymous)).unwrap();
         let proof = proof(user, password, certificate);
-        let result = doors.authenticate(&proof, START);
+        let result = authenticator.authenticate(&proof, START);
         if let Ok(admitted) = &result {
             assert_eq!(admitted.identity.address, proof.address);
-            assert!(doors.is_current(admitted, START));
+            assert!(authenticator.is_current(admitted, START));
         }
         let got = result.map(|who| who.identity).map_err(|rejected| rejected.refusal);
         let got = got.as_ref().map(|who| (who.kind, &*who.name)).map_err(|refusal| *refusal);
@@ -136,13 +139,13 @@ fn who_comes_in_and_as_whom() {
 
 #[test]
 fn scram_proves_a_user_without_the_password() {
-    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let authenticator = Authenticator::new(sources(true, None, false)).unwrap();
     let log_in = |user: &str, password: &str| {
         let (mut client, first) = ScramClient::begin(user, password.as_bytes(), [3; 18]);
-        let (server, answer) = doors.begin_scram(&first)?;
+        let (server, answer) = authenticator.begin_scram(&first)?;
         let last = client.answer(&answer).unwrap();
         let proof = proof(None, None, None);
-        let (admitted, last) = doors.finish_scram(server, &last, &proof, START)?;
+        let (admitted, last) = authenticator.finish_scram(server, &last, &proof, START)?;
         assert_eq!(client.verify(&last), Ok(()));
         Ok::<_, Rejected>(admitted.identity)
     };
@@ -169,9 +172,10 @@ fn tokens_are_taken_as_tokens_and_as_passwords() {
         (true, Some("alice"), Some("eyJ"), None, Some(Refusal::BadCredentials)),
     ] {
         let tokens = issuer.source(false);
-        let doors = Doors::new(Sources { tokens, ..sources(passwords, None, false) }).unwrap();
+        let authenticator =
+            Authenticator::new(Sources { tokens, ..sources(passwords, None, false) }).unwrap();
         let proof = Proof { token: token.map(Into::into), ..proof(user, password, None) };
-        let result = doors.authenticate(&proof, START);
+        let result = authenticator.authenticate(&proof, START);
         if let Ok(admitted) = &result {
             assert_eq!(
                 (&*admitted.identity.name, admitted.identity.kind),
@@ -185,85 +189,96 @@ fn tokens_are_taken_as_tokens_and_as_passwords() {
         assert_eq!(refusal(result), expected, "{user:?} {password:?} {token:?}");
     }
     // Where none are accepted, a token is a wrong password, and nothing else.
-    let doors = Doors::new(sources(true, None, true)).unwrap();
-    let result = doors.authenticate(&proof(Some("alice"), Some(&own), None), START);
+    let authenticator = Authenticator::new(sources(true, None, true)).unwrap();
+    let result = authenticator.authenticate(&proof(Some("alice"), Some(&own), None), START);
     assert_eq!(refusal(result), Some(Refusal::BadCredentials));
     let proof = Proof { token: Some((&*own).into()), ..Proof::default() };
-    assert_eq!(refusal(doors.authenticate(&proof, START)), Some(Refusal::BadToken));
+    assert_eq!(refusal(authenticator.authenticate(&proof, START)), Some(Refusal::BadToken));
 }
 
 #[test]
 fn keys_are_wished_for_at_a_bounded_rate() {
     let (old, new) = (Issuer::new(1, "old"), Issuer::new(2, "new"));
     let tokens = old.source(true);
-    let doors = Doors::new(Sources { tokens, ..sources(false, None, false) }).unwrap();
+    let authenticator =
+        Authenticator::new(Sources { tokens, ..sources(false, None, false) }).unwrap();
     let proof = Proof { token: Some((&*new.token("alice")).into()), ..Proof::default() };
-    let shown = |at: Now| refusal(doors.authenticate(&proof, at));
-    assert!(!doors.takes_wish_for_keys());
+    let shown = |at: Now| refusal(authenticator.authenticate(&proof, at));
+    assert!(!authenticator.takes_wish_for_keys());
     assert_eq!(shown(START), Some(Refusal::KeysAwaited));
-    assert!(doors.takes_wish_for_keys() && !doors.takes_wish_for_keys(), "told once");
+    assert!(
+        authenticator.takes_wish_for_keys() && !authenticator.takes_wish_for_keys(),
+        "requested once"
+    );
     assert_eq!(shown(later(1)), Some(Refusal::KeysAwaited), "they are on their way");
     assert_eq!(shown(later(10)), Some(Refusal::BadToken), "they did not help");
-    assert!(!doors.takes_wish_for_keys());
+    assert!(!authenticator.takes_wish_for_keys());
     assert_eq!(shown(later(30)), Some(Refusal::KeysAwaited));
-    assert!(doors.takes_wish_for_keys());
-    assert_eq!(doors.set_keys(Some(new.keys())), KeysChanged::Withdrawn, "the old one is gone");
-    assert_eq!(doors.set_keys(Some(new.keys())), KeysChanged::Same);
+    assert!(authenticator.takes_wish_for_keys());
+    assert_eq!(
+        authenticator.set_keys(Some(new.keys())),
+        KeysChanged::Withdrawn,
+        "the old one is gone"
+    );
+    assert_eq!(authenticator.set_keys(Some(new.keys())), KeysChanged::Same);
     assert_eq!(shown(later(31)), None);
 }
 
 #[test]
-fn what_was_shown_holds_as_long_as_it_is_good() {
+fn a_proof_holds_as_long_as_it_is_valid() {
     let issuer = Issuer::new(1, "one");
     let all = Sources { tokens: issuer.source(false), ..sources(true, None, true) };
-    let doors = Doors::new(all.clone()).unwrap();
-    let admit = |proof: &Proof| doors.authenticate(proof, START).unwrap();
+    let authenticator = Authenticator::new(all.clone()).unwrap();
+    let admit = |proof: &Proof| authenticator.authenticate(proof, START).unwrap();
     let by_password = admit(&proof(Some("bob"), Some("ebb"), None));
     let by_token = admit(&proof(None, Some(&issuer.token("eve")), None));
     let by_certificate = admit(&proof(None, None, Some("dev")));
     let by_nothing = admit(&proof(None, None, None));
     let current = |now: Now| {
         [&by_password, &by_token, &by_certificate, &by_nothing]
-            .map(|who| doors.is_current(who, now))
+            .map(|who| authenticator.is_current(who, now))
     };
     assert_eq!(current(START), [true; 4]);
     assert_eq!(current(later(1059)), [true; 4], "leeway included");
     assert_eq!(current(later(1060)), [true, false, true, true]);
 
-    // An issuer that withdraws all of its keys leaves nobody in.
-    assert_eq!(doors.set_keys(None), KeysChanged::Withdrawn);
+    // An issuer that withdraws all of its keys invalidates every token.
+    assert_eq!(authenticator.set_keys(None), KeysChanged::Withdrawn);
     assert_eq!(current(START), [true, false, true, true]);
-    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Added);
+    assert_eq!(authenticator.set_keys(Some(issuer.keys())), KeysChanged::Added);
     assert_eq!(current(START), [true; 4]);
 
     // Nor does another key of the same name stand for the one that is gone.
     let namesake = Issuer::new(3, "one");
-    assert_eq!(doors.set_keys(Some(namesake.keys())), KeysChanged::Withdrawn);
+    assert_eq!(authenticator.set_keys(Some(namesake.keys())), KeysChanged::Withdrawn);
     assert_eq!(current(START), [true, false, true, true]);
-    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Withdrawn);
+    assert_eq!(authenticator.set_keys(Some(issuer.keys())), KeysChanged::Withdrawn);
     assert_eq!(current(START), [true; 4]);
 
-    reload(&doors, &Sources { tokens: Issuer::new(1, "two").source(false), ..all.clone() })
+    reload(&authenticator, &Sources { tokens: Issuer::new(1, "two").source(false), ..all.clone() })
         .unwrap();
     assert_eq!(current(START), [true, false, true, true]);
     let users = set_user(&users(), "bob", &hash(b"ebb").unwrap()).unwrap();
-    reload(&doors, &Sources { passwords: source("p", &users), ..all.clone() }).unwrap();
+    reload(&authenticator, &Sources { passwords: source("p", &users), ..all.clone() }).unwrap();
     assert_eq!(
         current(START),
         [false, true, true, true],
         "another secret, even of the same password"
     );
-    reload(&doors, &Sources { passwords: None, allow_anonymous: false, tokens: None, ..all })
-        .unwrap();
+    reload(
+        &authenticator,
+        &Sources { passwords: None, allow_anonymous: false, tokens: None, ..all },
+    )
+    .unwrap();
     assert_eq!(current(START), [false, false, true, false]);
 }
 
 #[test]
 fn wrong_guesses_are_slowed_and_forgotten() {
-    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let authenticator = Authenticator::new(sources(true, None, false)).unwrap();
     let (wrong, right) =
         (proof(Some("bob"), Some("x"), None), proof(Some("bob"), Some("ebb"), None));
-    let shown = |proof: &Proof, at: Now| refusal(doors.authenticate(proof, at));
+    let shown = |proof: &Proof, at: Now| refusal(authenticator.authenticate(proof, at));
     for _ in 0..5 {
         assert_eq!(shown(&wrong, START), Some(Refusal::BadCredentials));
     }
@@ -283,13 +298,15 @@ fn reload_takes_all_or_nothing() {
         ),
         ..sources(true, Some("user alice\ntopic read a\n"), false)
     };
-    let doors = Doors::new(first.clone()).unwrap();
+    let authenticator = Authenticator::new(first.clone()).unwrap();
     let alice = Identity::new(IdentityKind::User, "alice", "c");
-    let reads = |topic: &str| doors.decide(&alice, Action::Receive, Target::Topic(topic)).allow;
-    let fetches =
-        |camera: &str| doors.decide(&alice, Action::FetchOriginal, Target::Camera(camera)).allow;
+    let reads =
+        |topic: &str| authenticator.decide(&alice, Action::Receive, Target::Topic(topic)).allow;
+    let fetches = |camera: &str| {
+        authenticator.decide(&alice, Action::FetchOriginal, Target::Camera(camera)).allow
+    };
     let comes_in = |user, password| {
-        doors.authenticate(&proof(Some(user), Some(password), None), START).is_ok()
+        authenticator.authenticate(&proof(Some(user), Some(password), None), START).is_ok()
     };
     let is_as_first = || {
         reads("a")
@@ -297,13 +314,13 @@ fn reload_takes_all_or_nothing() {
             && fetches("cam1")
             && !fetches("cam2")
             && comes_in("bob", "ebb")
-            && doors.generation() == 0
+            && authenticator.generation() == 0
     };
     assert!(is_as_first());
-    assert_eq!(reload(&doors, &first).unwrap().users_changed, Vec::<String>::new());
-    assert_eq!(doors.generation(), 0, "nothing changed");
+    assert_eq!(reload(&authenticator, &first).unwrap().users_changed, Vec::<String>::new());
+    assert_eq!(authenticator.generation(), 0, "nothing changed");
 
-    // A good file beside a broken one: neither is taken, whichever it is.
+    // A good file with a broken one: neither is taken, whichever it is.
     let fewer = users().lines().next().unwrap().to_owned();
     let second = Sources {
         passwords: source("passwords", &fewer),
@@ -321,7 +338,7 @@ fn reload_takes_all_or_nothing() {
         ),
         (
             Sources { acl: source("acl", "user alice\ntopic raed b\n"), ..second.clone() },
-            "acl:2: \"raed\" is no access",
+            "acl:2: \"raed\" is not an access",
         ),
         (
             Sources { roles: source("roles", "[role.r]\nfetch = [\"cam2\"]\n"), ..second.clone() },
@@ -329,12 +346,12 @@ fn reload_takes_all_or_nothing() {
         ),
         (Sources { roles: source("roles", "[role.r"), ..second.clone() }, "roles:1: "),
     ] {
-        let error = reload(&doors, &broken).unwrap_err().to_string();
+        let error = reload(&authenticator, &broken).unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         assert!(is_as_first(), "{expected}");
     }
 
-    let reloaded = reload(&doors, &second).unwrap();
+    let reloaded = reload(&authenticator, &second).unwrap();
     assert_eq!(
         (&reloaded.users_changed[..], &reloaded.users_gone[..]),
         (&["bob".into()][..], &["bob".into()][..])
@@ -342,16 +359,16 @@ fn reload_takes_all_or_nothing() {
     assert_eq!((reloaded.users, reloaded.acl_changed, reloaded.acl_rules), (1, true, 2));
     assert_eq!((reloaded.roles_changed, reloaded.roles_rules), (true, 1));
     assert!(!reads("a") && reads("b") && !fetches("cam1") && fetches("cam2"));
-    assert!(!comes_in("bob", "ebb") && doors.generation() == 1);
+    assert!(!comes_in("bob", "ebb") && authenticator.generation() == 1);
 
-    // Other files, or none: whoever had a name has it no longer.
+    // Other files, or none: a user that is gone loses its name.
     let others = Sources { passwords: source("others", &users()), ..second.clone() };
-    let reloaded = reload(&doors, &others).unwrap();
+    let reloaded = reload(&authenticator, &others).unwrap();
     assert_eq!((reloaded.users_changed, reloaded.users_gone), (vec!["bob".into()], vec![]));
     assert!(comes_in("bob", "ebb"));
     let none = Sources { passwords: None, ..second };
-    assert_eq!(reload(&doors, &none).unwrap().users_changed, ["alice", "bob"]);
-    assert!(!comes_in("bob", "ebb") && doors.generation() == 3);
+    assert_eq!(reload(&authenticator, &none).unwrap().users_changed, ["alice", "bob"]);
+    assert!(!comes_in("bob", "ebb") && authenticator.generation() == 3);
 }
 
 #[test]
@@ -359,22 +376,28 @@ fn fetched_keys_outlive_a_reload_that_brings_none() {
     let issuer = Issuer::new(1, "one");
     let mut all = Sources { tokens: issuer.source(true), ..sources(false, None, false) };
     all.tokens.as_mut().unwrap().keys = None;
-    let doors = Doors::new(all.clone()).unwrap();
+    let authenticator = Authenticator::new(all.clone()).unwrap();
     let proof = Proof { token: Some((&*issuer.token("a")).into()), ..Proof::default() };
-    assert!(doors.authenticate(&proof, START).is_err());
-    assert_eq!(doors.set_keys(Some(issuer.keys())), KeysChanged::Added);
-    assert!(!reload(&doors, &all).unwrap().tokens_changed);
-    assert!(doors.authenticate(&proof, START).is_ok());
+    assert!(authenticator.authenticate(&proof, START).is_err());
+    assert_eq!(authenticator.set_keys(Some(issuer.keys())), KeysChanged::Added);
+    assert!(!reload(&authenticator, &all).unwrap().tokens_changed);
+    assert!(authenticator.authenticate(&proof, START).is_ok());
     // From elsewhere others may come.
     all.tokens.as_mut().unwrap().renewed_from = Some("https://other.example/keys".to_owned());
-    assert!(reload(&doors, &all).unwrap().tokens_changed);
-    assert!(doors.authenticate(&proof, START).is_err());
+    assert!(reload(&authenticator, &all).unwrap().tokens_changed);
+    assert!(authenticator.authenticate(&proof, START).is_err());
 }
 
 #[test]
 fn broken_texts_open_no_door() {
-    assert!(matches!(Doors::new(sources(true, Some("nonsense"), true)), Err(DoorsError::Acl(_))));
-    assert!(matches!(Doors::new(with_roles("nonsense", None)), Err(DoorsError::Roles(_))));
+    assert!(matches!(
+        Authenticator::new(sources(true, Some("nonsense"), true)),
+        Err(AuthenticatorError::Acl(_))
+    ));
+    assert!(matches!(
+        Authenticator::new(with_roles("nonsense", None)),
+        Err(AuthenticatorError::Roles(_))
+    ));
 }
 
 #[test]
@@ -382,8 +405,8 @@ fn without_rules_strangers_and_those_from_afar_are_kept_from_the_node() {
     use Action::{Admin, FetchOriginal, Frames, Functions, Publish, Subscribe};
     let (topic, filter) = (Target::Topic("a"), Target::Filter("#"));
     let (camera, node) = (Target::Camera("cam1"), Target::Node);
-    let doors = Doors::new(sources(false, None, true)).unwrap();
-    assert!(doors.receives_all());
+    let authenticator = Authenticator::new(sources(false, None, true)).unwrap();
+    assert!(authenticator.receives_all());
     let (here, there) = (Some([127, 0, 0, 1].into()), Some([192, 0, 2, 1].into()));
     let from = |address, kind| Identity { address, ..Identity::new(kind, "x", "c") };
     use IdentityKind::{Anonymous, Certificate, Internal, Node, User};
@@ -408,7 +431,7 @@ fn without_rules_strangers_and_those_from_afar_are_kept_from_the_node() {
             (Functions, node),
             (Admin, camera),
         ]
-        .map(|(action, target)| doors.decide(&identity, action, target).allow);
+        .map(|(action, target)| authenticator.decide(&identity, action, target).allow);
         assert_eq!(got, expected, "{identity:?}");
     }
 }
@@ -438,16 +461,17 @@ fn two_files_count_together_and_deny_wins() {
     ] {
         let acl = has_acl.then_some(acl).and_then(|text| source("acl", text));
         let roles = has_roles.then_some(roles).and_then(|text| source("roles", text));
-        let doors = Doors::new(Sources { acl, roles, ..sources(false, None, true) }).unwrap();
+        let authenticator =
+            Authenticator::new(Sources { acl, roles, ..sources(false, None, true) }).unwrap();
         let got = ["both", "acl", "roles", "acl-denied", "roles-denied", "neither"].map(|topic| {
-            let decision = doors.decide(&who, Action::Receive, Target::Topic(topic));
+            let decision = authenticator.decide(&who, Action::Receive, Target::Topic(topic));
             let place = decision.rule.split(": ").next().unwrap();
             format!("{topic}:{}{place}", if decision.allow { "" } else { "!" })
         });
         assert_eq!(got.join(" "), expected);
         // The ACL file speaks of topics alone.
-        assert!(doors.decide(&who, Action::Frames, Target::Camera("x")).allow);
-        assert!(!doors.receives_all());
+        assert!(authenticator.decide(&who, Action::Frames, Target::Camera("x")).allow);
+        assert!(!authenticator.receives_all());
     }
 }
 
@@ -455,8 +479,8 @@ fn two_files_count_together_and_deny_wins() {
 fn a_camera_may_be_itself_unless_a_role_denies_it() {
     let cam1 = Identity::new(IdentityKind::Node, "cam1", "");
     let publishes = |text: &str, camera: &str| {
-        let doors = Doors::new(with_roles(text, None)).unwrap();
-        doors.decide(&cam1, Action::Publish, Target::Camera(camera)).allow
+        let authenticator = Authenticator::new(with_roles(text, None)).unwrap();
+        authenticator.decide(&cam1, Action::Publish, Target::Camera(camera)).allow
     };
     let denied = "[role.lost.deny]\npublish = true\n[node.cam1]\nroles = [\"lost\"]\n";
     for (text, camera, expected) in
@@ -469,24 +493,25 @@ fn a_camera_may_be_itself_unless_a_role_denies_it() {
 #[test]
 fn limits_of_a_reload_hold_for_those_who_are_there() {
     let limit = |max: &str| with_roles(&format!("[user.ada]\nconnections_max = {max}\n"), None);
-    let doors = Doors::new(limit("2")).unwrap();
+    let authenticator = Authenticator::new(limit("2")).unwrap();
     let ada = Identity::new(IdentityKind::User, "ada", "c");
-    let _one = doors.meter(&ada).enter().unwrap();
-    let two = doors.meter(&ada).enter().unwrap();
-    assert_eq!(doors.meter(&ada).enter().unwrap_err(), Refusal::Connections);
+    let _one = authenticator.meter(&ada).enter().unwrap();
+    let two = authenticator.meter(&ada).enter().unwrap();
+    assert_eq!(authenticator.meter(&ada).enter().unwrap_err(), Refusal::Connections);
     drop(two);
-    reload(&doors, &limit("1")).unwrap();
-    assert_eq!(doors.meter(&ada).enter().unwrap_err(), Refusal::Connections);
+    reload(&authenticator, &limit("1")).unwrap();
+    assert_eq!(authenticator.meter(&ada).enter().unwrap_err(), Refusal::Connections);
 }
 
 #[test]
 fn nothing_that_is_shown_holds_a_secret() {
     let sources = sources(true, Some("topic a"), false);
-    let doors = Doors::new(sources.clone()).unwrap();
+    let authenticator = Authenticator::new(sources.clone()).unwrap();
     let proof =
         Proof { token: Some("hunter2".into()), ..proof(Some("bob"), Some("hunter2"), None) };
-    let admitted = doors.authenticate(&self::proof(Some("bob"), Some("ebb"), None), START);
-    let shown = format!("{sources:?} {doors:?} {proof:?} {admitted:?} {:?}", Path::new("x"));
+    let admitted = authenticator.authenticate(&self::proof(Some("bob"), Some("ebb"), None), START);
+    let shown =
+        format!("{sources:?} {authenticator:?} {proof:?} {admitted:?} {:?}", Path::new("x"));
     for secret in ["hunter2", "scram-sha-256", "c2FsdCBvZiBib2I"] {
         assert!(!shown.contains(secret), "{shown}");
     }
@@ -496,29 +521,29 @@ fn nothing_that_is_shown_holds_a_secret() {
 fn the_administrator_may_everything_until_a_roles_file_speaks() {
     let administrator = Some("alice".into());
     let sources = Sources { administrator, ..sources(true, None, false) };
-    let doors = Doors::new(sources.clone()).unwrap();
+    let authenticator = Authenticator::new(sources.clone()).unwrap();
     let somewhere = |kind, name| Identity {
         address: Some([192, 0, 2, 1].into()),
         ..Identity::new(kind, name, "c")
     };
-    let administers = |doors: &Doors, kind, name| {
-        doors.decide(&somewhere(kind, name), Action::Admin, Target::Node).allow
+    let administers = |authenticator: &Authenticator, kind, name| {
+        authenticator.decide(&somewhere(kind, name), Action::Admin, Target::Node).allow
     };
-    assert!(administers(&doors, IdentityKind::User, "alice"));
+    assert!(administers(&authenticator, IdentityKind::User, "alice"));
     for (kind, name) in [
         (IdentityKind::User, "bob"),
         (IdentityKind::Certificate, "alice"),
         (IdentityKind::Anonymous, "alice"),
     ] {
-        assert!(!administers(&doors, kind, name), "{kind:?} {name}");
+        assert!(!administers(&authenticator, kind, name), "{kind:?} {name}");
     }
     let with = Sources { roles: source("roles", "[role.r]\nadmin = true\n"), ..sources };
-    assert!(!administers(&Doors::new(with).unwrap(), IdentityKind::User, "alice"));
+    assert!(!administers(&Authenticator::new(with).unwrap(), IdentityKind::User, "alice"));
 }
 
 #[test]
 fn a_password_that_was_verified_is_not_hashed_again_until_its_line_changes() {
-    let doors = Doors::new(sources(true, None, false)).unwrap();
+    let authenticator = Authenticator::new(sources(true, None, false)).unwrap();
     let proof = |user: &str, word: &str| Proof {
         username: Some(user.to_owned()),
         password: Some(word.as_bytes().to_vec().into()),
@@ -527,55 +552,58 @@ fn a_password_that_was_verified_is_not_hashed_again_until_its_line_changes() {
     };
     let (right, wrong) = (proof("alice", "tide"), proof("alice", "ebb"));
     for shown in [&right, &wrong, &proof("nobody", "tide"), &proof("bob", "tide")] {
-        assert!(doors.recall(shown, START).is_none(), "nothing was verified yet");
+        assert!(authenticator.recall(shown, START).is_none(), "nothing was verified yet");
     }
-    let first = doors.authenticate(&right, START).unwrap();
-    let again = doors.recall(&right, START).expect("it is remembered").unwrap();
+    let first = authenticator.authenticate(&right, START).unwrap();
+    let again = authenticator.recall(&right, START).expect("it is remembered").unwrap();
     assert_eq!(again.identity, first.identity);
-    assert!(doors.is_current(&again, START));
-    // It is whoever shows it, from wherever.
+    assert!(authenticator.is_current(&again, START));
+    // A token is valid for any client, from anywhere.
     let other =
         Proof { client: "d".to_owned(), address: Some([192, 0, 2, 1].into()), ..right.clone() };
-    assert_eq!(&*doors.recall(&other, START).unwrap().unwrap().identity.client, "d");
+    assert_eq!(&*authenticator.recall(&other, START).unwrap().unwrap().identity.client, "d");
     for shown in [&wrong, &proof("nobody", "tide"), &proof("bob", "tide"), &proof("alice", "")] {
-        assert!(doors.recall(shown, START).is_none());
-        assert!(doors.authenticate(shown, START).is_err());
+        assert!(authenticator.recall(shown, START).is_none());
+        assert!(authenticator.authenticate(shown, START).is_err());
     }
     // An exchange that leaves the line as it is forgets nothing; one that changes it, or takes it away, does.
-    doors.exchange(doors.prepare(sources(true, Some("topic read a\n"), false)).unwrap());
-    assert!(doors.recall(&right, START).is_some());
+    authenticator
+        .exchange(authenticator.prepare(sources(true, Some("topic read a\n"), false)).unwrap());
+    assert!(authenticator.recall(&right, START).is_some());
     let new = Credentials::derive(b"tide", b"another salt", 4096).encode();
     for text in [format!("alice:{new}\n"), "bob:".to_owned() + &new + "\n"] {
         let passwords = source("passwords", &text);
-        doors.exchange(doors.prepare(Sources { passwords, ..sources(true, None, false) }).unwrap());
-        assert!(doors.recall(&right, START).is_none(), "{text}");
+        authenticator.exchange(
+            authenticator.prepare(Sources { passwords, ..sources(true, None, false) }).unwrap(),
+        );
+        assert!(authenticator.recall(&right, START).is_none(), "{text}");
     }
-    assert!(doors.authenticate(&right, START).is_err(), "alice is gone");
+    assert!(authenticator.authenticate(&right, START).is_err(), "alice is gone");
     let none = sources(false, None, false);
-    doors.exchange(doors.prepare(none).unwrap());
-    assert!(doors.recall(&right, START).is_none());
+    authenticator.exchange(authenticator.prepare(none).unwrap());
+    assert!(authenticator.recall(&right, START).is_none());
 }
 
 #[test]
-fn who_guessed_too_often_is_refused_without_a_hash() {
-    let doors = Doors::new(sources(true, None, false)).unwrap();
+fn a_client_that_guessed_too_often_is_refused_without_a_hash() {
+    let authenticator = Authenticator::new(sources(true, None, false)).unwrap();
     let proof = |word: &str| Proof {
         username: Some("alice".to_owned()),
         password: Some(word.as_bytes().to_vec().into()),
         address: Some([192, 0, 2, 1].into()),
         ..Proof::default()
     };
-    doors.authenticate(&proof("tide"), START).unwrap();
+    authenticator.authenticate(&proof("tide"), START).unwrap();
     for _ in 0..5 {
-        assert!(doors.recall(&proof("x"), START).is_none());
+        assert!(authenticator.recall(&proof("x"), START).is_none());
         assert_eq!(
-            doors.authenticate(&proof("x"), START).unwrap_err().refusal,
+            authenticator.authenticate(&proof("x"), START).unwrap_err().refusal,
             Refusal::BadCredentials
         );
     }
     for word in ["x", "tide"] {
-        let refused = doors.recall(&proof(word), START).expect("it is known").unwrap_err();
+        let refused = authenticator.recall(&proof(word), START).expect("it is known").unwrap_err();
         assert_eq!(refused.refusal, Refusal::TooMany, "{word}");
     }
-    assert!(doors.recall(&proof("tide"), later(2)).unwrap().is_ok());
+    assert!(authenticator.recall(&proof("tide"), later(2)).unwrap().is_ok());
 }
