@@ -241,7 +241,7 @@ impl Server {
             }
         }
         for inbox in self.inboxes.iter() {
-            inbox.put([ShardCommand::KickAnonymous, ShardCommand::KickRevoked]);
+            inbox.put([ShardCommand::KickAnonymous, ShardCommand::KickRevoked, ShardCommand::KickUnknown]);
         }
     }
 

@@ -21,7 +21,10 @@ use super::{
     listen::{ListenAddress, SocketMode},
     spill::SpillSettings,
 };
-use crate::{auth::limits::Lease, pki::Revocations};
+use crate::{
+    auth::limits::Lease,
+    pki::{Revocations, known::Known},
+};
 
 /// A server of some listeners and shards.
 #[derive(Clone, Debug)]
@@ -67,6 +70,8 @@ pub struct ListenerSettings {
     pub paths: Paths,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whose certificates `tls` takes; none if it asks for none.
+    pub known: Option<Arc<Known>>,
     /// The revoked certificates of clients, which `tls` checks as well.
     pub revocations: Vec<Arc<Revocations>>,
     /// The site's authority, if clients may come with its certificates: these say by a URI who they are.
@@ -100,6 +105,7 @@ impl ListenerSettings {
             proxy_protocol: None,
             paths: Paths::of(["/mqtt", "/"]),
             tls: None,
+            known: None,
             revocations: Vec::new(),
             site: Arc::new([]),
             connections_max: 100_000,

@@ -28,6 +28,7 @@ use std::{
 
 use bytes::Bytes;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
+use rustls_pki_types::UnixTime;
 use tidegate_broker::{
     Acknowledged, Broker, Bundle, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
     PartialCharge, Peer, SessionReport, Shared,
@@ -58,6 +59,7 @@ use crate::{
     clock,
     descriptors::Descriptor,
     health::Pulse,
+    pki::known::Known,
 };
 
 /// Bytes read at once.
@@ -113,6 +115,7 @@ impl Listener {
             socket_mode: settings.socket_mode,
             protocol: settings.protocol,
             tls: if same { new.tls } else { settings.tls.clone() },
+            known: if same { new.known } else { settings.known.clone() },
             ..new
         });
     }
@@ -155,6 +158,8 @@ pub(super) enum ShardCommand {
     KickTokens,
     /// Ends the connections of those whose certificate was revoked.
     KickRevoked,
+    /// Ends the connections of those whose certificate their listener takes no longer.
+    KickUnknown,
     /// Ends all connections, then the shard.
     Stop,
 }
@@ -217,6 +222,8 @@ pub(super) struct Connection {
     generation: u64,
     /// Whether it proved nothing.
     is_anonymous: bool,
+    /// By what its certificate was taken, if it was asked for one.
+    known: Option<Arc<Known>>,
     /// Not to be read from before, with a publish rate.
     rests_until: Option<Instant>,
     /// The lease on its identity's limits, once that is known.
@@ -237,6 +244,24 @@ impl Connection {
             Some(Source::Unix) => self.peer = None,
         }
         true
+    }
+
+    /// Whether the client's certificate, or that it showed none, would not let it in any more: its authority, or its fingerprint, was
+    /// taken out of the listener's settings since. Certificates are looked at again only if something was taken out.
+    fn is_unknown(&mut self) -> bool {
+        let now = self.listener.settings();
+        let is_unknown = match (&self.known, &now.known) {
+            (None, None) => false,
+            (Some(former), Some(now)) if Arc::ptr_eq(former, now) || now.takes_all_of(former) => {
+                false
+            }
+            (_, Some(now)) => !now.still_takes(self.transport.peer_certificates(), UnixTime::now()),
+            (Some(_), None) => !self.transport.peer_certificates().is_empty(),
+        };
+        if !is_unknown {
+            self.known.clone_from(&now.known);
+        }
+        is_unknown
     }
 
     /// Whether the client's certificate is on a list that its listener goes by now.
@@ -526,6 +551,7 @@ impl Shard {
             ShardCommand::KickAnonymous => self.kick_anonymous(),
             ShardCommand::KickTokens => self.kick_tokens(),
             ShardCommand::KickRevoked => self.kick_revoked(),
+            ShardCommand::KickUnknown => self.kick_unknown(),
             ShardCommand::Stop => {
                 self.stops = Some(now + LINGER);
                 let registry = self.parts.poll.registry();

@@ -135,7 +135,12 @@ impl Transport {
 
     /// The peer's certificate, once it was verified.
     pub(super) fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
-        self.tls.as_ref()?.peer_certificates()?.first()
+        self.peer_certificates().first()
+    }
+
+    /// The peer's certificate and those that it sent along, once they were verified; none if it showed none.
+    pub(super) fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        self.tls.as_ref().and_then(|tls| tls.peer_certificates()).unwrap_or_default()
     }
 
     /// Whether nothing stands between MQTT and the socket.

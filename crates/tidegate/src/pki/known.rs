@@ -4,7 +4,7 @@
 //! Always true: a known certificate is accepted as it is, within its time; a certificate signed with its key is not, whatever
 //! stands in it; all others are judged as before.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerMisbehaved,
@@ -55,7 +55,8 @@ impl fmt::Display for Fingerprint {
 
 /// Takes certificates that are known, and asks another verifier about the rest, if there is one.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub struct Known {
+    /// Authorities among them.
     certificates: Vec<CertificateDer<'static>>,
     pins: Vec<Fingerprint>,
     others: Option<Arc<dyn ClientCertVerifier>>,
@@ -85,6 +86,29 @@ impl Known {
         }
         let algorithms = ring::default_provider().signature_verification_algorithms;
         Self { certificates, pins, others, is_mandatory, hints, algorithms }
+    }
+
+    /// Whether whoever `former` took is taken here as well, as far as that shows without looking at certificates one by one: all is known
+    /// that was known there, and none must show one who needed not.
+    pub(crate) fn takes_all_of(&self, former: &Self) -> bool {
+        (former.is_mandatory || !self.is_mandatory)
+            && former.certificates.iter().all(|known| self.certificates.contains(known))
+            && former.pins.iter().all(|pin| self.pins.contains(pin))
+    }
+
+    /// Whether a client that showed `chain` when it came, nothing if it is empty, would be taken `now`. That the time of its certificate is
+    /// over does not count: it was not when the client came.
+    pub(crate) fn still_takes(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let Some((end_entity, intermediates)) = chain.split_first() else {
+            return !self.is_mandatory;
+        };
+        // A time that is over would be found wrong before anything else is looked at.
+        let until =
+            validity(end_entity).and_then(|(_, until)| u64::try_from(until.as_nanos()).ok());
+        let now = now.as_secs();
+        let then = Duration::from_secs(until.map_or(now, |until| now.min(until / 1_000_000_000)));
+        let then = UnixTime::since_unix_epoch(then);
+        self.verify_client_cert(end_entity, intermediates, then).is_ok()
     }
 
     fn knows(&self, certificate: &CertificateDer<'_>) -> bool {
@@ -254,7 +278,7 @@ fn key_of<'a>(
 mod tests {
     use std::path::Path;
 
-    use rustls::{RootCertStore, client::WebPkiServerVerifier};
+    use rustls::{RootCertStore, client::WebPkiServerVerifier, server::WebPkiClientVerifier};
 
     use super::*;
     use crate::pki::{self, InitRequest, files::certificates};
@@ -270,6 +294,58 @@ mod tests {
         }
         for wrong in ["", "12:34", &text[..94], &format!("{text}0"), &text.replace(':', "g")] {
             assert_eq!(Fingerprint::read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn who_came_is_taken_as_long_as_the_authority_or_pin_is_there() {
+        let site = tempfile::tempdir().unwrap();
+        pki::init(site.path(), &InitRequest::default()).unwrap();
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls");
+        let read = |folder: &Path, name: &str| {
+            certificates("", &folder.join(format!("{name}.pem"))).unwrap()
+        };
+        let known = |authorities: &[CertificateDer<'static>], pins: &[Fingerprint], must: bool| {
+            let mut roots = RootCertStore::empty();
+            for authority in authorities {
+                roots.add(authority.clone()).unwrap();
+            }
+            let provider = Arc::new(ring::default_provider());
+            let others = (!roots.is_empty()).then(|| {
+                let builder =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.allow_unauthenticated().build().unwrap()
+            });
+            Known::new(authorities.to_vec(), pins.to_vec(), others, must)
+        };
+        let (signed, old) = (read(site.path(), "application"), read(&clients, "old"));
+        let (ca, pin) = (read(site.path(), "ca"), Fingerprint::of(&old[0]));
+        let both = known(&ca, &[pin], false);
+        let (of_ca, of_pin) = (known(&ca, &[], false), known(&[], &[pin], false));
+        let must = known(&ca, &[pin], true);
+        for (now, former, takes_all) in [
+            (&both, &both, true),
+            (&both, &of_ca, true),
+            (&both, &of_pin, true),
+            (&of_ca, &both, false),
+            (&of_pin, &both, false),
+            (&must, &both, false),
+            (&both, &must, true),
+        ] {
+            assert_eq!(now.takes_all_of(former), takes_all);
+        }
+        // When the time of all of them is over, who came before is still taken.
+        let over = UnixTime::since_unix_epoch(Duration::from_secs(300 * 365 * 24 * 3600));
+        assert!(of_ca.verify_client_cert(&signed[0], &signed[1..], over).is_err());
+        assert!(of_pin.verify_client_cert(&old[0], &[], over).is_err());
+        for now in [UnixTime::now(), over] {
+            for (chain, by_ca, by_pin) in
+                [(&signed, true, false), (&old, false, true), (&vec![], true, true)]
+            {
+                assert_eq!(of_ca.still_takes(chain, now), by_ca, "{chain:?}");
+                assert_eq!(of_pin.still_takes(chain, now), by_pin, "{chain:?}");
+            }
+            assert!(!must.still_takes(&[], now));
         }
     }
 

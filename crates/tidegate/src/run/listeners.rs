@@ -106,6 +106,7 @@ pub(super) fn all<'c>(
             false => None,
         };
         problems.into_result()?;
+        let (tls, known) = tls.unzip();
         Ok(ListenerSettings {
             name: name.as_str().into(),
             listen: listener.listen.clone(),
@@ -120,6 +121,7 @@ pub(super) fn all<'c>(
                 ApiError::new(Code::CONFIG_INVALID, text)
             })?,
             tls,
+            known: known.flatten(),
             revocations,
             site: site.into(),
             connections_max: listener.connections_max as usize,
@@ -272,13 +274,13 @@ fn revocations(
     Ok((site, revocations))
 }
 
-/// TLS 1.2 and 1.3, since devices live long.
+/// TLS 1.2 and 1.3, since devices live long, and whose certificates it takes; none if it asks for none.
 fn tls(
     config: &Config,
     name: &str,
     listener: &MqttListenerSection,
     revocations: &[Arc<Revocations>],
-) -> Result<Arc<ServerConfig>, ApiError> {
+) -> Result<(Arc<ServerConfig>, Option<Arc<Known>>), ApiError> {
     let key_of = |key: &str| format!("mqtt.listener.{name}.{key}");
     let files = (listener.certificate.as_deref(), listener.key.as_deref());
     let (chain, key) = certificate(config, &key_of, files)?;
@@ -298,7 +300,7 @@ fn tls(
     })?;
     let provider = Arc::new(ring::default_provider());
     let is_mandatory = listener.require_certificate;
-    let verifier: Arc<dyn ClientCertVerifier> = if authorities.is_empty() && pins.is_empty() {
+    let known = if authorities.is_empty() && pins.is_empty() {
         if is_mandatory {
             let text = format!(
                 "{} needs client_ca or client_pins: whose certificates are taken?",
@@ -306,7 +308,7 @@ fn tls(
             );
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
-        Arc::new(NoClientAuth)
+        None
     } else {
         let failed = |error: &dyn std::error::Error| {
             let path = listener.client_ca.as_deref().unwrap_or(Path::new("client_ca"));
@@ -341,9 +343,14 @@ fn tls(
                 Some(builder.build().map_err(|error| failed(&error))?)
             }
         };
-        let known = Known::new(authorities, pins, others, is_mandatory);
-        let known: Arc<dyn ClientCertVerifier> = Arc::new(known);
-        Arc::new(Checked::new(known, revocations.to_vec()))
+        Some(Arc::new(Known::new(authorities, pins, others, is_mandatory)))
+    };
+    let verifier: Arc<dyn ClientCertVerifier> = match &known {
+        None => Arc::new(NoClientAuth),
+        Some(known) => {
+            let known: Arc<dyn ClientCertVerifier> = known.clone();
+            Arc::new(Checked::new(known, revocations.to_vec()))
+        }
     };
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -351,7 +358,7 @@ fn tls(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|error| invalid(&key_of("certificate"), &error))?;
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), known))
 }
 
 /// Fingerprints with commas between, perhaps none.

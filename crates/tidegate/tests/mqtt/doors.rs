@@ -288,6 +288,98 @@ fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
 }
 
 #[test]
+fn a_certificate_that_is_taken_out_loses_its_connection_and_others_keep_theirs() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().join("data/pki");
+    let applications = ["kept", "pinned", "lent"].map(str::to_owned).to_vec();
+    tidegate::pki::init(&pki, &InitRequest { applications, ..Default::default() }).unwrap();
+    // Those of another authority.
+    let lent = folder.path().join("lent");
+    let applications = vec!["stranger".to_owned()];
+    tidegate::pki::init(&lent, &InitRequest { applications, ..Default::default() }).unwrap();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let own = read(&pki.join("ca.pem"));
+    let both = folder.path().join("both.pem");
+    std::fs::write(&both, format!("{own}{}", read(&lent.join("ca.pem")))).unwrap();
+    let pin = {
+        let certificate = CertificateDer::from_pem_file(pki.join("pinned.pem")).unwrap();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &certificate);
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let listener = |name: &str, lines: &str| {
+        format!(
+            "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nallow_anonymous = true\n{lines}\n"
+        )
+    };
+    let of_both = listener("both", &format!("client_ca = {both:?}"));
+    let of_pin = |pin: &str| listener("pin", &format!("client_pins = \"{pin}\""));
+    let asks = |must: bool| {
+        listener("asks", &format!("client_ca = {both:?}\nrequire_certificate = {must}"))
+    };
+    let all = |pin: &str, must: bool| format!("{of_both}{}{}", of_pin(pin), asks(must));
+    let program = Program::start_in(folder, &all(&pin, false));
+    let connect = |listener: &str, pki: &Path, name: Option<&str>| {
+        Client::connect(Options {
+            host: "localhost".to_owned(),
+            tls: Some(Arc::new({
+                let mut tls = shows(&program.path("data/pki"), None);
+                if let Some(name) = name {
+                    let chain =
+                        CertificateDer::pem_file_iter(pki.join(format!("{name}.pem"))).unwrap();
+                    let key =
+                        PrivateKeyDer::from_pem_file(pki.join(format!("{name}.key"))).unwrap();
+                    let provider = rustls::crypto::ring::default_provider();
+                    let key = provider.key_provider.load_private_key(key).unwrap();
+                    let chain = chain.collect::<Result<_, _>>().unwrap();
+                    let key = rustls::sign::CertifiedKey::new(chain, key);
+                    tls.client_auth_cert_resolver = Arc::new(ShowsOld(Arc::new(key)));
+                }
+                tls
+            })),
+            client_id: format!("{listener}-{}", name.unwrap_or("none")),
+            ..options_of(program.address(listener))
+        })
+    };
+    let ends = |client: &mut Client| match client.receive(LONGEST) {
+        Err(ClientError::Disconnected { reason, .. }) => {
+            assert_eq!(reason, ReasonCode::NOT_AUTHORIZED);
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut kept = connect("both", &pki, Some("kept")).unwrap();
+    let mut stranger = connect("both", &lent, Some("stranger")).unwrap();
+    let mut pinned = connect("pin", &pki, Some("pinned")).unwrap();
+    let mut without = connect("asks", &pki, None).unwrap();
+    let mut asked = connect("asks", &pki, Some("kept")).unwrap();
+    let stay = |clients: &mut [&mut Client]| {
+        for client in clients {
+            publish(client, "t", QoS::AtLeastOnce).expect("nobody else is disturbed");
+        }
+    };
+
+    // Another pin beside it, which takes nothing away.
+    program.reload(&all(&format!("{pin}, {}", "0".repeat(64)), false));
+    program.line_with("configuration of MQTT read anew");
+    stay(&mut [&mut kept, &mut stranger, &mut pinned, &mut without, &mut asked]);
+    // One authority leaves the file, of which the configuration says nothing.
+    std::fs::write(&both, own).unwrap();
+    program.reload(&all(&pin, false));
+    ends(&mut stranger);
+    assert!(connect("both", &lent, Some("stranger")).is_err());
+    stay(&mut [&mut kept, &mut pinned, &mut without, &mut asked]);
+    // Another pin is in its place.
+    program.reload(&all(&"0".repeat(64), false));
+    ends(&mut pinned);
+    assert!(connect("pin", &pki, Some("pinned")).is_err());
+    stay(&mut [&mut kept, &mut without, &mut asked]);
+    // Certificates are asked for from now on.
+    program.reload(&all(&"0".repeat(64), true));
+    ends(&mut without);
+    stay(&mut [&mut kept, &mut asked]);
+    program.stop();
+}
+
+#[test]
 fn a_listener_bounds_connections_and_the_rate_of_each() {
     let program = Program::start(
         "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\npublish_rate_max = 20\nconnections_max = 2\n",

@@ -138,6 +138,19 @@ impl Shard {
         }
     }
 
+    /// Ends the connections of those whose certificate their listener takes no longer: its authority, or its fingerprint, was taken out.
+    pub(super) fn kick_unknown(&mut self) {
+        for connection in self.slots.iter_mut().flatten() {
+            if let Stage::Open(key) = connection.stage
+                && connection.is_unknown()
+            {
+                self.parts.doors.refused("", connection.peer, Refusal::BadCertificate);
+                let text = "the certificate is no longer taken here";
+                self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
+            }
+        }
+    }
+
     /// Ends connections that took too long to open or to close.
     pub(super) fn give_up(&mut self, now: Instant) {
         self.visits.sum_up(now, false);

@@ -115,6 +115,7 @@ impl Shard {
             }
         };
         let timeout = settings.connect_timeout;
+        let known = settings.known.clone();
         let connection = Connection {
             transport,
             listener,
@@ -135,6 +136,7 @@ impl Shard {
             scram: None,
             generation: 0,
             is_anonymous: true,
+            known,
             earned_at: now,
             rests_until: None,
             lease: None,
@@ -425,16 +427,20 @@ impl Shard {
         if self.stops.is_some() {
             return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_SHUTTING_DOWN);
         }
-        let connection = self.slots[slot].as_deref().expect("it was just answered");
+        let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
         let is_shut = connection.is_anonymous && !connection.listener.settings().anonymous;
         if is_shut || connection.generation != self.parts.doors.generation() {
             // Its proof was checked by rules that are no more; the next time by the current ones.
             return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_BUSY);
         }
-        // It may have been revoked between the handshake and here.
-        if connection.is_revoked() {
-            self.parts.doors.refused(&request.connect.client_id, connection.peer, Refusal::Revoked);
-            let refusal = Refusal::Revoked;
+        // Its certificate may have been revoked, or its authority taken out, between the handshake and here.
+        let refusal = match (connection.is_revoked(), connection.is_unknown()) {
+            (true, _) => Some(Refusal::Revoked),
+            (false, true) => Some(Refusal::BadCertificate),
+            (false, false) => None,
+        };
+        if let Some(refusal) = refusal {
+            self.parts.doors.refused(&request.connect.client_id, connection.peer, refusal);
             return self.refuse_because(now, slot, &request.connect, reason_of(refusal), &refusal);
         }
         let visitor = Visitor::new(&request.connect, &request.identity);
