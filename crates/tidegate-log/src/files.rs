@@ -43,7 +43,7 @@ use crate::{
         seed, tail_bytes,
     },
     index::Slot,
-    recovery::{OpenError, Report, recover},
+    recovery::{OpenError, Report, Zeros, recover},
     seal::{NodeKeys, Sealer},
     segment::FileSegment,
     storage::{Begin, Framing, Recovered, SegmentId, SegmentInfo, Storage, StorageError, Written},
@@ -194,7 +194,15 @@ impl<D: Disk> Files<D> {
     /// # Errors
     /// The folder cannot be read, or a later version of this program wrote to it. Damage of files is no error, but reported.
     pub fn open(disk: D, config: FilesConfig) -> Result<Opened<D>, OpenError> {
-        let found = recover(&disk, config.log_id, config.keys.as_ref())?;
+        Self::open_with(disk, config, Zeros::OneIsReady)
+    }
+
+    pub(crate) fn open_with(
+        disk: D,
+        config: FilesConfig,
+        zeros: Zeros,
+    ) -> Result<Opened<D>, OpenError> {
+        let found = recover(&disk, config.log_id, config.keys.as_ref(), zeros)?;
         let next = found.recovered.next;
         let first_unsealed = found.full.first().map_or(next, |full| full.base);
         let commits = Commits::new(config.commit.clone(), first_unsealed);

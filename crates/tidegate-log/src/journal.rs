@@ -23,7 +23,7 @@ use crate::{
     flusher::Flusher,
     log::{Log, LogConfig, LogError, just_after},
     reader::ReadError,
-    recovery::{Finding, OpenError, Report},
+    recovery::{Finding, OpenError, Report, Zeros},
     storage::{Storage, StorageError},
     writer::{AppendError, LogWriter},
 };
@@ -94,7 +94,8 @@ impl<D: Disk> Journal<D> {
     /// The folder cannot be read, or the sizes do not fit each other. Damage is no error, but reported.
     pub fn open(disk: D, config: JournalConfig) -> Result<OpenedJournal<D>, OpenJournalError> {
         let JournalConfig { files, log: config, durability } = config;
-        let Opened { files, flusher, commits, mut report } = Files::open(disk, files)?;
+        let Opened { files, flusher, commits, mut report } =
+            Files::open_with(disk, files, Zeros::AreSecured)?;
         let released = report.behind_missing.unwrap_or_default();
         // Released records are not lost.
         report

@@ -9,6 +9,9 @@
 //!                   └──▶ none: begun and never used: its room is used again; or damaged: renamed, named
 //! ```
 //!
+//! A file of zeros is the one that was made ready for the next segment, or one whose entries are lost. It is the former if no entry is
+//! missing where it stands: then its room is used again, else it is renamed and named.
+//!
 //! A segment is what its name and its log's id say; its header repeats that. So a header that is damaged loses nothing as long as
 //! records behind it prove themselves, unless they are sealed: their key is in the header.
 //!
@@ -183,6 +186,8 @@ pub enum Damage {
     OutOfOrder,
     /// It is sealed, and was changed on purpose; or its key is damaged.
     Tampered,
+    /// It holds nothing but zeros where entries are missing.
+    Zeros,
 }
 
 impl Damage {
@@ -192,6 +197,7 @@ impl Damage {
             Self::Unreadable => "nothing in it can be read",
             Self::OutOfOrder => "its entries are not later than those before",
             Self::Tampered => "it was tampered with, or its key is damaged",
+            Self::Zeros => "it holds nothing but zeros, and what was in it is lost",
         }
     }
 }
@@ -229,6 +235,15 @@ enum Segment<D: Disk> {
 type Examined<D> = (Segment<D>, Option<Header>);
 
 impl<D: Disk> Segment<D> {
+    /// Position of its first entry, if it has any that is served.
+    fn first(&self) -> Option<Position> {
+        match self {
+            Self::Sealed(_, _, trailer) => Some(trailer.base),
+            Self::Scanned(_, segment) => Some(segment.first),
+            _ => None,
+        }
+    }
+
     /// Its id, if it tells which position comes next.
     fn proves(&self, header: Option<Header>) -> Option<SegmentId> {
         match self {
@@ -242,11 +257,21 @@ impl<D: Disk> Segment<D> {
     }
 }
 
+/// What files of zeros are where no entry stands behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zeros {
+    /// One at a time is made ready, behind a segment that was begun.
+    OneIsReady,
+    /// As many as the log has secured before it needed them.
+    AreSecured,
+}
+
 /// Looks at every file of the folder.
 pub(crate) fn recover<D: Disk>(
     disk: &D,
     log_id: u64,
     keys: Option<&NodeKeys>,
+    zeros: Zeros,
 ) -> Result<Found<D>, OpenError> {
     let entries = disk.list().map_err(|source| OpenError::List { source })?;
     let names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
@@ -298,7 +323,19 @@ pub(crate) fn recover<D: Disk>(
     let newest = segments.iter().rev().find_map(|(_, header, _)| *header);
     let kept = newest.map_or(Position(0), |header| header.kept.min(header.base));
     let mut refused = Position(0);
+    let mut blank = Vec::new();
     for (segment, header, name) in segments {
+        if let Segment::Blank(kept) = segment {
+            blank.extend(kept.map(|kept| (kept, name)));
+            continue;
+        }
+        if let Some(first) = segment.first() {
+            let is_gap = match found.recovered.segments.is_empty() {
+                true => kept < first,
+                false => found.recovered.next < first,
+            };
+            found.settle(disk, &mut blank, zeros == Zeros::OneIsReady && is_gap, &names);
+        }
         if let Segment::Refused(next) = &segment
             && *next <= REFUSED_MAX
         {
@@ -309,6 +346,8 @@ pub(crate) fn recover<D: Disk>(
         }
         found.take(disk, (segment, header), kept, name, &names);
     }
+    let is_ready = blank.len() == 1 && found.newest.is_some();
+    found.settle(disk, &mut blank, zeros == Zeros::OneIsReady && !is_ready, &names);
     found.recovered.next = found.recovered.next.max(refused);
     found.report.segments = found.recovered.segments.len();
     found.report.last_at = found.recovered.last;
@@ -387,10 +426,26 @@ impl<D: Disk> Found<D> {
                 self.unused.push(kept);
             }
             Segment::Refused(_) => {}
-            Segment::Blank(kept) => self.unused.extend(kept),
+            Segment::Blank(_) => unreachable!("whether it was used shows by what is behind it"),
             Segment::Tampered => self.set_aside(disk, name, names, Damage::Tampered),
             Segment::Foreign => self.report.findings.push(Finding::Foreign { name }),
             Segment::Damaged => self.set_aside(disk, name, names, Damage::Unreadable),
+        }
+    }
+
+    /// Files of zeros are used again, or set aside if entries are missing where they stand.
+    fn settle(
+        &mut self,
+        disk: &D,
+        blank: &mut Vec<(Kept<D>, String)>,
+        is_loss: bool,
+        names: &HashSet<String>,
+    ) {
+        for (kept, name) in blank.drain(..) {
+            match is_loss {
+                true => self.set_aside(disk, name, names, Damage::Zeros),
+                false => self.unused.push(kept),
+            }
         }
     }
 

@@ -42,6 +42,14 @@ pub struct Survey {
     pub is_index_damaged: bool,
 }
 
+impl Survey {
+    /// Whether there are only zeros where a segment has its header, and nothing else in it is valid: it was made ready and not begun, or all
+    /// that was in it is lost.
+    pub fn is_zero(&self) -> bool {
+        self.state == SegmentState::Empty && self.log_id.is_none()
+    }
+}
+
 /// Kinds of segment files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {

@@ -515,6 +515,60 @@ proptest! {
 }
 
 #[test]
+fn files_of_zeros_are_set_aside_where_entries_are_missing() {
+    let scratch = Scratch::new("zeros");
+    let whole = small_log(&scratch.path("log"));
+    let zeros = |bytes: &[u8]| vec![0; bytes.len()];
+    let number = |number: u64, bytes: Vec<u8>| (format!("{number:016x}.segment"), bytes);
+    // Which of the three files are zeros, which files of zeros there are beside, and which are set aside.
+    for (emptied, beside, expected) in [
+        (&[][..], &[][..], &[][..]),
+        (&[0, 1, 2], &[], &[0, 1, 2]),
+        (&[0, 1, 2], &[3], &[0, 1, 2, 3]),
+        (&[1], &[], &[1]),
+        (&[0], &[], &[0]),
+        // The next one was made ready; the newest one with it is two.
+        (&[], &[3], &[]),
+        (&[2], &[3], &[2, 3]),
+        // No entry is missing behind the last.
+        (&[2], &[], &[]),
+    ] {
+        let mut files = whole.clone();
+        for &at in emptied {
+            files[at].1 = zeros(&files[at].1);
+        }
+        files.extend(beside.iter().map(|&id| number(id, zeros(&whole[0].1))));
+        let disk = disk_of(&files);
+        let note = format!("{emptied:?} {beside:?}");
+        let mut running = open(disk.clone(), 1000);
+        let found: Vec<&str> = running
+            .report
+            .findings
+            .iter()
+            .filter_map(|finding| match finding {
+                Finding::SetAside { name, to: Ok(_), why: Damage::Zeros } => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        let names: Vec<_> = expected.iter().map(|&id| number(id, Vec::new()).0).collect();
+        assert_eq!(found, names, "{note}");
+        running.append(40, 300);
+        running.flush();
+        drop(running);
+        for name in names {
+            let aside = disk.bytes_of(&name.replace(".segment", ".damaged"));
+            assert!(aside.is_some_and(|bytes| !bytes.is_empty()), "{note}");
+        }
+        // A second start has nothing more to say of them.
+        let running = open(disk, 1000);
+        let aside = |finding: &Finding| matches!(finding, Finding::SetAside { .. });
+        assert!(!running.report.findings.iter().any(aside), "{note}: {:?}", running.report);
+        let (read, ..) = read_all(&running.log, 300);
+        assert!(read.len() >= 40, "{note}");
+    }
+}
+
+#[test]
 fn a_log_that_was_damaged_goes_on() {
     let scratch = Scratch::new("goes-on");
     let mut files = small_log(&scratch.path("log"));

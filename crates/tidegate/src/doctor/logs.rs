@@ -117,6 +117,9 @@ fn log(
     let id = log_id(kind, name);
     let mut key_ids = BTreeSet::new();
     let mut next: Option<Position> = None;
+    // Files of zeros: whether entries are missing there shows by what is behind them.
+    let mut zeros: Vec<PathBuf> = Vec::new();
+    let mut is_begun = false;
     for (name, entry, metadata) in files::entries(found, folder) {
         let path = entry.path();
         if !metadata.is_file() {
@@ -148,7 +151,14 @@ fn log(
                 key_ids.extend(seen.key.map(|key| key.to_string()));
                 summary.add(&seen);
                 tell(found, &path, segment, &seen, at_rest, keys.is_some());
+                if seen.is_zero() {
+                    zeros.push(path);
+                    continue;
+                }
+                is_begun = true;
                 if let Some((first, end)) = seen.positions {
+                    let is_gap = next.is_none_or(|next| next < first);
+                    emptied(found, zeros.drain(..), is_gap);
                     if let Some(next) = next.filter(|&next| next < first) {
                         let missing = first.0 - next.0;
                         found.note(
@@ -164,8 +174,21 @@ fn log(
             Err(error) => found.problem(&path, format!("it cannot be read: {error}")),
         }
     }
+    // One is made ready behind a segment that was begun, and the very first is being made.
+    let is_ready = zeros.len() == 1 && (is_begun || summary.in_use);
+    emptied(found, zeros.drain(..), !is_ready);
     summary.keys = key_ids.into_iter().collect();
     found.logs.push(summary);
+}
+
+/// Says of files of zeros that something was in them, if `is_loss`.
+fn emptied(found: &mut Examination, files: impl Iterator<Item = PathBuf>, is_loss: bool) {
+    for path in files.filter(|_| is_loss) {
+        found.problem(
+            &path,
+            "it holds nothing but zeros, and what was in it is lost; a node sets it aside when it starts",
+        );
+    }
 }
 
 fn is_in_use(folder: &Path) -> bool {

@@ -126,6 +126,50 @@ fn problems_of_files_are_reported_by_file() {
 }
 
 #[test]
+fn a_log_of_zeros_is_told_and_a_start_sets_it_aside() {
+    // All of it, all but the newest, and one in the middle.
+    for which in [|_, _| true, |at, last| at < last, |at, _| at == 1] {
+        let which: fn(usize, usize) -> bool = which;
+        let site = site(200, None);
+        let log = site.path().join("log/camera/cam1");
+        let mut names: Vec<String> = contents(&log)
+            .iter()
+            .filter_map(|(path, ..)| Some(path.file_name()?.to_str()?.to_owned()))
+            .collect();
+        names.retain(|name| name.ends_with(".segment"));
+        assert!(names.len() >= 3, "{names:?}");
+        let emptied = names.iter().enumerate().filter(|(at, _)| which(*at, names.len() - 1));
+        let emptied: Vec<&String> = emptied.map(|(_, name)| name).collect();
+        for name in &emptied {
+            let bytes = fs::read(log.join(name)).unwrap().len();
+            fs::write(log.join(name), vec![0; bytes]).unwrap();
+        }
+        let found = look(site.path(), "");
+        let told: Vec<String> = problems(&found)
+            .into_iter()
+            .filter(|(_, text)| text.contains("nothing but zeros"))
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(told.iter().collect::<Vec<_>>(), emptied, "{found}");
+        let config = FrameLogConfig {
+            size: LogConfig { bytes_max: 1 << 20, segment_bytes: 64 << 10 },
+            age: None,
+            place: Place::Files {
+                data_dir: site.path().to_owned(),
+                durability: Durability::Page,
+                keys: None,
+            },
+        };
+        let name = LogName::Camera("cam1".parse().unwrap());
+        drop(FrameLog::open(&config, &name).unwrap());
+        frame_log::finish();
+        for name in emptied {
+            assert!(log.join(name.replace(".segment", ".damaged")).exists(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn the_journals_of_mqtt_are_known_and_nobody_is_told_to_remove_them() {
     let site = site(10, None);
     let journals = site.path().join("log/mqtt");
