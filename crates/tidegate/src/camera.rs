@@ -124,6 +124,11 @@ impl Intake {
         taken
     }
 
+    /// Whether its log is in files.
+    pub(crate) fn is_in_files(&self) -> bool {
+        self.capture.is_in_files()
+    }
+
     fn note(&mut self, taken: &Result<Instant, CaptureError>) {
         match taken {
             Ok(_) => self.supply.took(clock::now()),

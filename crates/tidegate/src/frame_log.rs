@@ -12,6 +12,7 @@
 
 mod folder;
 mod keys;
+mod taken_back;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -19,7 +20,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tidegate_log::{Durability, LogConfig, LogError, NodeKeys, Store};
 use tidegate_message::Instant;
 
-pub(crate) use self::{folder::log_id, keys::passphrase_in};
+pub(crate) use self::{folder::log_id, keys::passphrase_in, taken_back::TakenBack};
 pub use self::{
     folder::{LogName, finish},
     keys::{KeyFiles, KeysError},

@@ -159,7 +159,7 @@ impl NodeState {
         Arc::new_cyclic(|this| Self {
             cameras: Cameras::default(),
             subscriptions: Mutex::default(),
-            hosted: Hosted::default(),
+            hosted: Hosted::new(&hosted_options.log),
             hosted_options,
             stream_log,
             hints,

@@ -181,6 +181,11 @@ impl Capture {
         offered
     }
 
+    /// Whether the log is in files.
+    pub(super) fn is_in_files(&self) -> bool {
+        self.writer.is_in_files()
+    }
+
     /// Gets the log ready for the next frame, when there is time. Returns false if it has to be tried again.
     pub(super) fn prepare(&mut self) -> bool {
         let last = self.counts.bytes.load(Ordering::Relaxed);

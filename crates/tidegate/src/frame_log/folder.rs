@@ -269,8 +269,17 @@ fn put_beside(name: &LogName, folder: &Path, bytes_max: u64) -> Result<(), OpenF
     Ok(())
 }
 
+/// The folders of a log: its own, and those of logs that it has followed.
+pub(super) fn folders_of(data_dir: &Path, name: &LogName) -> Vec<PathBuf> {
+    let [log, kind, own] = name.folders();
+    let parent = data_dir.join(log).join(kind);
+    let earlier = earlier_numbers(&parent, &own);
+    let earlier = earlier.into_iter().map(|number| parent.join(format!("{own}{EARLIER}{number}")));
+    earlier.chain([parent.join(&own)]).collect()
+}
+
 /// Bytes of the files in a folder.
-fn bytes_in(folder: &Path) -> u64 {
+pub(super) fn bytes_in(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
 }

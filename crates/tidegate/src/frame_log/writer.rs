@@ -139,6 +139,11 @@ impl FrameWriter {
         Self { shared: Arc::new(Mutex::new(writing)) }
     }
 
+    /// Whether frames are kept in files, as far as the disk takes them.
+    pub(crate) fn is_in_files(&self) -> bool {
+        self.writing().durability != Durability::Memory
+    }
+
     /// Appends a frame. A frame that the disk does not take is kept in memory, for live readers.
     ///
     /// # Errors

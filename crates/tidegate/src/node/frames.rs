@@ -384,7 +384,7 @@ impl NodeState {
         if let Some(is_own) = self.hosted.is_of(identity, camera) {
             let action = if is_own { Action::Publish } else { Action::Admin };
             self.may(identity, action, camera)?;
-            self.hosted.unregister(camera);
+            self.hosted.unregister(self, camera);
         } else {
             let is_own = identity.certificate == Some(Kind::Camera);
             let action = if is_own { Action::Publish } else { Action::Admin };

@@ -20,6 +20,7 @@ use crate::{
     api::Identity,
     camera::{self, CameraSettings, Intake},
     carrier,
+    frame_log::{FrameLogConfig, TakenBack},
 };
 
 /// Cameras that one node hosts.
@@ -29,6 +30,8 @@ const HOSTED_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Hosted {
     by_name: Mutex<HashMap<CameraName, Arc<HostedCamera>>>,
+    /// Logs of cameras that were taken back; none if logs are in memory.
+    taken_back: Option<Arc<TakenBack>>,
 }
 
 struct HostedCamera {
@@ -38,6 +41,12 @@ struct HostedCamera {
 }
 
 impl Hosted {
+    /// None yet, of a node that keeps their frames so.
+    pub(super) fn new(log: &FrameLogConfig) -> Self {
+        let taken_back = TakenBack::of(log).map(Arc::new);
+        Self { taken_back, ..Self::default() }
+    }
+
     fn map(&self) -> MutexGuard<'_, HashMap<CameraName, Arc<HostedCamera>>> {
         self.by_name.lock().expect("no panic while hosted cameras are looked up")
     }
@@ -71,6 +80,9 @@ impl Hosted {
             source: format!("published by {identity}"),
             ..node.hosted_options.clone()
         };
+        if let Some(taken_back) = &self.taken_back {
+            taken_back.forget(&name);
+        }
         let (camera, intake) = camera::build(options, None)?;
         let (camera_end, node_end) = carrier::local();
         let owner = Owner::new(identity, &name);
@@ -108,12 +120,25 @@ impl Hosted {
             tracing::warn!(camera = %name, "the camera's own node replaces the publisher under its name");
             hosted.stop.cancel();
         }
+        if let Some(taken_back) = &self.taken_back {
+            taken_back.forget(name);
+        }
     }
 
-    /// Takes a hosted camera back, if there is one of that name.
-    pub(super) fn unregister(&self, name: &CameraName) {
-        if let Some(hosted) = self.map().remove(name) {
-            hosted.stop.cancel();
+    /// Takes a hosted camera back, if there is one of that name. Its log stays as long as there is room for it.
+    pub(super) fn unregister(&self, node: &NodeState, name: &CameraName) {
+        let Some(hosted) = self.map().remove(name) else { return };
+        hosted.stop.cancel();
+        let is_in_files =
+            hosted.intake.lock().expect("no panic while a frame is taken in").is_in_files();
+        if let Some(taken_back) = self.taken_back.clone().filter(|_| is_in_files) {
+            taken_back.add(name);
+            node.tasks.spawn("room for logs", async move {
+                let made = tokio::task::spawn_blocking(move || taken_back.make_room());
+                if let Err(error) = made.await {
+                    tracing::error!(%error, "no room was made for logs of cameras");
+                }
+            });
         }
     }
 
