@@ -1,11 +1,20 @@
 //! The demonstration itself, shortened.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
 
 use crate::node;
+
+/// Two emulated media at once would disturb each other's timing.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether a lab can be made here; says why not.
 fn lab_can_be_made() -> bool {
@@ -24,6 +33,7 @@ fn lab_can_be_made() -> bool {
 
 #[test]
 fn the_demo_meets_its_verdict_and_writes_its_report() {
+    let _alone = alone();
     if !lab_can_be_made() {
         return;
     }
@@ -53,6 +63,7 @@ fn the_demo_meets_its_verdict_and_writes_its_report() {
 
 #[test]
 fn the_demo_of_sensors_finds_above_what_was_sent_below() {
+    let _alone = alone();
     if !lab_can_be_made() {
         return;
     }
@@ -71,6 +82,7 @@ fn the_demo_of_sensors_finds_above_what_was_sent_below() {
 
 #[test]
 fn a_report_that_cannot_be_written_is_a_clear_error() {
+    let _alone = alone();
     if !lab_can_be_made() {
         return;
     }
