@@ -140,7 +140,7 @@ fn comment_of(line: &str) -> Option<&str> {
 /// The comment behind the code of a line.
 fn trailing_comment(line: &str) -> Option<&str> {
     let at = line.find(" // ")?;
-    (line[..at].matches('"').count() % 2 == 0).then(|| &line[at + 4..])
+    line[..at].matches('"').count().is_multiple_of(2).then(|| &line[at + 4..])
 }
 
 /// Whether a line of a comment belongs to no paragraph: it is empty, a heading, a row of a table or code.

@@ -197,8 +197,9 @@ macro_rules! config {
         /// As TOML, with where each setting that is not a default was written.
         impl fmt::Display for Config {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut parts = Vec::new();
-                $(parts.push(part(self, stringify!($section), stringify!($section), &self.$section));)+
+                let mut parts = vec![
+                    $(part(self, stringify!($section), stringify!($section), &self.$section)),+
+                ];
                 $(
                     parts.extend(self.$map.iter().map(|(name, named)| {
                         let head = format!("{}.{}", $prefix, super::value::key(name));

@@ -13,7 +13,7 @@ use tidegate_log::{Durability, LogConfig, NodeKey, NodeKeys};
 
 use super::*;
 use crate::{
-    frame_log::{FrameLog, FrameLogSettings, LogName, Place},
+    frame_log::{self, FrameLog, FrameLogSettings, LogName, Place},
     pki::{self, InitRequest},
 };
 
@@ -151,7 +151,7 @@ fn a_log_of_zeros_is_told_and_a_start_sets_it_aside() {
             .map(|(name, _)| name)
             .collect();
         assert_eq!(told.iter().collect::<Vec<_>>(), emptied, "{found}");
-        let config = FrameLogConfig {
+        let config = FrameLogSettings {
             size: LogConfig { bytes_max: 1 << 20, segment_bytes: 64 << 10 },
             age: None,
             place: Place::Files {

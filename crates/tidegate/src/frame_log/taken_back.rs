@@ -17,7 +17,7 @@ use tidegate_message::CameraName;
 use tidegate_sys::{folder::Folder, regular};
 
 use super::{
-    FrameLogConfig, LogName, Place,
+    FrameLogSettings, LogName, Place,
     folder::{bytes_in, folders_of},
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct TakenBack {
 
 impl TakenBack {
     /// Those of a node whose cameras have such logs; none if they are in memory.
-    pub(crate) fn of(config: &FrameLogConfig) -> Option<Self> {
+    pub(crate) fn of(config: &FrameLogSettings) -> Option<Self> {
         let Place::Files { data_dir, .. } = &config.place else { return None };
         let (data_dir, bytes_max) = (data_dir.clone(), config.size.bytes_max);
         let (added, working) = (Mutex::default(), Mutex::default());
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn logs_of_cameras_that_were_taken_back_have_the_room_of_one() {
         let data_dir = tempfile::tempdir().unwrap();
-        let config = FrameLogConfig {
+        let config = FrameLogSettings {
             size: LogConfig { bytes_max: 1 << 20, segment_bytes: 64 << 10 },
             age: None,
             place: Place::Files {

@@ -298,7 +298,7 @@ impl Import {
                     let _ = writeln!(text, "keepalive = \"{}s\"", seconds.max(5));
                 }
                 _ if is_first => {
-                    self.leave(setting, "it is not a number of seconds from 1 to 65535")
+                    self.leave(setting, "it is not a number of seconds from 1 to 65535");
                 }
                 _ => {}
             }

@@ -241,7 +241,11 @@ impl Server {
             }
         }
         for inbox in self.inboxes.iter() {
-            inbox.put([ShardCommand::KickAnonymous, ShardCommand::KickRevoked, ShardCommand::KickUnknown]);
+            inbox.put([
+                ShardCommand::KickAnonymous,
+                ShardCommand::KickRevoked,
+                ShardCommand::KickUnknown,
+            ]);
         }
     }
 

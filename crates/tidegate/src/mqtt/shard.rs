@@ -520,7 +520,7 @@ impl Shard {
             ShardCommand::Peers(batch) => self.broker.handle_peers(now, batch),
             ShardCommand::Durable => self.broker.durable(),
             ShardCommand::Fetched(wanted, answers) => {
-                self.broker.handle_fetched(now, wanted, answers)
+                self.broker.handle_fetched(now, wanted, answers);
             }
             ShardCommand::KickUsers(users) => {
                 self.broker.kick_users(&users);

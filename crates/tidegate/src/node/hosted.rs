@@ -20,7 +20,7 @@ use crate::{
     api::Identity,
     camera::{self, CameraSettings, Intake},
     carrier,
-    frame_log::{FrameLogConfig, TakenBack},
+    frame_log::{FrameLogSettings, TakenBack},
 };
 
 /// Cameras that one node hosts.
@@ -42,7 +42,7 @@ struct HostedCamera {
 
 impl Hosted {
     /// None yet, of a node that keeps their frames so.
-    pub(super) fn new(log: &FrameLogConfig) -> Self {
+    pub(super) fn new(log: &FrameLogSettings) -> Self {
         let taken_back = TakenBack::of(log).map(Arc::new);
         Self { taken_back, ..Self::default() }
     }

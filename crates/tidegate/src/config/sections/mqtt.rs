@@ -107,7 +107,7 @@ section! {
         /// Longest keep alive, also for clients that want none; `0s` lets them. MQTT 5 clients learn it, others that ask for more or
         /// for none are refused. Default `0s`.
         keepalive_max: Duration = Duration::ZERO
-            => "at most 65535s" if |it, _| it.keepalive_max <= seconds(u16::MAX as u64),
+            => "at most 65535s" if |it, _| it.keepalive_max <= seconds(u64::from(u16::MAX)),
         /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
         inflight_max: u16 = 1024
             => "at least 1" if |it, _| it.inflight_max >= 1,
