@@ -9,7 +9,7 @@ use tidegate_wire::mqtt::{
 };
 
 /// A byte for the version and what is configured, then steps: a byte below 0x80 is followed by so many bytes and one of the server's, the
-/// others are the caller's commands. What the client sends are whole packets, whatever comes; it keeps to its window; and what was
+/// others are the caller's commands. The client sends whole packets, whatever comes; it keeps to its window; and a packet that was
 /// cut off makes no difference to what follows on the next connection.
 pub fn mqtt_client(data: &[u8]) {
     let Some((&options, mut steps)) = data.split_first() else { return };
@@ -126,7 +126,7 @@ fn check(version: Version, mut output: &[u8]) {
         let (packet, rest) = output.split_at(header.packet_bytes());
         output = rest;
         let body = &packet[header.header_bytes..];
-        Packet::decode(version, header.first, body).expect("what a client sends decodes");
+        Packet::decode(version, header.first, body).expect("the packets of a client decode");
     }
     assert!(output.is_empty());
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Always true of a tree that passes: an import goes to a lower floor, so no two modules import each other and no service imports
-//! another one; the configuration imports nouns alone, and only `run` and commands import it. What does not hold yet stands in
+//! another one; the configuration imports nouns alone, and only `run` and commands import it. Imports that still break this rule stand in
 //! [`EXCEPTIONS`], counted by files: more is a violation, and so is less, until the row says so.
 
 use std::{
@@ -58,14 +58,14 @@ const CONFIG_READERS: &[&str] = &["cli", "doctor", "import", "run"];
 /// An import that should not be: from which module to which, and how many files have it.
 type Exception = (&'static str, &'static str, usize);
 
-/// What is left to untie. Rows go, and numbers fall; neither comes.
+/// Imports that are left to untie. Rows go, and numbers fall; neither comes.
 const EXCEPTIONS: &[Exception] =
     &[("ingest", "api", 4), ("node", "api", 3), ("node", "camera", 4), ("node", "uplink", 1)];
 
 /// Files by the module that they belong to and the module or crate of ours that they import.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// What is wrong with the modules below `root`, and with what ARCHITECTURE.md says of them.
+/// Faults of the modules below `root`, and of what ARCHITECTURE.md says of them.
 pub(crate) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
     let sources = root.join("crates/tidegate/src");
     let mut imports = Imports::new();
@@ -190,7 +190,7 @@ fn map(floors: &[Floor], architecture: &str) -> Vec<String> {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
             (cells.len() > 3 && cells[1] == *floor).then(|| cells[2].to_owned())
         });
-        // What stands in parentheses explains.
+        // Words in parentheses explain, and name no module.
         let mut depth = 0;
         let plain: String = told
             .unwrap_or_default()

@@ -194,7 +194,7 @@ impl Counter {
     /// Reads until `count` messages have come, or none for a while. Returns how many came.
     ///
     /// # Errors
-    /// The broker goes or sends what is no packet.
+    /// The broker closes the connection, or sends bytes that are not a packet.
     pub fn count(&mut self, count: &AtomicU64, until: &AtomicU64) -> anyhow::Result<()> {
         let mut bytes = vec![0; 256 << 10];
         let mut out = Vec::new();

@@ -19,7 +19,7 @@ impl<K> Default for Heaviest<K> {
 }
 
 impl<K: Copy + Eq + Hash + Ord> Heaviest<K> {
-    /// What it holds; 0 for none.
+    /// The amount that the holder has; 0 if it is not kept.
     pub fn of(&self, holder: &K) -> usize {
         self.amounts.get(holder).copied().unwrap_or(0)
     }
@@ -48,12 +48,12 @@ impl<K: Copy + Eq + Hash + Ord> Heaviest<K> {
         }
     }
 
-    /// Who holds most.
+    /// The holder with the largest amount.
     pub fn first(&self) -> Option<K> {
         self.by_amount.last().map(|(_, holder)| *holder)
     }
 
-    /// Who holds most of all others, and how much.
+    /// The holder with the largest amount beside this one, and that amount.
     pub fn first_but(&self, holder: &K) -> Option<(K, usize)> {
         let others = self.by_amount.iter().rev().filter(|(_, other)| other != holder);
         others.take(1).map(|(amount, other)| (*other, *amount)).next()

@@ -260,7 +260,7 @@ pub(crate) struct Receiving {
 /// The kernel takes nothing of what a client is sent, which holds memory meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stall {
-    /// What the connection had written by then.
+    /// Bytes that the connection had written by then.
     pub(crate) written: u64,
     pub(crate) looked_at: Instant,
     /// How often memory had been refused by then.

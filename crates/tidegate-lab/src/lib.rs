@@ -1,4 +1,4 @@
-//! What no node runs: demonstrations on emulated links, simulations in virtual time, and loads.
+//! Tools that no node runs: demonstrations on emulated links, simulations in virtual time, and loads.
 //!
 //! ```text
 //!  cli ──▶ demo ──▶ program (the `tidegate` that nodes of a demonstration run)

@@ -213,7 +213,7 @@ fn flow(text: &str) -> Result<Flow, ArgError> {
     })
 }
 
-/// What of a flag cannot be read.
+/// Reason why a flag cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgError {
     /// No version of MQTT.

@@ -63,14 +63,14 @@ pub struct Clip {
     pictures: Vec<Vec<Vec<u8>>>,
 }
 
-/// What a camera does beside sending pictures in time.
+/// Behaviour of a camera beside sending pictures in time.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// User and password that it asks for, as Basic.
     pub login: Option<(String, String)>,
     /// Whether it sends sender reports, one a second, and by how much its clock of the day is ahead.
     pub reports: Option<Ahead>,
-    /// What its encoder takes.
+    /// Time that its encoder takes.
     pub encoder: Duration,
     /// Pictures of so long ago come first, all at once.
     pub backlog: Duration,
@@ -155,7 +155,7 @@ impl Clip {
         let feeding =
             thread::spawn(move || (0..frames).try_for_each(|count| input.write_all(&draw(count))));
         let output = child.wait_with_output()?;
-        // What ffmpeg did not take it says itself.
+        // ffmpeg says itself why it did not take all of its input.
         let _ = feeding.join();
         if !output.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
@@ -392,7 +392,7 @@ impl Shared {
                 break;
             }
         }
-        // What the client says from here on is read, so that it is never held up, and needs no answer: pictures are signs of life.
+        // The client's requests from here on are read, so that it is never held up, and need no answer: pictures are signs of life.
         thread::spawn(move || drop(io::copy(&mut requests, &mut io::sink())));
         self.play(socket)
     }

@@ -51,7 +51,7 @@ pub struct Options {
     pub username: Option<String>,
     /// Password. Default none.
     pub password: Option<Vec<u8>>,
-    /// What is published when the connection ends without a word. Default none.
+    /// Message that is published when the connection ends without DISCONNECT. Default none.
     pub will: Option<Will>,
     /// User properties of CONNECT, in MQTT 5. Default none.
     pub user_properties: UserProperties,
@@ -205,7 +205,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What the broker said to the connection: whether it kept a session, and its limits.
+    /// The broker's answer to the connection: whether it kept a session, and its limits.
     pub fn connack(&self) -> &Connack {
         &self.connack
     }

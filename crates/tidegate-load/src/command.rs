@@ -86,7 +86,7 @@ pub struct SubArgs {
     /// Do not print messages that the broker had kept
     #[arg(short = 'R', long)]
     pub no_retained: bool,
-    /// What is printed of a message [default: payload]
+    /// Parts of a message that are printed [default: payload]
     #[arg(short, long, value_enum, alias = "format", short_alias = 'F')]
     pub output: Option<MessageFormat>,
     /// Print topics before payloads, as --output topic
@@ -97,7 +97,7 @@ pub struct SubArgs {
     pub user_property: Vec<(String, String)>,
 }
 
-/// What is printed of a message, on a line of its own.
+/// Parts of a message that are printed, on a line of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MessageFormat {
     /// The payload.
@@ -241,7 +241,7 @@ impl SubArgs {
         lost: &ClientError,
         is_over: impl Fn() -> bool,
     ) -> Result<Option<Client>, CommandError> {
-        // Who cannot read it reads what is printed all the same.
+        // Messages are printed also where standard error cannot be written to.
         let say = |text: &str| {
             let _ = writeln!(io::stderr(), "{text}");
         };
@@ -306,7 +306,7 @@ impl MessageFormat {
     /// Writes a message and the end of its line.
     ///
     /// # Errors
-    /// What `output` says.
+    /// Those of `output`.
     pub fn write(self, message: &Message, output: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Payload => output.write_all(&message.payload)?,

@@ -196,7 +196,7 @@ pub enum ConnectError {
     Pem {
         /// Which.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
         source: pem::Error,
     },
@@ -205,7 +205,7 @@ pub enum ConnectError {
     Password {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's reason.
         source: io::Error,
     },
     /// Certificates or key do not make a TLS connection.

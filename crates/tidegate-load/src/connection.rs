@@ -67,7 +67,7 @@ pub(crate) enum Work {
     Receive(Box<Receiver>),
 }
 
-/// What a subscriber has heard.
+/// Sequences of the messages that a subscriber has received.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     first_publisher: u32,
@@ -84,7 +84,7 @@ struct Tail {
     stamp: Stamp,
 }
 
-/// What the connections of one worker share.
+/// State that the connections of one worker share.
 pub(crate) struct Context<'a> {
     pub(crate) shared: &'a Shared<'a>,
     pub(crate) spec: &'a Spec,
@@ -100,7 +100,7 @@ pub(crate) struct Context<'a> {
     pub(crate) woken: Vec<u32>,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What layers gave.
+    /// Bytes that the layers gave.
     plain: Vec<u8>,
     /// Exchanges that wait for an acknowledgement.
     pub(crate) unacknowledged: u64,

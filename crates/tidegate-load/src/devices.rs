@@ -60,7 +60,7 @@ const DRAIN_EVERY: Duration = Duration::from_millis(10);
 const SECOND: i64 = 1_000_000_000;
 const PROGRESS_EVERY: i64 = SECOND / 2;
 
-/// What devices send where.
+/// Messages of devices, and the broker that they go to.
 #[derive(Clone, Debug)]
 pub struct SensorSpec {
     /// The broker that they are connected to; without client identifier.
@@ -196,11 +196,11 @@ pub enum SensorError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// It cannot be said any more whether all arrives.
-    #[error("what arrives cannot be verified")]
+    #[error("arrivals cannot be verified")]
     Verify(#[from] VerifyError),
 }
 
-/// What the sending and the verifying thread share.
+/// State that the sending and the verifying thread share.
 #[derive(Debug, Default)]
 struct Board {
     /// Messages that arrived, each once.
@@ -223,7 +223,7 @@ pub fn run(
     thread::scope(|scope| {
         let mut verifier = None;
         if let Some((options, _)) = &spec.verify_at {
-            // Whoever subscribes before anything is sent misses nothing.
+            // A verifier that subscribes before anything is sent misses nothing.
             let client = verify::subscribe(options, spec)?;
             let (sender, batches) = sync_channel(BATCHES_MAX);
             let ledger = Ledger::new(spec.workloads.len());
@@ -239,7 +239,7 @@ pub fn run(
         let sent = Devices::connect(spec, sender, &board, stop, progress).and_then(Devices::send);
         let verified = thread.map(|thread| thread.join().expect("a verifier does not panic"));
         let verified = verified.transpose();
-        // What broke at the verifier's end is the cause where both failed.
+        // A failure at the verifier's end is the cause where both failed.
         let verified = verified.map_err(|error| match error {
             VerifyError::Client(error) => SensorError::Client(error),
             error => SensorError::Verify(error),
@@ -248,7 +248,7 @@ pub fn run(
     })
 }
 
-/// What was sent.
+/// Counts of messages that were sent.
 #[derive(Debug, Default)]
 struct Sent {
     /// Of each workload: messages, and bytes of topics and payloads.
@@ -447,7 +447,7 @@ impl<'a, F: FnMut(&SensorProgress)> Devices<'a, F> {
         if let Some(batches) = &self.batches
             && !self.batch.is_empty()
         {
-            // Who does not listen has failed, which is seen soon.
+            // A verifier that does not listen has failed, which is seen soon.
             let _ = batches.send(std::mem::take(&mut self.batch));
         }
         let now = monotonic_nanos();

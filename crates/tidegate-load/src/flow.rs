@@ -27,7 +27,7 @@ pub(crate) struct Outgoing {
     qos: QoS,
     /// Where the identifier stands in `head`; none with QoS 0.
     id_at: Option<usize>,
-    /// What follows the stamp; shared by all publishers.
+    /// Bytes that follow the stamp; shared by all publishers.
     filler: Arc<[u8]>,
     number: u32,
     pace: Clocked,
@@ -37,7 +37,7 @@ pub(crate) struct Outgoing {
     forgiven: u64,
     /// Whether a window that has room is being used up.
     filling: bool,
-    /// What had been received when the window was last looked at.
+    /// Messages that had been received when the window was last looked at.
     received_before: u64,
 }
 
@@ -207,7 +207,7 @@ impl Outgoing {
         if self.filling { room } else { 0 }
     }
 
-    /// To be asked once a second: whether the window is used up and nothing was received since. What is outstanding then counts
+    /// To be asked once a second: whether the window is used up and nothing was received since. Outstanding messages then count
     /// as lost on the way, so that a broker that sheds does not stop its load.
     pub(crate) fn forgive(&mut self, copies: u32, received: u64) -> bool {
         let Clocked::Window(_) = self.pace else { return false };

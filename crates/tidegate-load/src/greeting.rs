@@ -17,7 +17,7 @@ pub(crate) fn connect(spec: &Spec, role: Role) -> Connect {
     }
 }
 
-/// What that connection subscribes to.
+/// Filters that the connection subscribes to.
 pub(crate) fn filters(spec: &Spec, role: Role) -> Vec<SubscribeFilter> {
     let filter = |filter| SubscribeFilter {
         filter,

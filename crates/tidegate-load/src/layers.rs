@@ -1,4 +1,4 @@
-//! What stands between MQTT and a socket: TLS, a WebSocket (MQTT 5.0 section 6), or one in the other. Without I/O.
+//! Layers between MQTT and a socket: TLS, a WebSocket (MQTT 5.0 section 6), or one in the other. Without I/O.
 //!
 //! ```text
 //!  socket ─▶ receive ─▶ out: MQTT's bytes        MQTT's bytes ─▶ send ─▶ wire: bytes for the socket
@@ -219,7 +219,9 @@ fn random<const N: usize>() -> Result<[u8; N], LayerError> {
 pub(crate) enum LayerError {
     #[error("records of TLS come that are too long")]
     Records { source: io::Error },
-    #[error("the host is no name for TLS")]
+    #[error(
+        "the host is not allowed as the name of a TLS server: write a DNS name or an IP address"
+    )]
     ServerName,
     #[error("TLS failed")]
     Tls(#[from] rustls::Error),

@@ -1,8 +1,8 @@
-//! Who connects where and with which topics.
+//! Connections of a load, and their topics.
 
 use crate::spec::{Spec, Topology};
 
-/// What one connection is for; the numbers count from 0 within the role.
+/// Task of one connection; the numbers count from 0 within the role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Subscriber(u32),
@@ -46,7 +46,7 @@ pub(crate) fn topic(spec: &Spec, publisher: u32, flow: usize) -> String {
     }
 }
 
-/// What a subscriber asks for: a filter for each flow.
+/// Filters that a subscriber asks for, one for each flow.
 pub(crate) fn filters(spec: &Spec, role: Role) -> Vec<String> {
     let (publisher, share) = match role {
         Role::Subscriber(number) => {

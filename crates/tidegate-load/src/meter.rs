@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-/// What is counted for a flow.
+/// Counts of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Messages written.

@@ -52,7 +52,7 @@ pub(crate) struct Outlet {
     exchanges: Exchanges,
 }
 
-/// What became of messages of QoS 1 and 2.
+/// Outcomes of messages of QoS 1 and 2.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Exchanges {
     pub(crate) acknowledged: u64,
@@ -165,7 +165,7 @@ impl Outlet {
         self.is_flushed() && self.client.unacknowledged() == 0
     }
 
-    /// What became of messages of QoS 1 and 2.
+    /// Outcomes of messages of QoS 1 and 2.
     pub(crate) fn exchanges(&self) -> Exchanges {
         self.exchanges
     }

@@ -11,7 +11,7 @@ pub(crate) struct Header {
     pub(crate) body_bytes: usize,
 }
 
-/// What stands before the payload of a PUBLISH.
+/// Fields before the payload of a PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PublishHead {
     /// 0 with QoS 0.
@@ -20,7 +20,7 @@ pub(crate) struct PublishHead {
     pub(crate) payload_at: usize,
 }
 
-/// What stands at the beginning of our payloads.
+/// Fields at the beginning of our payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// Nanoseconds of the monotonic clock when the message was to leave.

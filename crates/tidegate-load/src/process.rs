@@ -1,11 +1,11 @@
-//! What another process has used: processor time and memory, from its number.
+//! Processor time and memory that another process has used, from its number.
 //!
 //! Always true: nothing here needs more than the right to read `/proc/PID`, resetting the peak aside, which needs that of the
 //! process's owner.
 
 use std::{fs, io, time::Duration};
 
-/// What a process has used up to a moment.
+/// Processor time and memory that a process has used up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Usage {
     /// Processor time of all its threads, ended ones included, user and system together.
@@ -16,7 +16,7 @@ pub struct Usage {
     pub resident_peak_bytes: u64,
 }
 
-/// What `process` has used so far.
+/// The processor time and memory that `process` has used so far.
 ///
 /// The time comes from the process's own clock, in nanoseconds; where the kernel does not lend it, from `/proc/PID/stat`, in
 /// ticks of 10 ms.

@@ -5,7 +5,7 @@
 //!          (one)    (in memory, where several devices begin at places of their own)
 //! ```
 //!
-//! [`play`] does all of it. What cuts rows, reads columns and times, fills topics and says when is without I/O.
+//! [`play`] does all of it. The parts that cut rows, read columns and times, fill topics and say when are without I/O.
 //!
 //! Always true:
 //! - a payload is its row byte for byte, without the end of its line;
@@ -55,7 +55,7 @@ pub enum Format {
     Riotbench,
 }
 
-/// What is done with a row that cannot be read.
+/// Treatment of a row that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnBad {
     /// The replay ends with an error that names it.
@@ -65,7 +65,7 @@ pub enum OnBad {
     Skip,
 }
 
-/// What of a row becomes the payload.
+/// Part of a row that becomes the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Payload {
     /// All of it.
@@ -102,7 +102,7 @@ pub struct Options {
     pub format: Option<Format>,
     /// Whether CSV begins with a line of names. Default none: where no field of the first line is a number, a date or empty.
     pub header: Option<bool>,
-    /// What stands between fields of CSV. Default a comma.
+    /// Delimiter between fields of CSV. Default a comma.
     pub delimiter: u8,
     /// The topic of each row. Default `replay/{device}`.
     pub topic: Template,
@@ -126,9 +126,9 @@ pub struct Options {
     pub qos: QoS,
     /// Messages of QoS 1 and 2 under way at a time. Default 1000.
     pub inflight: u16,
-    /// What is done with rows that cannot be read. Default [`OnBad::Stop`].
+    /// Treatment of rows that cannot be read. Default [`OnBad::Stop`].
     pub on_bad: OnBad,
-    /// What of a row is sent. Default [`Payload::Row`].
+    /// Part of a row that is sent. Default [`Payload::Row`].
     pub payload: Payload,
 }
 
@@ -174,7 +174,7 @@ impl Options {
     }
 }
 
-/// What a trace turned out to be.
+/// Format and times of a trace, as they were recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recognised {
     /// How it is written.
@@ -185,7 +185,7 @@ pub struct Recognised {
     pub time: Option<(String, TimeUnit)>,
 }
 
-/// What was played.
+/// Counts of messages that were played.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Messages that the kernel took or that are under way.
@@ -311,7 +311,7 @@ pub enum RowFault {
     NotTime {
         /// Where it stands.
         column: String,
-        /// What stands there, or its beginning.
+        /// The text there, or its beginning.
         text: String,
         /// How times are written.
         unit: TimeUnit,
@@ -321,7 +321,7 @@ pub enum RowFault {
     TimeRange {
         /// Where it stands.
         column: String,
-        /// What stands there, or its beginning.
+        /// The text there, or its beginning.
         text: String,
         /// How times are written.
         unit: TimeUnit,
@@ -338,7 +338,7 @@ pub enum RowFault {
     /// No SenML.
     #[error("the row is no pack of SenML in JSON")]
     Json {
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
         source: serde_json::Error,
     },
@@ -411,9 +411,9 @@ pub enum ReplayError {
     NoColumn {
         /// Which trace.
         trace: String,
-        /// What was named.
+        /// The column that was named.
         column: Column,
-        /// What could be.
+        /// Columns that could be named.
         known: Known,
     },
     /// A name where columns have none.
@@ -423,7 +423,7 @@ pub enum ReplayError {
     NoNames {
         /// Which trace.
         trace: String,
-        /// What was named.
+        /// The column that was named.
         column: Column,
     },
     /// No column looks like a time.
@@ -445,7 +445,7 @@ pub enum ReplayError {
         line: u64,
         /// Which column.
         column: String,
-        /// What stands there.
+        /// The text there.
         text: String,
     },
     /// A row that cannot be read, where such rows are not left out.
@@ -457,7 +457,7 @@ pub enum ReplayError {
         trace: String,
         /// Which line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
         fault: RowFault,
     },

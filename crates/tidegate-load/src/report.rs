@@ -1,4 +1,4 @@
-//! What a run found out, as a table, as CSV and as JSON.
+//! Results of a run, as a table, as CSV and as JSON.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::{
     worker::Outcome,
 };
 
-/// What a run found out. Counts of messages are of the whole run, with warm-up and drain; rates and latencies of the measured
+/// Results of a run. Counts of messages are of the whole run, with warm-up and drain; rates and latencies of the measured
 /// part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -20,7 +20,7 @@ pub struct Report {
     pub target: String,
     /// Version of the protocol: 3.1, 3.1.1 or 5.
     pub version: &'static str,
-    /// Who sent to whom.
+    /// How publishers and subscribers were joined.
     pub topology: Topology,
     /// Publishing connections.
     pub publishers: u32,
@@ -46,16 +46,16 @@ pub struct Report {
     pub foreign: u64,
     /// How often a window was opened again after a second in which nothing of it arrived.
     pub window_timeouts: u64,
-    /// What the generator used.
+    /// Processor time that the generator used.
     pub generator: GeneratorUsage,
-    /// What the broker used, if its process was named.
+    /// Processor time and memory that the broker used, if its process was named.
     pub broker: Option<BrokerUsage>,
 }
 
 /// Connections that failed for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// What the system or the broker said.
+    /// The reason that the system or the broker gave.
     pub reason: String,
     /// How many.
     pub connections: u64,
@@ -72,11 +72,11 @@ pub struct FlowReport {
     pub received: u64,
     /// Exchanges of QoS 1 and 2 that the broker brought to their end.
     pub acknowledged: u64,
-    /// What was sent and did not arrive.
+    /// Messages that were sent and did not arrive.
     pub lost: u64,
-    /// What arrived more than once.
+    /// Messages that arrived more than once.
     pub duplicated: u64,
-    /// What arrived after a later one.
+    /// Messages that arrived after a later one.
     pub out_of_order: u64,
     /// Messages sent per second.
     pub sent_per_second: f64,
@@ -109,7 +109,7 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What the generator used in the measured part.
+/// Processor time that the generator used in the measured part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GeneratorUsage {
     /// Processor seconds of its threads.
@@ -118,7 +118,7 @@ pub struct GeneratorUsage {
     pub nanoseconds_per_message: f64,
 }
 
-/// What the broker used in the measured part.
+/// Processor time and memory that the broker used in the measured part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BrokerUsage {
     /// Its process.

@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// What it does.
+    /// Its phase.
     pub phase: Phase,
     /// For how long it has been doing this.
     pub elapsed: Duration,
@@ -42,7 +42,7 @@ pub struct Progress {
     pub received: u64,
 }
 
-/// What a run does.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Making connections.
@@ -59,7 +59,7 @@ pub enum Phase {
 /// is. `progress` is called twice a second.
 ///
 /// # Errors
-/// The load cannot be run as it is asked for, the broker cannot be found, or nobody could connect. Single connections that fail
+/// The load cannot be run as it is asked for, the broker cannot be found, or no connection could be made. Single connections that fail
 /// are in the report.
 pub fn run(
     spec: &Spec,
@@ -192,7 +192,7 @@ impl<F: FnMut(&Progress)> Teller<'_, F> {
     }
 }
 
-/// What the workers of a run share.
+/// State that the workers of a run share.
 pub(crate) struct Shared<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) endpoint: &'a Endpoint,
@@ -216,7 +216,7 @@ pub(crate) struct Shared<'a> {
 #[repr(align(64))]
 struct Credit(AtomicU64);
 
-/// What a worker tells the others.
+/// Notes of a worker to the others.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Board {
@@ -300,7 +300,7 @@ fn resolve(endpoint: &Endpoint) -> io::Result<SocketAddr> {
     addresses.next().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Each connection takes a file descriptor. What the system does not allow shows as a failed connection.
+/// Each connection takes a file descriptor. A connection that the system does not allow shows as failed.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -328,23 +328,23 @@ pub enum LoadError {
     /// The broker cannot be reached as it is named.
     #[error("the broker {target} cannot be loaded")]
     Url {
-        /// What was asked for.
+        /// The broker as it was named.
         target: String,
-        /// What is wrong with it.
+        /// Its fault.
         #[source]
         source: UrlError,
     },
     /// The broker's address is none.
     #[error("{target} is no address of a broker")]
     Target {
-        /// What was asked for.
+        /// The broker as it was named.
         target: String,
         /// The resolver's reason.
         #[source]
         source: io::Error,
     },
     /// No connection came up.
-    #[error("nobody could connect to {target}: {}", list(failures))]
+    #[error("no connection could be made to {target}: {}", list(failures))]
     NobodyConnected {
         /// The broker.
         target: String,

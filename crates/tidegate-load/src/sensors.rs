@@ -171,7 +171,7 @@ pub struct Generator {
     /// Coprime to `devices`: multiples of it come by each device once.
     stride: u64,
     messages: u64,
-    /// What the devices remember, one after the other, in units of their last decimals.
+    /// Values that the devices remember, one device after the other, in units of their last decimals.
     values: Vec<i32>,
     /// Whether a device has sent before.
     has_begun: Vec<bool>,
@@ -397,7 +397,7 @@ fn taxi(
         *fare += if hundredths > 3 { 50 } else { 0 };
         random.walk(longitude, 90, 400.0, (-74_300_000, -73_600_000));
         random.walk(latitude, 90, 400.0, (40_500_000, 41_000_000));
-        // Nobody pays a hundred: all amounts keep to five characters.
+        // No passenger pays a hundred: all amounts keep to five characters.
         if random.percent(2) || *fare >= 8000 {
             *hired = 0;
             *tip = if random.percent(50) { *fare / 5 } else { 0 };

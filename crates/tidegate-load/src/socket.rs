@@ -18,13 +18,13 @@ use crate::{
     url::Endpoint,
 };
 
-/// What may wait without its memory being given back.
+/// Bytes that may wait without their memory being given back.
 const KEPT_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     tcp: TcpStream,
-    /// What of MQTT is still to leave.
+    /// Bytes of MQTT that are still to leave.
     out: Unsent,
     /// TLS and WebSocket; none with plain TCP.
     layered: Option<Box<Layered>>,

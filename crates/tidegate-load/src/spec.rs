@@ -1,4 +1,4 @@
-//! What a load is: who connects, what they send, for how long.
+//! Description of a load: who connects, what they send, for how long.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ pub struct Spec {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Version of the protocol. Default 3.1.1.
     pub version: Version,
-    /// Who sends to whom. Default [`Topology::Pairs`].
+    /// How publishers and subscribers are joined. Default [`Topology::Pairs`].
     pub topology: Topology,
     /// Publishing connections. Default 1.
     pub publishers: u32,
     /// Receiving connections. Default 1; with 0 nothing is received and windows do not apply.
     pub subscribers: u32,
-    /// What each publisher sends, all on its one connection. Default one flow of 100 bytes, QoS 0, window 1000.
+    /// Flows of messages that each publisher sends, all on its one connection. Default one flow of 100 bytes, QoS 0, window 1000.
     pub flows: Vec<Flow>,
     /// Most that messages come with to subscribers. Default QoS 2: as they were sent.
     pub subscribe_qos: QoS,
@@ -58,7 +58,7 @@ pub struct Spec {
     pub process: Option<u32>,
 }
 
-/// Who sends to whom.
+/// How publishers and subscribers are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
@@ -214,7 +214,7 @@ impl Flow {
     }
 }
 
-/// What of a load cannot be run.
+/// Reason why a load cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Nobody connects.

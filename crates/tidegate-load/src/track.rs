@@ -1,6 +1,6 @@
 //! Which numbers of a sequence arrived, from a small memory of the last ones.
 
-/// What a number says about its message.
+/// Order of an arrival, as its number shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Its first arrival, after all that arrived before.

@@ -48,7 +48,7 @@ pub enum Scheme {
     Wss,
 }
 
-/// What a URL comes to.
+/// The parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Host name or address, without brackets.
@@ -225,7 +225,7 @@ fn checked_path(scheme: Option<Scheme>, path: &str) -> Result<Option<String>, Ur
     Ok(Some(path.to_owned()))
 }
 
-/// What of a broker's name cannot be used.
+/// Reason why the name of a broker cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// No scheme of MQTT.
@@ -233,7 +233,7 @@ pub enum UrlError {
         "{name:?} is no scheme of a broker; write mqtt://, mqtts://, ws://, wss://, or the host alone"
     )]
     Scheme {
-        /// What stands there.
+        /// The text there.
         name: String,
     },
     /// A user in the URL, which would show in lists of processes and in reports.
@@ -245,13 +245,13 @@ pub enum UrlError {
          brackets, such as [::1]:1883"
     )]
     Host {
-        /// What stands there.
+        /// The text there.
         host: String,
     },
     /// No port.
     #[error("{port:?} is no port; write 1 to 65535, or leave it out for the usual one")]
     Port {
-        /// What stands there.
+        /// The text there.
         port: String,
     },
     /// A path that cannot stand in a request.
@@ -259,13 +259,13 @@ pub enum UrlError {
         "{path:?} is no path of a WebSocket; begin it with /, without blanks and #, and keep it within {PATH_BYTES_MAX} bytes"
     )]
     Path {
-        /// What stands there.
+        /// The text there.
         path: String,
     },
     /// A path where there is none.
     #[error("only WebSocket has a path such as {path:?}; leave it out, or write ws:// or wss://")]
     PathWithoutWebSocket {
-        /// What stands there.
+        /// The text there.
         path: String,
     },
     /// The URL has another port than what stands beside it.

@@ -51,7 +51,7 @@ pub(crate) struct Worker<'a> {
     epoll: OwnedFd,
     timer: OwnedFd,
     timer_at: i64,
-    /// Whom to connect.
+    /// Connections that are still to be made.
     roles: std::vec::IntoIter<Role>,
     fillers: Vec<Arc<[u8]>>,
     /// Started connections, closed ones included: an event names one by its place.
@@ -81,7 +81,7 @@ enum Phase {
     Draining,
 }
 
-/// What was counted up to a moment.
+/// Counts up to a moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     pub(crate) at: i64,
@@ -91,7 +91,7 @@ pub(crate) struct Mark {
     pub(crate) usage: Option<Usage>,
 }
 
-/// What a worker found out.
+/// Results of a worker.
 pub(crate) struct Outcome {
     pub(crate) connected: u64,
     pub(crate) failures: BTreeMap<String, u64>,
@@ -249,7 +249,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What the time brings: an end of connecting, a start, a mark, a second.
+    /// Takes the step that the time calls for: an end of connecting, a start, a mark, a second.
     fn step(&mut self, connect_until: i64, settled: &mpsc::Sender<()>) {
         let shared = self.context.shared;
         let now = self.context.now;
@@ -493,7 +493,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What was received opens windows, here or in other workers.
+    /// Messages that were received open windows, here or in other workers.
     fn wake_receivers_publishers(&mut self) {
         let threads = usize::from(self.spec().threads.max(1));
         let mut others = false;

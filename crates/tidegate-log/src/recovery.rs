@@ -257,7 +257,7 @@ impl<D: Disk> Segment<D> {
     }
 }
 
-/// What files of zeros are where no entry stands behind them.
+/// Meaning of files of zeros that no entry follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zeros {
     /// One at a time is made ready, behind a segment that was begun.

@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// What a socket of the file system begins with.
+/// Prefix of the path of a socket of the file system.
 const UNIX: &str = "unix:";
 
 /// Where a listener listens.
@@ -35,7 +35,7 @@ impl ListenAddress {
     pub fn known(&self) -> Vec<SocketAddr> {
         match self {
             Self::Socket(address) => vec![*address],
-            // Whatever a resolver answers (RFC 6761, section 6.3).
+            // `localhost` is the loopback, whatever a resolver answers (RFC 6761, section 6.3).
             Self::Name(name, port) if is_localhost(name) => {
                 let both = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
                 both.map(|ip| SocketAddr::new(ip, *port)).to_vec()

@@ -47,7 +47,7 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// What a turn shows.
+/// Event of a turn.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A connection came; [`Streams::add`] takes it.
@@ -63,7 +63,7 @@ pub enum Event<'a> {
     Ended(u32),
 }
 
-/// What becomes of received bytes.
+/// Next use of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// Their buffer is free.

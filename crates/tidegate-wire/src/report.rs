@@ -35,15 +35,15 @@ pub struct CameraReport {
     pub transfer: TransferId,
     /// When it happened, or the capture time of the last frame concerned; sender's clock.
     pub at: Instant,
-    /// What the camera takes to be the capacity of the link for this transfer, in bytes a second; `None` if it does not know or says.
+    /// Capacity of the link for this transfer as the camera estimates it, in bytes a second; `None` if it does not know or does not say.
     pub capacity_bytes_per_second: Option<u64>,
     /// Why, in one sentence; empty where nothing needs to be said.
     pub text: String,
-    /// What is reported.
+    /// The subject of the report.
     pub what: Reported,
 }
 
-/// What a [`CameraReport`] reports.
+/// Subject of a [`CameraReport`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reported {
     /// No knob setting keeps both bounds now.
@@ -99,7 +99,7 @@ impl Reported {
         }
     }
 
-    /// What a code without fields reports.
+    /// The subject that a code without fields stands for.
     const fn of_code(code: u16) -> Self {
         match code {
             2 => Self::Feasible,

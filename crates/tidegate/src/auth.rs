@@ -1,5 +1,5 @@
-//! Who comes in and what they may do, as the parts of a node ask it: the clocks that this goes by, the audit log, checks of passwords
-//! on threads of their own, and the keys of tokens that are fetched. What is decided is decided by `tidegate-auth`.
+//! Identities and rights, as the parts of a node ask for them: the clocks that they go by, the audit log, checks of passwords
+//! on threads of their own, and the keys of tokens that are fetched. `tidegate-auth` makes the decisions.
 
 pub mod audit;
 pub(crate) mod checks;

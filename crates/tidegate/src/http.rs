@@ -158,7 +158,7 @@ pub(crate) async fn dial(
     Ok(Box::new(TlsConnector::from(tls.clone()).connect(name, socket).await?))
 }
 
-/// What servers are spoken to over.
+/// A connection to a server, with TLS or without.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 

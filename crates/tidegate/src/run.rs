@@ -6,7 +6,7 @@
 //!         ─▶ cameras, certificates ──────┴────────────────────────────────────────────────────────▶ node, camera
 //! ```
 //!
-//! Always true: a service is given settings of its own and never the configuration; no service starts another one. Who asks what
+//! Always true: a service is given settings of its own and never the configuration; no service starts another one. A reader who asks what
 //! a key of the configuration does finds the answer here.
 
 mod bridges;

@@ -120,7 +120,7 @@ pub enum SinkError {
     #[error("topics names no filter")]
     NoTopics,
     /// The filter.
-    #[error("{filter:?} is no filter")]
+    #[error("{filter:?} is not a topic filter")]
     Filter {
         /// The filter.
         filter: String,
@@ -128,14 +128,16 @@ pub enum SinkError {
         source: TopicError,
     },
     /// A shared subscription: its other members would be other clients, and order would be lost.
-    #[error("{filter:?} is a shared subscription, which a sink cannot have")]
+    #[error(
+        "{filter:?} is a shared subscription, which is not allowed for a sink: leave out $share/ and the group"
+    )]
     Shared {
         /// The filter.
         filter: String,
     },
     /// A name that cannot be part of topics.
     #[error(
-        "{name:?} is no name: from 1 to 200 letters, digits and others, without / + # and control characters"
+        "{name:?} is not allowed as a name: write 1 to 200 bytes without /, +, # and control characters"
     )]
     Name {
         /// The name.

@@ -1,4 +1,4 @@
-//! What was probably meant by a word that is not known.
+//! The known word that an unknown one was probably meant to be.
 
 /// The candidate that `word` is most like, if it is like one enough to be meant: a third of its letters may be other ones.
 pub(crate) fn nearest<'a>(

@@ -13,7 +13,7 @@ const INFLIGHT_MAX: NonZeroU16 = NonZeroU16::new(1024).expect("not zero");
 /// Exchanges that a broker before MQTT 5, which names no limit, is trusted with at a time.
 const INFLIGHT_MAX_V4: NonZeroU16 = NonZeroU16::new(64).expect("not zero");
 
-/// Who the client is.
+/// Identity and properties of the client's connection.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// Version of the protocol. Default 5.
@@ -33,7 +33,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// What came of the bytes received.
+/// An event that the received bytes brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The broker let the client in.
@@ -176,7 +176,7 @@ impl Session {
         self.client.transmit(self.now(), out);
     }
 
-    /// What came of the bytes received, oldest first.
+    /// The next event that the received bytes brought, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

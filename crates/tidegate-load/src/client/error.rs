@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its broker.
+//! Errors between a client and its broker.
 
 use std::{fmt, io, time::Duration};
 
@@ -39,7 +39,7 @@ impl fmt::Display for Peer {
 #[expect(missing_docs, reason = "each field is named in the message; `peer` is the broker")]
 pub enum ClientError {
     /// The host has no address.
-    #[error("{peer}: the host is not known")]
+    #[error("{peer}: the address of the host cannot be looked up")]
     Resolve {
         peer: Peer,
         #[source]
@@ -53,7 +53,9 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The host's name can be in no certificate.
-    #[error("{peer}: the host is no name for TLS")]
+    #[error(
+        "{peer}: the host is not allowed as the name of a TLS server: write a DNS name or an IP address"
+    )]
     ServerName { peer: Peer },
     /// TLS cannot begin, or ended with an error, such as a certificate that nobody trusts.
     #[error("{peer}: TLS failed")]
@@ -118,7 +120,9 @@ pub enum ClientError {
         source: DecodeError,
     },
     /// A packet that no broker sends, or not now.
-    #[error("{peer}: the broker sent a packet that has no place here, {first:#04x}")]
+    #[error(
+        "{peer}: the broker sent a packet that is not allowed at this time, with the first byte {first:#04x}"
+    )]
     Unexpected { peer: Peer, first: u8 },
     /// The broker broke another rule of the protocol.
     #[error("{peer}: the broker broke the protocol")]
@@ -135,7 +139,7 @@ pub enum ClientError {
         source: PublishError,
     },
     /// CONNACK said that the broker has no such subscriptions.
-    #[error("{peer}: the subscription cannot be asked for")]
+    #[error("{peer}: the subscription cannot be requested")]
     Unsubscribable {
         peer: Peer,
         #[source]
@@ -205,7 +209,7 @@ impl ClientError {
     }
 }
 
-/// What a broker adds for people.
+/// Text for people that a broker adds.
 struct Told<'a>(&'a Option<String>);
 
 impl fmt::Display for Told<'_> {

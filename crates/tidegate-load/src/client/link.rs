@@ -83,7 +83,7 @@ impl Link {
         received.map_err(|error| ClientError::of_layer(self.peer.clone(), error))?;
         match flushed {
             Ok(()) => Ok(()),
-            // Who has gone may have said something before, which counts; the next read tells of the end.
+            // A broker that has gone may have said something before, which counts; the next read tells of the end.
             Err(error) if is_gone(&error) => Ok(()),
             Err(source) => Err(self.broke(source)),
         }

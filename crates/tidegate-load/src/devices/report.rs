@@ -1,4 +1,4 @@
-//! What devices sent and what of it arrived, as a table, as CSV and as JSON.
+//! Messages that devices sent and those that arrived, as a table, as CSV and as JSON.
 
 use std::{fmt, num::NonZeroU64};
 
@@ -13,7 +13,7 @@ use crate::{
     sensors::{Arrival, Form},
 };
 
-/// What devices sent, and what of it arrived.
+/// Messages that devices sent, and those of them that arrived.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SensorReport {
     /// The broker that they are connected to.
@@ -56,7 +56,7 @@ pub struct SensorReport {
     pub total: WorkloadReport,
     /// Each workload.
     pub workloads: Vec<WorkloadReport>,
-    /// What the thread of the devices used; that of the verifier is not in it.
+    /// Processor time of the devices' thread; that of the verifier is not in it.
     pub generator: GeneratorUsage,
 }
 
@@ -73,24 +73,24 @@ pub struct WorkloadReport {
     pub sent_per_second: f64,
     /// Bytes of topics and payloads sent per second.
     pub sent_bytes_per_second: f64,
-    /// What arrived; none if that was not verified.
+    /// Arrivals; none if they were not verified.
     pub verification: Option<Verification>,
 }
 
-/// What arrived of a workload.
+/// Arrivals of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verification {
     /// Messages that arrived byte for byte, each once.
     pub received: u64,
     /// Bytes of their payloads.
     pub received_bytes: u64,
-    /// What was sent and did not arrive.
+    /// Messages that were sent and did not arrive.
     pub lost: u64,
-    /// What arrived more than once.
+    /// Messages that arrived more than once.
     pub duplicated: u64,
-    /// What arrived after a later one of its topic.
+    /// Messages that arrived after a later one of their topic.
     pub out_of_order: u64,
-    /// What arrived on its topics and had not been sent.
+    /// Messages that arrived on its topics and had not been sent.
     pub altered: u64,
     /// From when a message was due to its arrival.
     pub latency: Latency,

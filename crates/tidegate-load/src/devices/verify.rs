@@ -1,7 +1,7 @@
 //! Whether what arrives is what was sent: byte for byte, and in order of each topic.
 //!
 //! Payloads do not say which message they are of: one that arrives is the oldest of its topic that was sent, has not arrived, and has
-//! the same bytes; the next in order is tried first. What fits none has come before, or was altered on the way.
+//! the same bytes; the next in order is tried first. A payload that fits none has come before, or was altered on the way.
 //!
 //! Always true: a message is known here before it can arrive; what waits for its arrival holds no more than [`WAITING_BYTES_MAX`].
 
@@ -65,7 +65,7 @@ impl Batch {
     }
 }
 
-/// What was found of one workload.
+/// Findings about one workload.
 #[derive(Debug)]
 pub(super) struct Found {
     /// Messages that arrived, each once.
@@ -79,7 +79,7 @@ pub(super) struct Found {
     pub(super) latencies: Histogram<u64>,
 }
 
-/// What was sent and has not arrived.
+/// Messages that were sent and have not arrived.
 #[derive(Debug)]
 pub(super) struct Ledger {
     topics: HashMap<Box<str>, Topic>,

@@ -97,7 +97,7 @@ pub fn play(
     Ok((summary, failure))
 }
 
-/// What is on the way arrives, and the connection ends in order.
+/// Waits until messages on the way have arrived, and ends the connection in order.
 fn finish(mut outlets: [Outlet; 1], summary: &mut Summary) -> Result<(), ReplayError> {
     let settled = outlet::settle(&mut outlets, || false);
     let [outlet] = outlets;
@@ -158,7 +158,7 @@ impl<F: FnMut(&Progress)> Player<'_, F> {
                 self.summary.payload_bytes += payload.len() as u64;
                 match source.advance(&mut cue) {
                     Ok(following) => next = following,
-                    // What has been pushed is sent first.
+                    // Messages that have been pushed are sent first.
                     Err(error) => (next, failure) = (Next::End, Some(error)),
                 }
             }
@@ -203,7 +203,7 @@ impl<F: FnMut(&Progress)> Player<'_, F> {
     /// Waits for what is due then, for room where something that is due finds none, or for whatever the broker says.
     fn wait(&mut self, until: i64) -> Result<(), ReplayError> {
         let left = nanos(until - monotonic_nanos());
-        // What is due and was not taken waits for room or an acknowledgement, unless a full batch has just left.
+        // A message that is due and was not taken waits for room or an acknowledgement, unless a full batch has just left.
         let is_stuck = !self.outlets[0].may_push(self.options.qos);
         let timeout = if is_stuck { LOOK_EVERY } else { left.min(LOOK_EVERY) };
         Ok(outlet::wait(&mut self.outlets, timeout)?)
@@ -236,7 +236,7 @@ enum Next {
 /// Messages in the order in which they are due.
 struct Source<'a> {
     input: Input<'a>,
-    /// What several devices play.
+    /// Rows that several devices play, and the devices.
     held: Option<(Held, Devices)>,
     /// Of the laps before.
     base: i128,
@@ -591,7 +591,7 @@ fn read_all(mut input: impl Read, sender: &SyncSender<io::Result<Vec<u8>>>) {
     }
 }
 
-/// What a trace is, the first messages of it, at most so many, and what was counted; without a broker.
+/// The recognised trace, its first messages, at most so many, and the counts; without a broker.
 #[cfg(test)]
 #[expect(clippy::type_complexity, reason = "a test takes it apart at once")]
 pub(super) fn cues(
@@ -600,7 +600,7 @@ pub(super) fn cues(
     stop: &AtomicBool,
     most: usize,
 ) -> Result<(Recognised, Vec<(i128, String, Vec<u8>)>, Summary), ReplayError> {
-    let mut source = Source::open(trace, options, stop)?.expect("nobody stops it");
+    let mut source = Source::open(trace, options, stop)?.expect("no test stops it");
     let (mut cue, mut cues) = (Cue::default(), Vec::new());
     while cues.len() < most {
         match source.advance(&mut cue)? {

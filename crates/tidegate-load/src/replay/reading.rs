@@ -1,4 +1,4 @@
-//! What the columns of a trace mean, and one row by that: its time and its topic.
+//! Meaning of the columns of a trace, and one row by that: its time and its topic.
 
 use std::{borrow::Cow, fmt};
 
@@ -55,7 +55,7 @@ pub(crate) struct Parsed<'a> {
     pack: Option<Pack>,
 }
 
-/// What could be named.
+/// Columns that could be named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known(Vec<String>);
 
@@ -154,7 +154,7 @@ impl Reading {
         Ok(Some((reading, has_header)))
     }
 
-    /// What was found out.
+    /// Format and times, as they were recognised.
     pub(crate) fn recognised(&self, has_header: bool) -> Recognised {
         let name = |source: &Source| match source {
             Source::Column(place) => place.column.to_string(),
@@ -293,7 +293,7 @@ impl Reading {
         })
     }
 
-    /// What of the row is sent.
+    /// The part of the row that is sent.
     pub(crate) fn payload<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         match (self.payload, self.format) {
             (Payload::Message, Format::Riotbench) => {

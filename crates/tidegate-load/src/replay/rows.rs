@@ -47,7 +47,7 @@ enum Quote {
     Behind,
 }
 
-/// What there is next.
+/// The next row, or why there is none.
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
     Row {
@@ -110,7 +110,7 @@ impl Rows {
         self.has_ended = true;
     }
 
-    /// What has been pushed and not been cut yet.
+    /// Bytes that have been pushed and not been cut yet.
     pub(crate) fn ahead(&self) -> &[u8] {
         &self.buffer[self.at..]
     }
@@ -339,7 +339,7 @@ mod tests {
             ("\u{feff}[\r\n1\r\n]\r\n", &[(1, "[\r\n1\r\n]")]),
             // Brackets and quotes within texts are none.
             ("{\"]}\\\"[\":\n\"}\\\\\"}\n1\n", &[(1, "{\"]}\\\"[\":\n\"}\\\\\"}"), (3, "1")]),
-            // What is not closed costs its line alone; a text ends with its line.
+            // An open bracket costs its line alone; a text ends with its line.
             ("[{\"v\":1\n[2]\n[3]", &[(1, open), (2, "[2]"), (3, "[3]")]),
             ("{\"v\n[2]\n", &[(1, open), (2, "[2]")]),
             ("]\n[2]\n", &[(1, "]"), (2, "[2]")]),

@@ -28,7 +28,7 @@ pub(crate) struct Timeline {
     latest: i64,
     rows: u64,
     reordered: u64,
-    /// What the trace is like is counted once.
+    /// Rows that are out of order are counted in the first lap alone.
     has_begun_again: bool,
 }
 
@@ -155,7 +155,7 @@ impl Held {
 #[derive(Debug)]
 pub(crate) struct Devices {
     cursors: Vec<Cursor>,
-    /// Who is due when, in nanoseconds of the trace.
+    /// When each device is due, in nanoseconds of the trace.
     timetable: BinaryHeap<Reverse<(i128, u32)>>,
     period: i64,
     repeat: bool,
@@ -198,7 +198,7 @@ impl Devices {
         Some((due, device, self.cursors[device as usize].next))
     }
 
-    /// What was next has been sent.
+    /// The row that [`Devices::next`] returned has been sent.
     pub(crate) fn advance(&mut self, held: &Held) {
         let Some(Reverse((_, device))) = self.timetable.pop() else { return };
         let cursor = &mut self.cursors[device as usize];
@@ -304,7 +304,7 @@ mod tests {
         (held, timeline.period())
     }
 
-    /// Who sends which row when.
+    /// The moments at which devices send rows: moment, device, row.
     fn played(devices: u32, seed: u64, repeat: bool, most: usize) -> Vec<(i128, u32, String)> {
         let (held, period) = held(&[100, 110, 130, 160]);
         let mut all = Devices::new(&held, devices, seed, period, repeat);

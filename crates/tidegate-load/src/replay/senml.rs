@@ -10,7 +10,7 @@ use super::{
     time::{self, TimeFault, TimeUnit},
 };
 
-/// What a pack says, as far as topics and times need it.
+/// Contents of a pack, as far as topics and times need them.
 #[derive(Debug)]
 pub(crate) struct Pack {
     entries: Vec<Entry>,

@@ -55,7 +55,7 @@ impl Template {
     /// Puts the topic into `topic`; `value` appends that of a column, by its place.
     ///
     /// # Errors
-    /// What `value` says; `EmptyTopic` and `LongTopic` of [`RowFault`].
+    /// Those of `value`; `EmptyTopic` and `LongTopic` of [`RowFault`].
     pub(crate) fn fill(
         &self,
         device: u32,
@@ -190,7 +190,7 @@ pub enum TemplateError {
     /// A number that no column has.
     #[error("{text} is no column: they count from 1")]
     Number {
-        /// What stands there.
+        /// The text there.
         text: String,
     },
     /// A wildcard, or what nobody can see.

@@ -21,7 +21,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// What one is in nanoseconds; nothing of dates.
+    /// Nanoseconds of one; without meaning for dates.
     fn nanos(self) -> i64 {
         match self {
             Self::S => 1_000_000_000,
@@ -84,7 +84,7 @@ pub(crate) fn is_plausible(text: &[u8]) -> bool {
     parse(text, unit).is_ok_and(|nanos| unit == TimeUnit::Iso || YEARS.contains(&nanos))
 }
 
-/// A number of a unit in nanoseconds: a sign, digits with a point among them, an exponent. What is finer than nanoseconds is left
+/// A number of a unit in nanoseconds: a sign, digits with a point among them, an exponent. Digits below nanoseconds are left
 /// out.
 fn decimal(text: &[u8], unit_nanos: i64) -> Result<i128, TimeFault> {
     let (is_negative, mut rest) = match text {

@@ -1,4 +1,4 @@
-//! What arrives of devices' messages is told exactly.
+//! Arrivals of devices' messages are counted exactly.
 
 use std::{
     io::{Read as _, Write as _},
@@ -123,7 +123,7 @@ fn mosquitto_gives_every_message_of_every_quality() {
     }
 }
 
-/// What becomes of a message at a broker that cannot be trusted.
+/// Fate of a message at a broker that cannot be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Pass,
@@ -248,7 +248,7 @@ fn a_report_is_the_same_in_every_format() {
     assert_eq!(json["workloads"][3]["name"], "FIT");
     let table = report.to_string();
     assert!(table.contains("received") && table.contains("the latest left"), "{table}");
-    // What was not looked at is not said.
+    // The report says nothing of arrivals that were not verified.
     let plain = ran(&SensorSpec { verify_at: None, ..verified(options(relay::start())) });
     assert!(plain.csv().lines().all(|line| line.split(',').count() == head.len()));
     assert!(!plain.to_string().contains("received") && plain.is_whole().is_none());

@@ -38,7 +38,7 @@ fn serve(mut socket: TcpStream, subscribers: &Mutex<Vec<TcpStream>>) -> Option<(
         return None; // it says nothing more that matters
     }
     while bytes > 0 && buffer[..bytes] != [0xE0, 0] {
-        // Who has gone is no reason to stop for the others.
+        // A subscriber that has gone is no reason to stop for the others.
         let mut subscribers = subscribers.lock().ok()?;
         subscribers.retain_mut(|socket| socket.write_all(&buffer[..bytes]).is_ok());
         drop(subscribers);

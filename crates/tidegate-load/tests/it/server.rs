@@ -215,7 +215,7 @@ impl Server {
 
     /// Waits for its end, and fails if it failed.
     pub(crate) fn join(self) {
-        self.thread.join().expect("what the server saw is as it should be");
+        self.thread.join().expect("the client behaved as the test expects");
     }
 }
 

@@ -10,7 +10,7 @@
 //! # Order of calls
 //!
 //! 1. [`Client::connect`] once the transport is open (TCP, TLS, WebSocket). It may be called again for every new transport.
-//! 2. For bytes that arrived: [`Client::receive`] until it returns none. What it leaves of its input is the beginning of a packet and
+//! 2. For bytes that arrived: [`Client::receive`] until it returns none. The rest of its input is the beginning of a packet and
 //!    comes first in the next input; [`ReceiveBuffer`] does that, and [`SendBuffer`] the same for what a transport does not take.
 //! 3. Commands, in any order, once [`Event::Connected`] came.
 //! 4. After 1, 2, 3 and 6: [`Client::transmit`] as soon as the transport takes bytes.
@@ -27,7 +27,7 @@
 //! looks at it.
 //!
 //! A payload is copied once, into the bytes to transmit; once more if the session outlives its connections, since it may have to be
-//! sent again. What arrives is borrowed from the input. Extended authentication (AUTH, 4.12) is not spoken.
+//! sent again. A message that arrives is borrowed from the input. Extended authentication (AUTH, 4.12) is not spoken.
 //!
 //! # Always true
 //!
@@ -67,7 +67,7 @@ use super::{
     Unsubscribe, UserProperties, Version, codec, encode_ack,
 };
 
-/// What a client does on its own, and its bounds where the protocol names none.
+/// Steps that a client takes on its own, and its bounds where the protocol names none.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Messages of QoS 1 and 2 under way to the server at a time, and requests (SUBSCRIBE, UNSUBSCRIBE) beside them, if the server
@@ -124,13 +124,13 @@ pub struct Message<'a> {
     pub retain: bool,
     /// Whether it may have been sent before.
     pub dup: bool,
-    /// What [`Client::acknowledge`] is told; there with QoS 1 and 2 alone.
+    /// Identifier for [`Client::acknowledge`]; there with QoS 1 and 2 alone.
     pub packet_id: Option<PacketId>,
     /// MQTT 5's properties.
     pub properties: PublishProperties<'a>,
 }
 
-/// What came of bytes received. `T` is what the caller gave with a message or a request.
+/// An event that received bytes brought. `T` is the token that the caller gave with a message or a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a, T> {
     /// The server let the client in.
@@ -157,7 +157,7 @@ pub enum Event<'a, T> {
         packet_id: PacketId,
         /// Of PUBACK or PUBREC: success, that nothing subscribes, or why the server refused it. Also why it could not be sent again.
         reason: ReasonCode,
-        /// What the server added for people.
+        /// Text for people that the server added.
         reason_string: Option<String>,
     },
     /// The answer to SUBSCRIBE.
@@ -233,7 +233,7 @@ impl<T> Client<T> {
 
     // ---- connections
 
-    /// Begins on a new transport with that CONNECT, whose version holds for the connection. What was of the former connection is gone;
+    /// Begins on a new transport with that CONNECT, whose version holds for the connection. The state of the former connection is gone;
     /// a session is kept unless Clean Start says otherwise.
     ///
     /// # Errors
@@ -297,7 +297,7 @@ impl<T> Client<T> {
         self.version == Version::V5
     }
 
-    /// What the server takes, as CONNACK said.
+    /// Limits that the server stated in CONNACK.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -333,12 +333,12 @@ impl<T> Client<T> {
         self.exchanges.messages()
     }
 
-    /// What was given with those messages and with requests that are not answered, in no order.
+    /// Tokens of those messages and of requests that are not answered, in no order.
     pub fn tokens(&self) -> impl Iterator<Item = &T> {
         self.exchanges.tokens()
     }
 
-    /// What was given with the exchange of that identifier, while it is open.
+    /// The token of the exchange with that identifier, while it is open.
     pub fn token(&self, packet_id: PacketId) -> Option<&T> {
         self.exchanges.token(packet_id)
     }
@@ -592,7 +592,7 @@ impl<T> Client<T> {
         Ok(None)
     }
 
-    /// What came of one packet, for a caller that found its borders itself.
+    /// The event that one packet brings, for a caller that found its borders itself.
     ///
     /// # Errors
     /// As [`Client::receive`].
@@ -615,7 +615,7 @@ impl<T> Client<T> {
         first: u8,
         body: &'i [u8],
     ) -> Result<Option<Event<'i, T>>, ClientError> {
-        // What a connection mostly sees.
+        // Most packets of a connection are PUBLISH or an acknowledgement of two bytes.
         if matches!(self.state, State::Connected | State::Leaving) {
             if first >> 4 == 3 {
                 return self.arrived(Publish::decode(self.version, first, body)?);

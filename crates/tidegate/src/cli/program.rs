@@ -1,4 +1,4 @@
-//! What the commands of every program of ours have in common: how they begin, run under signals, print, and end.
+//! Parts that the commands of every program of ours share: how they begin, run under signals, print, and end.
 
 use std::{
     error::Error,
@@ -37,7 +37,7 @@ pub enum Output {
     Json,
 }
 
-/// What comes first: the log begins, and secrets among the arguments are written over.
+/// First step of a program: the log begins, and secrets among the arguments are written over.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`] for a filter of the log that is wrong.

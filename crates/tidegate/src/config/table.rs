@@ -17,11 +17,11 @@ pub(super) struct Shown {
 
 /// A section of the configuration. Made by [`section!`].
 pub(super) trait Section: Default + Sized + 'static {
-    /// What the template says of it.
+    /// Text of the template about it.
     const DOCS: &'static str;
     /// Its keys, with a space behind each.
     const KEYS: &'static str;
-    /// What must hold, in the order of its keys; of one key the first that does not hold says enough.
+    /// Conditions that must hold, in the order of its keys; of one key the first that does not hold says enough.
     const BOUNDS: &'static [Bound<Self>];
 
     /// Takes a value from its text; none if there is no such key.

@@ -82,7 +82,7 @@ words! {
         Line = "line",
     }
 
-    /// What messages and frames outlive that are kept.
+    /// The worst event that kept messages and frames survive.
     Durability is "durability" {
         /// Nothing.
         Memory = "memory",
@@ -92,7 +92,7 @@ words! {
         Disk = "disk",
     }
 
-    /// What is spoken at a way in beside MQTT.
+    /// Protocol of an ingest listener, beside MQTT.
     IngestKind is "kind of listener" {
         /// Datagrams.
         Udp = "udp",
@@ -132,7 +132,7 @@ words! {
         Disconnect = "disconnect",
         /// Its publishers are not read from until half of what waits is gone.
         BlockPublisher = "block-publisher",
-        /// What finds no place waits on disk.
+        /// Messages that find no place wait on disk.
         Spill = "spill",
     }
 
@@ -150,7 +150,7 @@ words! {
         Historic = "historic",
     }
 
-    /// What is spoken at a listener of MQTT.
+    /// Protocol of an MQTT listener.
     Protocol is "protocol" {
         /// MQTT over TCP.
         Tcp = "tcp",

@@ -39,7 +39,7 @@ pub struct Flows {
 /// A file of flows, and how they are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSettings {
-    /// What errors call it.
+    /// Its name in errors.
     pub section: String,
     /// The file.
     pub file: PathBuf,
@@ -118,7 +118,7 @@ impl Flows {
         Arc::new(Self { current: Mutex::default(), generation: AtomicU64::new(1), shards, seeds })
     }
 
-    /// What the files of flows describe. Nothing runs otherwise yet.
+    /// The flows that the files describe. Nothing that runs is changed yet.
     ///
     /// # Errors
     /// [`PlanError`], naming the section, and the file and flow.

@@ -102,7 +102,7 @@ impl TakenBack {
             if !folder.exists() {
                 continue;
             }
-            // Whoever opens it meanwhile finds it locked.
+            // Another process that opens it meanwhile finds it locked.
             let Ok(_lock) = Folder::open(&folder) else { return Ok(false) };
             fs::remove_dir_all(&folder)?;
         }

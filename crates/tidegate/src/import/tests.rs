@@ -511,7 +511,7 @@ fn connections_are_translated_or_left_with_a_reason() {
         ("topic t\ntopic \"a b\" out", "topics_out = \"t\"\n", "in quotes"),
         ("topic t\ntopic a,b", "topics_out = \"t\"\n", "has no comma"),
         ("topic t\ntopic \"\" out 0 a b", "topics_out = \"t\"\n", "is not empty"),
-        ("topic t\ntopic a#", "topics_out = \"t\"\n", "is no filter"),
+        ("topic t\ntopic a#", "topics_out = \"t\"\n", "is not a topic filter"),
         ("topic t\ntopic $share/g/a in", "topics_out = \"t\"\n", "shared subscription"),
         ("topic t\ntopic u up", "topics_out = \"t\"\n", "neither out"),
         ("topic t\ntopic u in 3", "topics_out = \"t\"\n", "from 0 to 2"),

@@ -34,7 +34,7 @@ impl Message {
     /// Publishes it with QoS 1.
     ///
     /// # Errors
-    /// What the broker does not take.
+    /// The broker does not take such a message, or not now.
     pub(super) fn publish<T>(&self, client: &mut Client<T>, token: T) -> Result<(), PublishError> {
         let mut properties = Vec::new();
         if let Some(content_type) = self.content_type.as_deref() {

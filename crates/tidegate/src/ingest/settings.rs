@@ -1,4 +1,4 @@
-//! What a listener is made of.
+//! Settings of a listener.
 
 use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 

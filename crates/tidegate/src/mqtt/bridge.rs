@@ -7,7 +7,7 @@
 //!   schedule, policy) └────────────────────────────────────────┘
 //! ```
 //!
-//! A bridge is a client of both brokers. What waits while the remote one is away, waits in a session of this broker, under its
+//! A bridge is a client of both brokers. Messages that wait while the remote one is away wait in a session of this broker, under its
 //! budget, its overflow policy and its schedule; the bridge itself holds what it read last, at most 16 KiB before topics are
 //! exchanged. It reads from one side only while all that it has for the other is written, and the loopback pair between it
 //! and the broker is small ([`LOCAL_BYTES`](super::server::LOCAL_BYTES)), and the remote socket holds at most 16 KiB
@@ -65,7 +65,7 @@ mod topics;
 pub(crate) use path::{Direction, NODE_HEADER, STAMP_BYTES_MAX, Stamps};
 pub use path::{PROPERTY, STAMPS_MAX};
 
-/// What a bridge is made of.
+/// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BridgeSettings {
     /// Its name, unique in the node.
@@ -82,7 +82,7 @@ pub struct BridgeSettings {
     pub version: RemoteVersion,
     /// Whether the remote knows the bridge bit of MQTT 3.1.1 for sure.
     pub bridge_aware: bool,
-    /// Whom to trust, with TLS.
+    /// Certificates to trust and to show, with TLS.
     pub tls: Option<RemoteTls>,
     /// User name at the remote.
     pub username: Option<String>,
@@ -143,7 +143,7 @@ impl Default for BridgeSettings {
     }
 }
 
-/// Whom to trust at the remote, and what to show there. Two are the same if they were made of the same files.
+/// Certificates to trust at the remote, and those to show there. Two are the same if they were made of the same files.
 #[derive(Clone, Debug)]
 pub struct RemoteTls {
     config: Arc<rustls::ClientConfig>,
@@ -151,12 +151,12 @@ pub struct RemoteTls {
 }
 
 impl RemoteTls {
-    /// What goes by `config`, which was made of files with this digest.
+    /// TLS by `config`, which was made of files with this digest.
     pub fn new(config: rustls::ClientConfig, digest: &[u8]) -> Self {
         Self { config: Arc::new(config), digest: digest.to_owned() }
     }
 
-    /// What is spoken by.
+    /// The configuration that TLS goes by.
     pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
         self.config.clone()
     }
@@ -184,10 +184,10 @@ pub enum RemoteVersion {
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     /// It has nothing to do.
-    #[error("neither topics_out nor topics_in names a topic")]
+    #[error("neither topics_out nor topics_in names a topic: write a filter in one of them")]
     NoTopics,
-    /// A pattern that is no filter, prefix included.
-    #[error("{filter:?} is no filter")]
+    /// A pattern that is not a topic filter, prefix included.
+    #[error("{filter:?} is not a topic filter")]
     Filter {
         /// The filter.
         filter: String,
@@ -195,21 +195,23 @@ pub enum BridgeError {
         source: TopicError,
     },
     /// A shared subscription.
-    #[error("{filter:?} is a shared subscription, which a bridge cannot have")]
+    #[error(
+        "{filter:?} is a shared subscription, which is not allowed for a bridge: leave out $share/ and the group"
+    )]
     Shared {
         /// The filter.
         filter: String,
     },
     /// A name that cannot be part of topics and of the list of nodes.
     #[error(
-        "{name:?} is no name: from 1 to 200 letters, digits and others, without / + # and control characters"
+        "{name:?} is not allowed as a name: write 1 to 200 bytes without /, +, # and control characters"
     )]
     Name {
         /// The name of the bridge, or of the node.
         name: String,
     },
     /// A prefix with a wildcard.
-    #[error("the prefix {prefix:?} has a wildcard")]
+    #[error("the prefix {prefix:?} is not allowed: leave out +, # and U+0000")]
     Prefix {
         /// The prefix.
         prefix: String,
@@ -221,9 +223,9 @@ pub enum BridgeError {
          Tidegate do)"
     )]
     Overlap {
-        /// What is published to the remote.
+        /// Filter of the topics that are published to the remote.
         here: String,
-        /// What is subscribed to at the remote.
+        /// Filter of the subscription at the remote.
         there: String,
     },
     /// The system gives no threads or descriptors.
@@ -282,7 +284,7 @@ impl BridgeSettings {
         (local, remote)
     }
 
-    /// What a remote would send back that does not know who sent it.
+    /// The overlap of two filters by which a remote that does not know the sender would send messages back.
     fn overlap(&self) -> Option<BridgeError> {
         self.topics_out.iter().find_map(|out| {
             let here = format!("{}{out}", self.remote_prefix);
@@ -306,7 +308,7 @@ pub struct Bridge {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a bridge did since it began.
+/// Counts of a bridge since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BridgeReport {
     /// Messages sent to the remote, those sent again included.
@@ -380,7 +382,7 @@ impl BridgeReport {
 }
 
 impl Bridge {
-    /// Begins to carry messages, now and whenever the remote can be reached. What is published here from now on waits for it.
+    /// Begins to carry messages, now and whenever the remote can be reached. Messages that are published here from now on wait for it.
     ///
     /// # Errors
     /// [`BridgeError`].
@@ -406,7 +408,7 @@ impl Bridge {
         self.counters.report()
     }
 
-    /// What gives each count with its name until the bridge has stopped.
+    /// A function that returns each count with its name until the bridge has stopped.
     pub(crate) fn counts(
         &self,
     ) -> impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static {

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 const SUBSCRIBE_ID: PacketId = PacketId::MAX;
 
-/// Whom a local client comes as, and with which session.
+/// Identity and session of a local client.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// For logs.
@@ -44,9 +44,9 @@ pub struct LocalOptions {
     pub receive_maximum: NonZeroU16,
     /// Longest packet that it takes; longer ones are not sent to it.
     pub packet_bytes_max: u32,
-    /// What is queued for it.
+    /// Bounds of its queue.
     pub session: SessionConfig,
-    /// What it subscribes to, with QoS 1 at most, not to what it publishes itself; retained messages come once.
+    /// Filters that it subscribes to, with QoS 1 at most, without messages that it publishes itself; retained messages come once.
     pub filters: Vec<String>,
 }
 
@@ -56,11 +56,11 @@ pub struct Local {
     socket: TcpStream,
     bundles: Bundles,
     input: Vec<u8>,
-    /// What of `input` was used up.
+    /// Bytes of `input` that were used up.
     read: usize,
     packet_bytes_max: usize,
     output: Vec<u8>,
-    /// What of `output` was written.
+    /// Bytes of `output` that were written.
     written: usize,
 }
 
@@ -84,14 +84,14 @@ pub enum LocalError {
     /// It ended it.
     #[error("this node's broker ended the connection: {0}")]
     Disconnected(ReasonCode),
-    /// It sent something else than it should.
+    /// It sent a packet other than the expected one.
     #[error("this node's broker sent {0}")]
     Unexpected(&'static str),
-    /// It sent what is no packet.
-    #[error("this node's broker sent what is no packet")]
+    /// It sent bytes that are not a packet.
+    #[error("this node's broker sent bytes that are not an MQTT packet")]
     Packet(#[from] DecodeError),
     /// A packet of ours cannot be.
-    #[error("a packet for this node's broker cannot be written")]
+    #[error("a packet for this node's broker cannot be encoded")]
     Encode(#[from] EncodeError),
     /// It does not answer.
     #[error("this node's broker did not answer in {} s", PATIENCE.as_secs())]
@@ -139,7 +139,7 @@ impl Local {
         local.send(&Packet::Connect(Box::new(connect)))?;
         let connack = local.answer(|packet| match packet {
             Packet::Connack(connack) => Ok(*connack),
-            _ => Err(LocalError::Unexpected("no CONNACK")),
+            _ => Err(LocalError::Unexpected("a packet other than CONNACK")),
         });
         let Connack { session_present, reason, .. } = connack.await?;
         if reason.is_failure() {
@@ -185,7 +185,7 @@ impl Local {
                         break reasons;
                     }
                     Packet::Publish(_) => passed += header.packet_bytes(),
-                    _ => return Err(LocalError::Unexpected("no SUBACK")),
+                    _ => return Err(LocalError::Unexpected("a packet other than SUBACK")),
                 }
                 continue;
             }
@@ -269,7 +269,7 @@ impl Local {
         self.input.drain(..self.read);
         self.read = 0;
         if self.input.is_empty() {
-            // What one long packet needed is not kept for ever.
+            // Memory that one long packet needed is not kept for ever.
             self.input.shrink_to(4 * READ_BYTES);
         }
         self.input.reserve(READ_BYTES);
@@ -301,7 +301,7 @@ impl Local {
         }
     }
 
-    /// Takes the next message; none until more is read. What is neither PUBLISH nor of use to a subscriber is passed over.
+    /// Takes the next message; none until more is read. Packets that are neither PUBLISH nor of use to a subscriber are passed over.
     ///
     /// # Errors
     /// As [`Local::packet`].
@@ -355,7 +355,7 @@ impl Local {
         self.output.extend_from_slice(payload);
     }
 
-    /// Queues the end of subscriptions. What waits by them still comes.
+    /// Queues the end of subscriptions. Messages that wait by them still come.
     ///
     /// # Errors
     /// [`LocalError::Encode`].

@@ -70,7 +70,7 @@ pub struct ListenerSettings {
     pub paths: Paths,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Whose certificates `tls` takes; none if it asks for none.
+    /// Owners of the certificates that `tls` takes; none if it asks for none.
     pub known: Option<Arc<Known>>,
     /// The revoked certificates of clients, which `tls` checks as well.
     pub revocations: Vec<Arc<Revocations>>,

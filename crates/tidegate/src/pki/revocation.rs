@@ -64,7 +64,7 @@ pub struct Revocations {
 /// A revoked certificate that was shown in a handshake, and refused.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Whose it is; none where another authority named its owner.
+    /// Owner of the certificate; none where another authority named its owner.
     pub peer: Option<PeerIdentity>,
     /// Its serial number.
     pub serial: String,
@@ -72,7 +72,7 @@ pub struct Shown {
     pub reason: Reason,
 }
 
-/// What is called with each of them.
+/// Function that is called with each of them.
 struct Told(Box<dyn Fn(&Shown) + Send + Sync>);
 
 impl fmt::Debug for Told {

@@ -1,4 +1,4 @@
-//! What cameras of this node are made of, and how they reach their edge node.
+//! Settings of this node's cameras, and the way to their edge node.
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
@@ -108,7 +108,7 @@ fn privacy(config: &Config) -> Privacy {
     }
 }
 
-/// What is to find what is covered, if anything is.
+/// The detector that finds the regions to cover, if any are covered.
 fn detector(section: &PrivacySection) -> Option<DetectorSpec> {
     let name = section.detector.as_deref()?;
     let spec = DetectorSpec::parse(name, section.detector_command.as_deref());

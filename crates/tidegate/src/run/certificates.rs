@@ -133,7 +133,7 @@ pub(super) async fn watch_certificate(
     }
 }
 
-/// What writes revoked certificates that are shown to the audit log.
+/// A function that notes in the audit log each revoked certificate that is shown.
 pub(super) fn write_shown(audit: Audit) -> impl Fn(&Shown) + Send + Sync {
     move |shown| {
         let Shown { peer, serial, reason } = shown;

@@ -1,4 +1,4 @@
-//! What a node draws once and keeps in its folder.
+//! Values that a node draws once and keeps in its folder.
 
 use std::{
     fs,

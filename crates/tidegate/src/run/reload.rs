@@ -1,4 +1,4 @@
-//! What is exchanged while a node runs: MQTT and what is connected to it, uplinks, users, rules and the keys of tokens.
+//! Parts that are exchanged while a node runs: MQTT and what is connected to it, uplinks, users, rules and the keys of tokens.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},

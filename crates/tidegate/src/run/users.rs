@@ -252,7 +252,7 @@ fn keys_path(config: &Config, url: &str) -> PathBuf {
     config.node.data_dir.join(format!("state/token-keys-{name}.json"))
 }
 
-/// What fetches the keys of tokens, as `[auth]` says; none if no keys are fetched.
+/// The fetcher of the keys of tokens, as `[auth]` says; none if no keys are fetched.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.

@@ -12,7 +12,7 @@ use crate::{
     mqtt::{bridge::RemoteVersion, journal, settings::Protocol},
 };
 
-// What the configuration says of limits that are others'.
+// Limits of other crates that the configuration repeats.
 const _: () = {
     assert!(config::FRAME_BYTES_MOST == tidegate_api::MESSAGE_BYTES_MAX as u64 - (1 << 20));
     assert!(config::PACKET_BYTES_MAX == tidegate_wire::mqtt::PACKET_BYTES_MAX as u64);

@@ -290,7 +290,7 @@ impl Connection {
             ..Connect::new(version, settings.client_id.clone())
         };
         let begun = connection.client.connect(clock::now(), &connect);
-        begun.map_err(|error| Trouble::of("CONNECT cannot be written", error))?;
+        begun.map_err(|error| Trouble::of("CONNECT cannot be encoded", error))?;
         let ended =
             |broken| NotOpen { trouble: of(broken), is_for_version: version == Version::V5 };
         connection.write().await.map_err(ended)?;
@@ -313,7 +313,7 @@ impl Connection {
             connection.read().await.map_err(ended)?;
         }
         if connection.client.limits().qos_max == QoS::AtMostOnce {
-            let text = "the broker takes no messages of QoS 1, and acknowledges none";
+            let text = "the broker takes messages of QoS 0 alone, which it does not acknowledge: a sink needs QoS 1";
             return Err(Trouble::new(text).into());
         }
         Ok(connection)
@@ -342,7 +342,7 @@ impl Connection {
             }
             self.take_answers(progress)?;
             if goes_on {
-                // What has come, and no more.
+                // Bytes that have come are read, and no others are waited for.
                 tokio::select! {
                     biased;
                     read = self.read() => read?,
@@ -371,7 +371,7 @@ impl Connection {
         }
         let now = clock::now();
         if expires.is_some_and(|at| at <= now) {
-            // Nobody there would be sent it.
+            // No subscriber there would be sent it.
             return progress.settle(place, None);
         }
         let message = Publication {
@@ -397,7 +397,7 @@ impl Connection {
         while let Some(event) = self.client.receive(&mut input)? {
             let Event::Acknowledged { token, reason, reason_string, .. } = event else {
                 // Nothing was subscribed to.
-                let text = "the broker sent a message, and the sink subscribes to nothing";
+                let text = "the broker sent a message, although the sink has no subscription";
                 return Err(Broken::Ended(Trouble::new(text)));
             };
             if reason == ReasonCode::QUOTA_EXCEEDED {
@@ -434,7 +434,7 @@ impl Connection {
 
 /// Longest packet that is an answer.
 const ANSWER_BYTES_MAX: u32 = 64 << 10;
-const NO_CONNACK: &str = "the broker answers CONNECT with what is no CONNACK";
+const NO_CONNACK: &str = "the broker did not answer CONNECT with a valid CONNACK";
 
 fn broke(error: io::Error) -> Broken {
     if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
@@ -452,7 +452,7 @@ impl From<ClientError> for Broken {
     }
 }
 
-/// What a batch that is tried again later is told for.
+/// Reason why a batch is tried again later.
 fn of(broken: Broken) -> Trouble {
     match broken {
         Broken::Ended(trouble) => trouble,

@@ -40,7 +40,7 @@ const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
 /// The same of [`PROPERTY`](crate::mqtt::bridge::PROPERTY).
 const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
 
-/// What the broker sent.
+/// A message or an answer of the broker.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A message.
@@ -62,19 +62,19 @@ pub(super) enum SessionError {
     Refused(ReasonCode),
     #[error("this node's broker ended the connection: {0}")]
     Disconnected(ReasonCode),
-    #[error("this node's broker does not let the sink have {filter:?}: {reason}")]
+    #[error("this node's broker refuses the sink's subscription to {filter:?}: {reason}")]
     Filter { filter: String, reason: ReasonCode },
     #[error("this node's broker broke the protocol")]
     Protocol(#[source] ClientError),
     #[error(
-        "this node's broker sent a message as a packet, to {topic}, and the sink is handed messages"
+        "this node's broker sent the message to {topic} as a packet; a sink takes messages in memory alone"
     )]
     Message { topic: String },
-    #[error("a packet cannot be written")]
+    #[error("a packet for this node's broker cannot be encoded")]
     Encode(#[from] EncodeError),
-    #[error("a message of the sink's own cannot be sent")]
+    #[error("the sink's own message cannot be published")]
     Publish(#[source] PublishError),
-    #[error("the sink's topics cannot be asked for")]
+    #[error("the sink's topics cannot be subscribed to")]
     Subscribe(#[from] SubscribeError),
 }
 
@@ -164,7 +164,7 @@ impl Session {
             maximum_qos: QoS::AtLeastOnce,
             no_local: true,
             retain_as_published: false,
-            // What is retained was published before, and to others.
+            // Retained messages were published before, and to others.
             retain_handling: RetainHandling::DoNotSend,
         });
         session.client.subscribe(filters.collect(), None, ())?;
@@ -235,7 +235,7 @@ impl Session {
         self.client.room()
     }
 
-    /// What is there of what was read.
+    /// The next event of what was read.
     pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
         if let Some((id, reason)) = self.answer()? {
             return Ok(Some(Event::Acknowledged(id, reason)));
@@ -402,8 +402,8 @@ fn value(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The name of a message among its properties, and when it was measured.
 fn said(forwarded: &[u8]) -> (Option<&str>, Option<Instant>) {
-    // What the broker holds was decoded where it came in. An uplink names most messages and says which node they left, and they
-    // have no other property.
+    // Properties that the broker holds were decoded where they came in. An uplink names most messages and says which node they left, and
+    // they have no other property.
     if let Some((text, rest)) = forwarded.strip_prefix(NAMED).and_then(value)
         && (rest.is_empty()
             || rest.strip_prefix(PASSED).and_then(value).is_some_and(|(_, rest)| rest.is_empty()))

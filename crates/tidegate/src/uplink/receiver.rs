@@ -732,9 +732,9 @@ impl Publisher {
                         "message not published; count since the last such line");
                 }
             }
-            self.exchanges
-                .end(packet_id)
-                .map_err(|_| LocalError::Unexpected("a PUBACK for what it was not given"))?;
+            self.exchanges.end(packet_id).map_err(|_| {
+                LocalError::Unexpected("a PUBACK for a message that it was not given")
+            })?;
         }
     }
 }

@@ -353,7 +353,7 @@ fn a_certificate_that_is_taken_out_loses_its_connection_and_others_keep_theirs()
     let mut asked = connect("asks", &pki, Some("kept")).unwrap();
     let stay = |clients: &mut [&mut Client]| {
         for client in clients {
-            publish(client, "t", QoS::AtLeastOnce).expect("nobody else is disturbed");
+            publish(client, "t", QoS::AtLeastOnce).expect("no other client is disturbed");
         }
     };
 

@@ -7,7 +7,7 @@ use super::{
     ClientError,
 };
 
-/// What to do with a message.
+/// Next steps for a message that arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     /// It is given out.

@@ -20,7 +20,7 @@ pub struct ReceiveBuffer {
 const KEPT_BYTES: usize = 256 << 10;
 
 impl ReceiveBuffer {
-    /// What was not used.
+    /// Bytes that were not used.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.used..]
     }
@@ -30,7 +30,7 @@ impl ReceiveBuffer {
         self.used = self.bytes.len() - count.min(self.bytes.len());
     }
 
-    /// Where more is appended. What was used is gone from it.
+    /// The buffer to append to. Used bytes are gone from it.
     pub fn spare(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.used);
         self.used = 0;

@@ -15,7 +15,7 @@ pub enum ClientError {
     Refused {
         /// Why.
         reason: ReasonCode,
-        /// What the server added for people.
+        /// Text for people that the server added.
         reason_string: Option<String>,
     },
     /// DISCONNECT.
@@ -23,7 +23,7 @@ pub enum ClientError {
     Disconnected {
         /// Why.
         reason: ReasonCode,
-        /// What the server added for people.
+        /// Text for people that the server added.
         reason_string: Option<String>,
     },
     /// A packet that a server does not send, or not at this time.
@@ -77,7 +77,7 @@ pub enum ClientError {
     },
 }
 
-/// What a server adds for people.
+/// Text for people that a server adds.
 struct Said<'a>(&'a Option<String>);
 
 impl fmt::Display for Said<'_> {
@@ -136,7 +136,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// What a server would have said, for callers that pass answers on.
+    /// The reason that a server would have given, for callers that pass answers on.
     pub fn reason(&self) -> ReasonCode {
         match self {
             Self::NotConnected => ReasonCode::SERVER_UNAVAILABLE,
@@ -183,7 +183,7 @@ pub enum SubscribeError {
 }
 
 impl SubscribeError {
-    /// What a server would have said, for callers that pass answers on.
+    /// The reason that a server would have given, for callers that pass answers on.
     pub fn reason(&self) -> ReasonCode {
         match self {
             Self::NotConnected => ReasonCode::SERVER_UNAVAILABLE,

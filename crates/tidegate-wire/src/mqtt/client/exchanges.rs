@@ -26,7 +26,7 @@ impl Stage {
     }
 }
 
-/// What of an exchange is sent again.
+/// A packet of an exchange that is sent again.
 #[derive(Debug)]
 pub(super) enum Resend<'a> {
     /// PUBREL.
@@ -39,13 +39,13 @@ pub(super) enum Resend<'a> {
 pub(super) struct Exchanges<T> {
     /// By identifier, from 1.
     open: Vec<Option<(Stage, T)>>,
-    /// What may have to be sent again, by identifier, and its place in the order.
+    /// Messages that may have to be sent again, by identifier, each with its place in the order.
     kept: Vec<Option<(u64, Box<[u8]>)>>,
     /// Identifiers that were used and are free.
     free: VecDeque<PacketId>,
     ids_max: usize,
     inflight_max: usize,
-    /// What the server takes of that.
+    /// The part of `inflight_max` that the server takes.
     window: usize,
     messages: usize,
     requests: usize,
@@ -196,7 +196,7 @@ impl<T> Exchanges<T> {
         !self.resends.is_empty()
     }
 
-    /// What is sent again next; none if the server takes no more for now.
+    /// The packet that is sent again next; none if the server takes no more for now.
     pub(super) fn next_resend(&mut self) -> Option<(PacketId, Resend<'_>)> {
         loop {
             let id = *self.resends.front()?;

@@ -1,4 +1,4 @@
-//! What a server takes.
+//! Limits that a server states.
 
 use std::num::NonZeroU16;
 
@@ -7,7 +7,7 @@ use super::{
     Publication, PublishError, SubscribeError,
 };
 
-/// What a server takes, by the properties of its CONNACK (section 3.2.2.3); before MQTT 5 it says nothing and all is taken.
+/// Limits of a server, by the properties of its CONNACK (section 3.2.2.3); before MQTT 5 it says nothing and all is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Messages of QoS 1 and 2 that may be unacknowledged. 65,535 if the server does not say.
@@ -35,7 +35,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a CONNACK says.
+    /// The limits that a CONNACK states.
     pub fn of(connack: &Connack) -> Self {
         let said = &connack.properties;
         let packet_bytes_max = said.maximum_packet_size.unwrap_or(u32::MAX).min(PACKET_BYTES_MAX);

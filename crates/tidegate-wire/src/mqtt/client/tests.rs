@@ -67,7 +67,7 @@ fn happens(client: &mut Client<u64>, packet: &Packet<'_>) -> Vec<String> {
     given(client, packet).expect("it is in place")
 }
 
-/// What the client sends, in words.
+/// The packets that the client sends, in words.
 fn sent(client: &mut Client<u64>, now: Instant) -> Vec<String> {
     let mut bytes = Vec::new();
     client.transmit(now, &mut bytes);

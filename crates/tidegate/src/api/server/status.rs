@@ -12,7 +12,7 @@ pub(super) fn status(error: impl Into<ApiError>) -> Status {
     status
 }
 
-/// What a call hands back: its failure as a status.
+/// Outcome of a call, with its failure as a status.
 pub(super) trait OrStatus<T> {
     /// The value, or the status of the failure.
     fn or_status(self) -> Result<T, Status>;

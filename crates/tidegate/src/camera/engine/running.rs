@@ -506,7 +506,7 @@ impl Lost {
     }
 }
 
-/// What a transfer says of itself, with the capacity that it counts on, in bytes a second.
+/// A transfer's report on itself, with the capacity that it counts on, in bytes a second.
 fn camera_report(
     transfer: TransferId,
     at: Instant,

@@ -57,7 +57,7 @@ fn parts<'a, T>(
 where
     Parts<T>: Visitor<'a, Value = Parts<T>>,
 {
-    // What is only skipped is not looked at by the reader of JSON, so that its bytes are looked at before.
+    // The reader of JSON does not check the bytes that it skips, so that all of them are checked here first.
     let text = str::from_utf8(without_mark(text))?;
     if !text.trim_ascii_start().starts_with(open) {
         serde_json::from_str::<IgnoredAny>(text)?;

@@ -33,7 +33,7 @@ pub(crate) enum Direction {
     In,
 }
 
-/// What this node adds to the list.
+/// Entries that this node adds to the list.
 #[derive(Clone, Debug)]
 pub(crate) struct Stamps {
     fetched: String,
@@ -65,7 +65,7 @@ impl Stamps {
         Self { fetched, left, fetched_property, left_property }
     }
 
-    /// What a message gets, as text.
+    /// The entry that a message gets, as text.
     pub(crate) fn value(&self, direction: Direction) -> &str {
         match direction {
             Direction::Out => &self.left,

@@ -55,7 +55,7 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// What a bridge did since it began.
+/// Counts of a bridge since it began.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) messages: [AtomicU64; 2],
@@ -75,11 +75,11 @@ pub(super) struct End {
     pub(super) packet_bytes_max: usize,
     /// Whether the broker there keeps retained messages.
     pub(super) retains: bool,
-    /// What came and is not used up.
+    /// Bytes that came and are not used up.
     pub(super) input: Vec<u8>,
     /// The rest of a payload whose head has been dealt with.
     payload: Option<Rest>,
-    /// What goes there, whole packets but for a payload that is on its way.
+    /// Bytes that go there, whole packets but for a payload that is on its way.
     pub(super) output: Vec<u8>,
     /// The bridge's own packets, for when no payload is on its way.
     control: Vec<u8>,
@@ -180,13 +180,13 @@ impl Way {
 /// Why a bridge's connections end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    #[error("{0} sent what is no packet")]
+    #[error("{0} sent bytes that are not an MQTT packet")]
     Packet(Side, #[source] DecodeError),
-    #[error("{0} sent a packet that has no place here, {1:#04x}")]
+    #[error("{0} sent a packet that is not allowed at this time, with the first byte {1:#04x}")]
     Unexpected(Side, u8),
     #[error("{0} ended the connection: {1}")]
     Disconnected(Side, ReasonCode),
-    #[error("{0} has no room for a message")]
+    #[error("{0} has no room for a message now (0x97): the message waits and is sent again")]
     NoRoom(Side),
 }
 

@@ -79,13 +79,13 @@ struct Line {
 enum Broken {
     #[error("the bridge stops")]
     Stopped,
-    #[error("{0}'s host is not known")]
+    #[error("the address of {0} cannot be looked up")]
     Resolve(String, #[source] io::Error),
     #[error("no connection to {0}")]
     Connect(String, #[source] io::Error),
-    #[error("{0} is no name for TLS")]
+    #[error("{0:?} is not allowed as the name of a TLS server: write a DNS name or an IP address")]
     ServerName(String),
-    #[error("TLS cannot begin")]
+    #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),
     #[error("the connection to {0} broke")]
     Io(Side, #[source] io::Error),
@@ -95,7 +95,7 @@ enum Broken {
     Silent(Side),
     #[error("{0} refuses the connection: {1}")]
     Refused(Side, ReasonCode),
-    #[error("{0} answers CONNECT with what is no CONNACK")]
+    #[error("{0} did not answer CONNECT with a valid CONNACK")]
     NoConnack(Side, #[source] Option<DecodeError>),
     #[error(transparent)]
     Overlap(BridgeError),
@@ -123,7 +123,7 @@ pub(super) struct Runtime {
     stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
     relay: Relay,
-    /// The name of the session here. Nobody else can guess it and take the session over.
+    /// The name of the session here. No other client can guess it and take the session over.
     local_id: String,
     /// Whether the session at the remote ends with the farewell.
     forgets_remote: Arc<AtomicBool>,
@@ -540,7 +540,7 @@ impl Runtime {
         let qos_max = limits.maximum_qos.unwrap_or(QoS::ExactlyOnce);
         let receive_maximum = limits.receive_maximum.map_or(u16::MAX, u16::from);
         let keep_alive = limits.server_keep_alive.unwrap_or(self.settings.keep_alive);
-        // Who lost its retained messages with its session is sent all of them.
+        // A side that lost its retained messages with its session is sent all of them.
         let handling = |other_is_new| {
             if other_is_new { RetainHandling::Send } else { RetainHandling::SendIfNew }
         };
@@ -577,7 +577,7 @@ impl Runtime {
     ) -> Result<std::convert::Infallible, Broken> {
         let keep_alive = Duration::from_secs(u64::from(keep_alive));
         let mut pinged_at: Option<Instant> = None;
-        // What came behind CONNACK.
+        // Packets may have come behind CONNACK.
         self.relay.take(Side::Remote, &self.counters)?;
         self.relay.take(Side::Local, &self.counters)?;
         loop {
@@ -604,12 +604,12 @@ impl Runtime {
                 }
                 let is_reading = self.is_written(local, Side::Local);
                 let due = match &mut pinged_at {
-                    // What is not read cannot be missed.
+                    // An answer cannot be missed while nothing is read.
                     Some(at) if !is_reading => {
                         *at = now;
                         now + keep_alive
                     }
-                    // Nor what has not come to it: a long payload may stand before the ping.
+                    // Nor can one to a ping that has not left: a long payload may stand before it.
                     Some(at) => remote.wrote_at.max(*at) + keep_alive,
                     None => remote.wrote_at + keep_alive * 3 / 4,
                 };
@@ -641,7 +641,7 @@ impl Runtime {
         if self.relay.is_held(side) {
             return Ok(false);
         }
-        // What was held before, and what is whole now.
+        // Packets that were held before go on, and those that are whole now.
         let is_more = self.read(from, side)?;
         self.relay.take(side, &self.counters)?;
         self.flush(to, side.other())?;

@@ -5,7 +5,7 @@
 
 use tidegate_message::topic_matches;
 
-/// What passes one way, and its name on the other side.
+/// Topics that pass one way, and their names on the other side.
 #[derive(Clone, Debug)]
 pub(super) struct Topics {
     prefix_from: String,
@@ -30,7 +30,7 @@ impl Topics {
         }
     }
 
-    /// What is subscribed to where messages come from.
+    /// Filters of the subscriptions where messages come from.
     pub(super) fn filters(&self) -> &[String] {
         &self.filters
     }

@@ -13,7 +13,7 @@ const MESSAGES: u64 = 12;
 #[derive(Default)]
 struct Server {
     has_session: bool,
-    /// What it accepted, in order.
+    /// Messages that it accepted, in order.
     accepted: Vec<u64>,
     /// Identifiers of QoS 2 that were accepted and not released.
     held: BTreeSet<u16>,
@@ -143,7 +143,7 @@ impl Server {
     }
 }
 
-/// What the caller of the client saw.
+/// Messages that the caller of the client saw.
 #[derive(Default)]
 struct Caller {
     published: u64,
@@ -200,7 +200,7 @@ fn run(manual: bool, lives: &[usize]) -> usize {
         loop {
             caller.publish(&mut client);
             if let Some(id) = caller.waiting.pop_front() {
-                // What came by an earlier connection may not have come again.
+                // A message of an earlier connection may not have come again.
                 client.acknowledge(id, ReasonCode::SUCCESS);
             }
             let mut up = Vec::new();
