@@ -86,7 +86,7 @@ class MovingTest(unittest.TestCase):
         with self.assertRaisesRegex(FrameError, "is fixed"):
             moving.learn(jpeg(picture()))
         for broken in (b"", b"\xff\xd8 no image"):
-            with self.assertRaisesRegex(FrameError, "no image"):
+            with self.assertRaisesRegex(FrameError, "not an image"):
                 moving.detect(broken)
 
 
