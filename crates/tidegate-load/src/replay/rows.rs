@@ -179,7 +179,7 @@ impl Rows {
     }
 
     /// A row that does not end within its bound, or not at all: its first line, which ends there, is bad, and what stands behind
-    /// is read anew.
+    /// is read again.
     fn give_up(&mut self, line: u64, end: usize, behind: usize) -> Step<'_> {
         let (end, behind) = self.second_line.map_or((end, behind), |place| (place - 1, place));
         let fault = match end - self.at > ROW_BYTES_MAX {

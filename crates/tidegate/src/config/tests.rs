@@ -82,7 +82,7 @@ fn mistakes_name_file_line_and_way_out() {
         ),
         (
             "[link]\ntransport = \"udp\"\n",
-            "site.toml:2: link.transport: \"udp\" is no transport; choose auto, quic or tcp",
+            "site.toml:2: link.transport: \"udp\" is not a valid transport; choose auto, quic or tcp",
         ),
         (
             "[node]\nname = \"../x\"\n",
@@ -111,7 +111,7 @@ fn mistakes_name_file_line_and_way_out() {
         ),
         (
             "[log]\ndurability = \"replicas\"\n",
-            "site.toml:2: log.durability: \"replicas\" is no durability; choose memory, page or disk",
+            "site.toml:2: log.durability: \"replicas\" is not a valid durability; choose memory, page or disk",
         ),
         (
             "[log]\nat_rest = \"sealed\"\n",
@@ -206,9 +206,9 @@ fn every_mistake_is_named_with_what_was_meant() {
         "site.toml:2: [node] has no \"nam\"; did you mean \"name\"? choose one of: name data_dir",
         "site.toml:3: node.api_listen: an address with a port is needed, such as 127.0.0.1:7080",
         "site.toml:4: there is no section [lnik]; did you mean [link]? choose one of: node",
-        "site.toml:8: link.transport: \"qiuc\" is no transport; did you mean \"quic\"? choose auto, quic or tcp",
+        "site.toml:8: link.transport: \"qiuc\" is not a valid transport; did you mean \"quic\"? choose auto, quic or tcp",
         "site.toml:10: there is no section [mqtt.listner.tls]; did you mean [mqtt.listener.tls]? choose",
-        "site.toml:13: mqtt.listener.main.protocol: \"tsl\" is not a protocol; did you mean \"tls\"? choose tcp, tls",
+        "site.toml:13: mqtt.listener.main.protocol: \"tsl\" is not a valid protocol; did you mean \"tls\"? choose tcp, tls",
         "site.toml:9: link.queue_allowed must be from 1ms to 1s",
         "site.toml:14: file must be the name of a file of flows",
     ];

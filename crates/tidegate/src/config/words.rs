@@ -36,7 +36,7 @@ macro_rules! words {
                 let found = Self::WORDS.iter().find(|(word, _)| *word == text);
                 found.map(|(_, known)| *known).ok_or_else(|| {
                     let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
-                    format!("{text:?} is no {}; choose {}", $what, listed(&words))
+                    format!("{text:?} is not a valid {}; choose {}", $what, listed(&words))
                 })
             }
 

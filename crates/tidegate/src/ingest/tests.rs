@@ -130,7 +130,7 @@ fn contradictory_configurations_are_refused_with_the_way_out() {
         ("listen = \"0.0.0.0:0\"", "ingest.x.identity must name the user"),
         ("kind = \"coap\"\nlisten = \"0.0.0.0:0\"", "ingest.x.identity must name the user"),
         ("format = \"topic-payload\"\ntopic = \"a\"", "ingest.x.topic means nothing here"),
-        ("topic = \"a/{b}\"", "ingest.x.topic is wrong: {b} stands for nothing"),
+        ("topic = \"a/{b}\"", "ingest.x.topic is wrong: {b} is unknown here"),
         ("message_bytes_max = \"70kB\"", "ingest.x.message_bytes_max must be"),
         ("kind = \"http\"\nbody_bytes_max = \"1B\"", "ingest.x.body_bytes_max must be"),
         ("connections_max = 0", "ingest.x.connections_max must be"),

@@ -161,7 +161,7 @@ pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, ag
             Ok(true) => (Outcome::Done, format!("{} certificates revoked", lists.count())),
             Err(error) => {
                 let error = crate::error_chain(error);
-                tracing::error!(%error, "the revocation lists in use stay");
+                tracing::error!(%error, "the revocation lists in use are kept");
                 (Outcome::Failed, error)
             }
         };

@@ -10,7 +10,7 @@ use tidegate_message::check_topic_filter;
 /// Problems of a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LayoutsError {
-    #[error("`{0}` is no FILTER = LAYOUT")]
+    #[error("`{0}` is not a FILTER = LAYOUT")]
     Rule(String),
     #[error("{filter} is not a topic filter: {why}")]
     Filter { filter: String, why: String },

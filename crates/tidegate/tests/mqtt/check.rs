@@ -128,7 +128,7 @@ const FILES: [(&str, &str); 4] = [
 /// How each line begins that `config check` prints of them.
 const EXPECTED: [&str; 20] = [
     "FOLDER/tidegate.toml:7: [link] has no \"queue_alowed\"; did you mean \"queue_allowed\"? choose",
-    "FOLDER/tidegate.toml:8: link.transport: did you mean \"quic\"? choose one of: auto quic tcp",
+    "FOLDER/tidegate.toml:8: link.transport: \"qiuc\" is not a valid transport; did you mean \"quic\"? choose auto, quic or tcp",
     "FOLDER/users:1: ",
     "FOLDER/acl:2: a line begins with user, topic, pattern or #, and not with \"no\"",
     "FOLDER/acl:3: \"reed\" is not an access; did you mean \"read\"? choose one of: read write",
@@ -264,7 +264,7 @@ fn requirements_of_a_start_are_checked_and_named_with_the_way_out() {
     for expected in [
         "/no/such.toml cannot be read",
         "--set node.nam=x: [node] has no \"nam\"; did you mean \"name\"?",
-        "TIDEGATE__LINK__TRANSPORT: link.transport: did you mean \"tcp\"?",
+        "TIDEGATE__LINK__TRANSPORT: link.transport: \"tcpp\" is not a valid transport; did you mean \"tcp\"?",
     ] {
         assert!(found.iter().any(|line| line.starts_with(expected)), "{expected} in {found:#?}");
     }

@@ -359,7 +359,7 @@ fn a_certificate_that_is_taken_out_loses_its_connection_and_others_keep_theirs()
 
     // Another pin beside it, which takes nothing away.
     program.reload(&all(&format!("{pin}, {}", "0".repeat(64)), false));
-    program.line_with("configuration of MQTT read anew");
+    program.line_with("configuration of MQTT reloaded");
     stay(&mut [&mut kept, &mut stranger, &mut pinned, &mut without, &mut asked]);
     // One authority leaves the file, of which the configuration says nothing.
     std::fs::write(&both, own).unwrap();
