@@ -129,9 +129,21 @@ impl Inflight {
         kept: Option<Box<Queued>>,
     ) -> PacketId {
         let id = self.next_id();
+        self.begin_as(id, qos, bytes, is_large, kept);
+        id
+    }
+
+    /// Begins an exchange under an [identifier](Self::next_id) that nothing has begun under yet.
+    pub(crate) fn begin_as(
+        &mut self,
+        id: PacketId,
+        qos: QoS,
+        bytes: usize,
+        is_large: bool,
+        kept: Option<Box<Queued>>,
+    ) {
         let awaits = if qos == QoS::AtLeastOnce { Awaits::Puback } else { Awaits::Pubrec };
         self.push(id, awaits, bytes as u64, is_large, kept);
-        id
     }
 
     fn push(
@@ -194,7 +206,8 @@ impl Inflight {
         self.push(id, Awaits::Puback, bytes, false, Some(kept));
     }
 
-    fn next_id(&mut self) -> PacketId {
+    /// An identifier that is free; another one each time.
+    pub(crate) fn next_id(&mut self) -> PacketId {
         loop {
             while self.free_ahead == 0 {
                 // How far ahead the nearest identifier in use lies: those before it stay free until they are given.

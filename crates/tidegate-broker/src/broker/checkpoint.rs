@@ -33,7 +33,7 @@ const LEAST_BYTES: u64 = 16 << 20;
 const STEP: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
 /// A journal that takes nothing is tried again this often.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// How far a checkpoint is.
 #[derive(Debug)]
@@ -92,7 +92,9 @@ impl Broker {
         if !goes_on {
             self.end_checkpoint();
         }
-        if let Some(keeper) = self.keeper.as_mut().filter(|_| goes_on || is_failing) {
+        // One that found no room is begun again, and not at once.
+        let waits = |keeper: &&mut Box<Keeper>| goes_on || is_failing || keeper.is_large();
+        if let Some(keeper) = self.keeper.as_mut().filter(waits) {
             keeper.is_watched = true;
             let pause = if goes_on { PAUSE } else { RETRY };
             self.timers.set(now + pause, Timer::Journal);
@@ -133,6 +135,11 @@ impl Broker {
         else {
             return false;
         };
+        // What stands before is let go of, and of what came from other shards it alone says so: it is durable before anything else is.
+        if keeper.is_gated && !checkpoint.waits && keeper.durable < checkpoint.start {
+            keeper.checkpoint = Some(checkpoint);
+            return true;
+        }
         let failures = keeper.counts.failures;
         let until = keeper.counts.records.saturating_add(records as u64);
         let mut goes_on = true;
@@ -412,7 +419,10 @@ impl Checkpoint {
         let number = queued.number;
         let waiting = waiting(session, queued, begun);
         let record = match message {
-            Some(message) if self.is_new(number) => message_record(message, number, waiting),
+            Some(message) if self.is_new(number) => {
+                let origin = keeper.lacking.origin_of(number);
+                message_record(message, number, origin, waiting)
+            }
             // The disk has lost it.
             None if self.is_new(number) => return,
             _ => Record::Queued { number, waiting },

@@ -8,7 +8,7 @@ use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 use super::{
     Broker, Peer, Promised, RouteHandle,
     accept::{Acceptance, Answer, may_have},
-    journal_writer::done,
+    journal_writer::{done, record_bytes},
     mark_dirty,
     spill::fallback,
 };
@@ -626,8 +626,13 @@ impl Broker {
         let waits_for_disk = is_written
             && qos == QoS::ExactlyOnce
             && self.keeper.as_ref().is_some_and(|keeper| keeper.is_gated);
-        let is_open = qos == QoS::AtMostOnce
+        let mut is_open = qos == QoS::AtMostOnce
             || !waits_for_disk && may_begin(connection, session, message.payload.len(), false);
+        if is_open && is_written && qos == QoS::ExactlyOnce {
+            // Its identifier is written with it, or it waits until that can be: see `write_begun`.
+            let bytes = record_bytes(message, route.on(self.shard).len(), self.shared.shards());
+            is_open = self.keeper.as_mut().is_none_or(|keeper| keeper.ensure(bytes));
+        }
         if !is_open || !goes_at_once(connection, session, route, message, config.copy_bytes_max) {
             self.queue(now, key, route, target, message, held, qos, retain);
             return;

@@ -15,6 +15,10 @@ use super::{
 };
 use crate::{connection::Resend, journal::Record, session::Session, slab::Key};
 
+/// The journal has no room for what has to be written first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoRoom;
+
 impl Broker {
     #[cold]
     pub(super) fn send_after_disk(&mut self) {
@@ -157,18 +161,26 @@ impl Broker {
 
     /// Writes that a QoS 2 message is to be sent under that identifier; the record it has to wait for, if it must not
     /// leave at once.
+    ///
+    /// # Errors
+    /// There is no room for that. It must not leave: after a restart the identifier would be given to another message, which the client
+    /// would take for this one.
     pub(super) fn write_begun(
         keeper: &mut Option<Box<Keeper>>,
         session: &Session,
         connection: Key,
         number: u64,
         id: PacketId,
-    ) -> Option<Resend> {
-        let keeper = keeper.as_mut().filter(|_| session.number > 0 && number > 0)?;
-        let position = keeper.append(&Record::Begun { session: session.number, number, id })?;
-        let after = Some(position).filter(|_| keeper.is_gated && !keeper.is_durable(position))?;
+    ) -> Result<Option<Resend>, NoRoom> {
+        let keeper = keeper.as_mut().filter(|_| session.number > 0 && number > 0);
+        let Some(keeper) = keeper else { return Ok(None) };
+        let record = Record::Begun { session: session.number, number, id };
+        let after = keeper.append(&record).ok_or(NoRoom)?;
+        if !keeper.is_gated || keeper.is_durable(after) {
+            return Ok(None);
+        }
         keeper.connections_later.push_back((after, connection));
-        Some(Resend { id, is_repeated: false, after: Some(after) })
+        Ok(Some(Resend { id, is_repeated: false, after: Some(after) }))
     }
 
     /// Whether what waits for the disk may be sent.

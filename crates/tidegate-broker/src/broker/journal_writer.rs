@@ -237,7 +237,8 @@ impl Keeper {
 
     /// Writes a message for one session that waits for it.
     pub(super) fn write_queued(&mut self, session: u64, queued: &Queued) {
-        self.append(&message_record(queued.begun(), queued.number, waiting(session, queued, None)));
+        let waiting = waiting(session, queued, None);
+        self.append(&message_record(queued.begun(), queued.number, None, waiting));
     }
 
     /// Where the last record is.
@@ -249,6 +250,12 @@ impl Keeper {
     pub(super) fn is_durable(&self, position: Position) -> bool {
         position < self.durable
     }
+}
+
+/// What the record of a message takes at most, about: for so many sessions here, and for all shards.
+pub(super) fn record_bytes(message: &Incoming<'_>, sessions: usize, shards: usize) -> usize {
+    let texts = message.payload.len() + message.topic.len() + message.forwarded.len();
+    texts + WAITING_BYTES * (sessions + shards) + RECORD_BYTES
 }
 
 /// See [`Keeper::done`].
@@ -318,11 +325,7 @@ impl Broker {
     #[cold]
     pub(super) fn can_write(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
-        let bytes = message.payload.len()
-            + message.topic.len()
-            + message.forwarded.len()
-            + WAITING_BYTES * (route.on(self.shard).len() + self.shared.shards())
-            + RECORD_BYTES;
+        let bytes = record_bytes(message, route.on(self.shard).len(), self.shared.shards());
         let can = keeper.ensure(bytes) && !self.shared.has_failing_journal();
         if !can {
             keeper.counts.refused += 1;
@@ -542,10 +545,10 @@ impl Keeper {
             let (shard, number) = origin.expect("the caller looked");
             self.append(&Record::Seen { shard, number, and_before: false })
         };
-        if let Some((shard, number)) = origin {
-            self.seen[usize::from(shard)] = number;
+        if let Some(origin) = origin {
+            self.seen[usize::from(origin.0)] = origin.1;
             if appended.is_none() {
-                self.lacking.note_sent(shard, number);
+                self.lacking.note_sent(origin, number);
             }
         }
         appended.is_some()
@@ -560,8 +563,13 @@ pub(super) fn waiting(session: u64, queued: &Queued, begun: Option<PacketId>) ->
 }
 
 /// A message for one session that waits for it.
-pub(super) fn message_record(message: &Message, number: u64, waiting: Waiting) -> Record {
-    Record::Message(StoredMessage { number, waiting: vec![waiting], ..message.into() })
+pub(super) fn message_record(
+    message: &Message,
+    number: u64,
+    origin: Option<(u8, u64)>,
+    waiting: Waiting,
+) -> Record {
+    Record::Message(StoredMessage { number, origin, waiting: vec![waiting], ..message.into() })
 }
 
 impl From<&Message> for StoredMessage {

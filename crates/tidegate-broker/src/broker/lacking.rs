@@ -9,6 +9,8 @@
 //!
 //! Always true: what came from another shard is confirmed only if a durable record here says so, its own or those of a checkpoint.
 
+use std::collections::HashMap;
+
 use crate::journal::Record;
 
 /// What is lacking, and from when.
@@ -20,6 +22,9 @@ pub(super) struct Lacking {
     before: Lacks,
 }
 
+/// A shard, and the number under which it sent something.
+type Origin = (u8, u64);
+
 #[derive(Debug)]
 struct Lacks {
     is_any: bool,
@@ -27,6 +32,8 @@ struct Lacks {
     is_relied_on: bool,
     /// By shard, the lowest number of what came from there; [`u64::MAX`] if all of it is written.
     lowest: Vec<u64>,
+    /// By its number here, where a message came from that waits for a session here.
+    origins: HashMap<u64, Origin>,
 }
 
 impl Lacking {
@@ -41,10 +48,18 @@ impl Lacking {
         self.since.is_relied_on |= is_relied_on(record);
     }
 
-    /// What another shard sent under that number found no room.
-    pub(super) fn note_sent(&mut self, shard: u8, number: u64) {
-        let lowest = &mut self.since.lowest[usize::from(shard)];
-        *lowest = number.min(*lowest);
+    /// What another shard sent found no room; the number is the one that it has here, if it waits for a session.
+    pub(super) fn note_sent(&mut self, origin: Origin, number: u64) {
+        let lowest = &mut self.since.lowest[usize::from(origin.0)];
+        *lowest = origin.1.min(*lowest);
+        if number > 0 {
+            self.since.origins.insert(number, origin);
+        }
+    }
+
+    /// Where a message of that number came from, if no record says so yet.
+    pub(super) fn origin_of(&self, number: u64) -> Option<Origin> {
+        self.before.origins.get(&number).copied()
     }
 
     /// Whether something is lacking that no checkpoint under way has made up for, so that another one is due.
@@ -64,7 +79,8 @@ impl Lacking {
 
     /// All that is so is going to be written anew. One that was begun before may have been given up.
     pub(super) fn begin_checkpoint(&mut self) {
-        let Lacks { is_any, is_relied_on, lowest } = &mut self.since;
+        let Lacks { is_any, is_relied_on, lowest, origins } = &mut self.since;
+        self.before.origins.extend(origins.drain());
         self.before.is_any |= std::mem::take(is_any);
         self.before.is_relied_on |= std::mem::take(is_relied_on);
         for (before, since) in self.before.lowest.iter_mut().zip(lowest) {
@@ -76,12 +92,14 @@ impl Lacking {
     pub(super) fn end_checkpoint(&mut self) {
         (self.before.is_any, self.before.is_relied_on) = (false, false);
         self.before.lowest.fill(u64::MAX);
+        self.before.origins = HashMap::new();
     }
 }
 
 impl Lacks {
     fn new(shards: usize) -> Self {
-        Self { is_any: false, is_relied_on: false, lowest: vec![u64::MAX; shards] }
+        let lowest = vec![u64::MAX; shards];
+        Self { is_any: false, is_relied_on: false, lowest, origins: HashMap::new() }
     }
 }
 

@@ -7,7 +7,9 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 
 use super::{
     Broker, ConnectionKey,
+    checkpoint::RETRY,
     deliver::{Outgoing, append, is_large, may_begin},
+    durable_acks::NoRoom,
     journal_writer::done,
     mark_dirty,
 };
@@ -272,6 +274,17 @@ impl Broker {
         if !copied && connection.outbox.data_bytes() > 0 {
             return Step::Enough;
         }
+        let mut begun = None;
+        if let Some(queued) = first.filter(|queued| queued.qos == QoS::ExactlyOnce) {
+            let (number, id) = (queued.number, session.inflight.next_id());
+            match Self::write_begun(&mut self.keeper, session, key, number, id) {
+                Ok(waits) => begun = Some((id, waits)),
+                Err(NoRoom) => {
+                    self.wake_at(key, now + RETRY);
+                    return Step::Enough;
+                }
+            }
+        }
         let queued = match class {
             Class::Small => session.queue.pop_small(),
             Class::Large => session.queue.pop_large(),
@@ -319,12 +332,12 @@ impl Broker {
             } else {
                 let packet_id = (queued.qos > QoS::AtMostOnce).then(|| {
                     let kept = is_kept.then(|| Box::new(queued.clone()));
-                    session.inflight.begin(queued.qos, bytes, class == Class::Large, kept)
+                    let id = begun.map_or_else(|| session.inflight.next_id(), |(id, _)| id);
+                    let is_large = class == Class::Large;
+                    session.inflight.begin_as(id, queued.qos, bytes, is_large, kept);
+                    id
                 });
-                let waits = packet_id.filter(|_| queued.qos == QoS::ExactlyOnce).and_then(|id| {
-                    Self::write_begun(&mut self.keeper, session, key, queued.number, id)
-                });
-                if let Some(resend) = waits {
+                if let Some((_, Some(resend))) = begun {
                     // Sent once that is durable.
                     connection.resend.push_back(resend);
                     self.release(released, own);

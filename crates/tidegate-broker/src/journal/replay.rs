@@ -119,8 +119,7 @@ impl Replay {
             Record::Queued { number, waiting } => self.wait(number, waiting, now),
             Record::Begun { session, number, id } => {
                 let session = self.session(session);
-                // Whoever had that identifier before has let go of it.
-                session.accepted.retain(|(other, _)| *other != id);
+                session.free(id, number);
                 if let Some(entry) = session.waiting.get_mut(&number) {
                     entry.waiting.begun = Some(id);
                     entry.began = now;
@@ -209,7 +208,7 @@ impl Replay {
         let number = if waiting.again > 0 { waiting.again } else { number };
         let session = self.session(waiting.session);
         if let Some(id) = waiting.begun {
-            session.accepted.retain(|(other, _)| *other != id);
+            session.free(id, number);
             session.begun.insert(id, number);
         }
         session.waiting.insert(number, Entry { waiting, began: now });
@@ -318,6 +317,14 @@ impl Replay {
 }
 
 impl Session {
+    /// A message is sent with that identifier: the exchange before is complete, although that may have found no room.
+    fn free(&mut self, id: PacketId, number: u64) {
+        self.accepted.retain(|(other, _)| *other != id);
+        if let Some(former) = self.begun.remove(&id).filter(|former| *former != number) {
+            self.waiting.remove(&former);
+        }
+    }
+
     /// It has ended. Messages that came by shared subscriptions and may be another member's wait until one has them.
     fn leave(&mut self) {
         let Self { subscriptions, waiting, begun, accepted, received, .. } = self;

@@ -392,6 +392,26 @@ fn messages_between_shards_keep_their_place_before_later_ones() {
 }
 
 #[test]
+fn an_identifier_that_is_given_to_another_message_was_free() {
+    // That the exchanges before came to their ends found no room.
+    let id = PacketId::new(7).unwrap();
+    let mut replay = Replay::default();
+    replay.apply(opened(1, "a"));
+    for number in 1..=3 {
+        let waiting = vec![waits(1)];
+        replay.apply(Record::Message(StoredMessage { waiting, ..text(number, "x") }));
+    }
+    replay.apply(Record::Begun { session: 1, number: 1, id });
+    replay.apply(Record::Begun { session: 1, number: 2, id });
+    replay.apply(Record::Accepted { session: 1, id });
+    replay.apply(Record::Begun { session: 1, number: 3, id });
+    let recovered = Recovered::join(vec![replay]);
+    let [session] = &recovered.sessions[..] else { panic!("{recovered:?}") };
+    assert_eq!((session.queue.len(), session.inflight.len()), (0, 1));
+    assert!(session.inflight[0].1.is_some());
+}
+
+#[test]
 fn what_is_handed_over_keeps_its_place_where_what_came_is_written_anew() {
     let mut sender = Replay::default();
     for (number, what) in [(1, "one"), (2, "two")] {

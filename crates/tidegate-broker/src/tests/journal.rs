@@ -553,6 +553,16 @@ fn a_full_journal_refuses_what_is_to_be_kept_and_nothing_else() {
     }
 }
 
+impl World {
+    /// A turn of each shard, in which it looks at its journal, and the next seconds.
+    fn turn(&mut self) {
+        for shard in &mut self.shards {
+            shard.handle_timeout(self.now);
+        }
+        self.advance(seconds(2));
+    }
+}
+
 /// A session on one shard, and a publisher on another, whose first message is too large for what the session's journal has room for,
 /// while the second one fits. Which of them are retained.
 fn lacking_the_first(is_gated: bool, retains: bool) -> World {
@@ -624,11 +634,11 @@ fn what_a_journal_lacks_is_made_up_for_before_more_is_promised() {
         // Small ones would fit, but who takes them is not known to be there after a restart.
         let refused = world.publish(p, message("t/3", AtLeastOnce, "refused")).unwrap();
         assert_eq!(world.accepted(p, refused), ReasonCode::QUOTA_EXCEEDED);
-        world.advance(seconds(2));
+        world.turn();
         let refused = world.publish(p, message("t/3", AtLeastOnce, "refused")).unwrap();
         assert_eq!(world.accepted(p, refused), ReasonCode::QUOTA_EXCEEDED);
         world.tapes.iter().for_each(|tape| tape.limit(None));
-        world.advance(seconds(2));
+        world.turn();
         let third = world.publish(p, message("t/3", AtLeastOnce, "third")).unwrap();
         assert_eq!(world.accepted(p, third), ReasonCode::SUCCESS);
         // Nothing is on its way between shards any more.
@@ -655,7 +665,9 @@ fn what_a_checkpoint_says_of_other_shards_is_durable_after_what_they_sent() {
     }
     assert_eq!(world.accepted(p, waits), ReasonCode::SUCCESS);
     world.shards[0].begin_checkpoint_now();
-    world.shards[0].checkpoint_some(1_000);
+    for _ in 0..3 {
+        world.shards[0].checkpoint_some(1_000);
+    }
     // The power goes; of what was not said to be durable the disk has the last record alone.
     let mut state = world.tapes[0].state();
     let (durable, last) = (state.durable, state.records.len() - 1);
@@ -672,7 +684,7 @@ fn a_subscription_that_finds_no_room_is_not_granted() {
         let mut world = World::keeping(settings(), 1, false);
         let s = world.join(Connect { version, ..kept("s") });
         assert_eq!(world.subscribe(s, "a", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
-        world.tapes[0].limit(Some(10));
+        world.tapes[0].limit(Some(0));
         let refused =
             if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode(0x80) };
         assert_eq!(world.subscribe(s, "b", AtLeastOnce), refused);
@@ -681,10 +693,53 @@ fn a_subscription_that_finds_no_room_is_not_granted() {
         let fleeting = world.join(v5("f"));
         assert_eq!(world.subscribe(fleeting, "b", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
         world.tapes[0].limit(None);
-        world.advance(seconds(2));
+        world.turn();
         assert_eq!(world.subscribe(s, "b", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
         check(&world);
         world.restart(1);
+        world.end();
+    }
+}
+
+#[test]
+fn an_identifier_that_is_in_no_record_is_not_used() {
+    for (shards, is_gated) in [(1, false), (3, false), (1, true), (3, true)] {
+        let mut world = World::keeping(settings(), shards, is_gated);
+        let s = world.mute(kept("s"));
+        world.subscribe(s, "t", ExactlyOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", ExactlyOnce, "waits"));
+        world.tapes.iter().for_each(|tape| tape.limit(Some(0)));
+        let s = world.mute(kept("s"));
+        // After a restart, the client would take another message with that identifier for this one.
+        assert_eq!(world.messages(s), []);
+        world.turn();
+        assert_eq!(world.messages(s), []);
+        world.tapes.iter().for_each(|tape| tape.limit(None));
+        world.turn();
+        let [first] = &world.messages(s)[..] else { panic!("it comes once there is room") };
+        let first = first.id;
+        world.restart(shards);
+        let s = world.mute(kept("s"));
+        let again = world.messages(s);
+        assert_eq!((again[0].id, again[0].dup), (first, true));
+        // Nor is one released before that can be written: a message that came with it would be taken for the one before.
+        let publish = Publish { packet_id: Some(id(5)), ..message("u", ExactlyOnce, "x") };
+        let q = world.mute(kept("q"));
+        world.send(q, Packet::Publish(publish));
+        world.take(q);
+        world.tapes.iter().for_each(|tape| tape.limit(Some(0)));
+        world.pubrel(q, id(5));
+        assert!(!world.take(q).iter().any(|got| matches!(got, Other(Packet::Pubcomp(_)))));
+        assert_eq!(world.end_reason(q), Some(ReasonCode::QUOTA_EXCEEDED));
+        world.tapes.iter().for_each(|tape| tape.limit(None));
+        let q = world.mute(kept("q"));
+        world.pubrel(q, id(5));
+        assert!(
+            matches!(&world.take(q)[..], [Other(Packet::Pubcomp(ack))] if !ack.reason.is_failure())
+        );
+        world.turn();
         world.end();
     }
 }
@@ -712,6 +767,7 @@ fn what_a_member_leaves_stays_its_own_until_another_has_it_written_down() {
         let a = world.connect(kept("a"));
         world.connack(a);
         assert_eq!(world.texts(a), [""; 0]);
+        world.turn();
         let b = world.join(kept("b"));
         assert_eq!(world.texts(b).len(), 4, "{shards} shards");
         world.end();
