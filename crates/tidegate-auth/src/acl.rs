@@ -473,8 +473,8 @@ topic read more
             ("topic read", "has no topic"),
             ("pattern deny  ", "has no topic"),
             ("topic read a/#/b", "\"a/#/b\" is not a topic filter"),
-            ("topic read a+", "no topic filter"),
-            ("topic read a/b#", "no topic filter"),
+            ("topic read a+", "is not a topic filter"),
+            ("topic read a/b#", "is not a topic filter"),
             ("topic read a/%c", "write `pattern` instead of `topic`"),
         ] {
             let error =

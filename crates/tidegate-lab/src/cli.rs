@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn arguments_are_checked_with_a_way_out() {
         for (line, expected) in [
-            ("tidegate-lab demo --latency 100", "a duration is a number with ns, us"),
+            ("tidegate-lab demo --latency 100", "\"100\" is not a duration: a number with ns, us"),
             ("tidegate-lab demo --controller pid", "budget mez-pi aimd fixed"),
             ("tidegate-lab demo --cameras 17", "1..=16"),
             ("tidegate-lab sim mqtt --seeds 0", "1..=1000"),

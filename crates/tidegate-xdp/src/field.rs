@@ -309,7 +309,7 @@ mod tests {
             ("t at 1 length 3 decimals 2", "room for a digit"),
             ("t at 1 length 19", "at most 18 digits"),
             ("t at 1 length 20 decimals 2", "at most 18 digits"),
-            ("and at 1 as u8", "no names"),
+            ("and at 1 as u8", "are not names"),
             ("7 at 1 as u8", "begins with a letter"),
             ("a.b at 1 as u8", "made of"),
         ] {

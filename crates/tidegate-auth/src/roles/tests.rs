@@ -182,7 +182,7 @@ fn errors_name_line_and_way_out() {
             "[role.x]\npublish = [\n\"a\",\n\"a/#/b\"]",
             "roles.toml:5: \"a/#/b\" is not a topic filter",
         ),
-        ("[role.x]\npublish = [\"\"]", "no topic filter"),
+        ("[role.x]\npublish = [\"\"]", "is not a topic filter"),
         ("[role.x]\npublish = [\"camera:a b\"]", "\"a b\" is not a camera"),
         ("[role.x]\nframes = [\"\"]", "\"\" is not a camera"),
         ("[role.x]\nadmin = [\"home/#\"]", "admin extends to cameras"),

@@ -74,7 +74,7 @@ fn what_was_acknowledged_is_kept_by_every_session_that_may_not_drop_it() {
 }
 
 #[test]
-#[ignore = "seed 30 still loses a message; for whoever looks for the cause"]
+#[ignore = "with seed 30 a message is still lost"]
 fn what_was_acknowledged_is_kept_where_journals_have_no_room_for_some_of_it() {
     let outcomes: Vec<Outcome> = seeds().map(run_filling).collect();
     if outcomes.len() < 100 {
