@@ -135,7 +135,7 @@ impl Broker {
         else {
             return false;
         };
-        // What stands before is let go of, and of what came from other shards it alone says so: it is durable before anything else is.
+        // Older records are released then, and this record alone says what came from other shards: it is durable before anything else is.
         if keeper.is_gated && !checkpoint.waits && keeper.durable < checkpoint.start {
             keeper.checkpoint = Some(checkpoint);
             return true;
