@@ -174,6 +174,10 @@ impl Broker {
     ) -> Result<Option<Resend>, NoRoom> {
         let keeper = keeper.as_mut().filter(|_| session.number > 0 && number > 0);
         let Some(keeper) = keeper else { return Ok(None) };
+        if keeper.lacking.has_message(number) {
+            // That it has begun would say nothing without it.
+            return Err(NoRoom);
+        }
         let record = Record::Begun { session: session.number, number, id };
         let after = keeper.append(&record).ok_or(NoRoom)?;
         if !keeper.is_gated || keeper.is_durable(after) {

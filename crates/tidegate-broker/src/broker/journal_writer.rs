@@ -519,14 +519,14 @@ impl Keeper {
         let Recording { number, origin, noted, retained, waiting, sent, .. } =
             std::mem::take(&mut self.recording);
         let origin = origin.map(|origin| (origin.shard(), origin.number()));
-        let appended = if is_needed {
+        let record = if is_needed {
             let payload = match held {
                 Some(held) => held.payload.clone(),
                 // An empty payload clears a topic.
                 None => Payload::default(),
             };
             let forwarded = held.map(|held| held.forwarded.clone()).unwrap_or_default();
-            self.append(&Record::Message(StoredMessage {
+            Record::Message(StoredMessage {
                 number,
                 origin,
                 noted,
@@ -540,16 +540,17 @@ impl Keeper {
                 topic: message.topic.clone(),
                 forwarded,
                 payload,
-            }))
+            })
         } else {
             let (shard, number) = origin.expect("the caller looked");
-            self.append(&Record::Seen { shard, number, and_before: false })
+            Record::Seen { shard, number, and_before: false }
         };
-        if let Some(origin) = origin {
-            self.seen[usize::from(origin.0)] = origin.1;
-            if appended.is_none() {
-                self.lacking.note_sent(origin, number);
-            }
+        let appended = self.append(&record);
+        if let Some((shard, number)) = origin {
+            self.seen[usize::from(shard)] = number;
+        }
+        if appended.is_none() {
+            self.lacking.note_arrival(&record);
         }
         appended.is_some()
     }

@@ -32,8 +32,8 @@ struct Lacks {
     is_relied_on: bool,
     /// By shard, the lowest number of what came from there; [`u64::MAX`] if all of it is written.
     lowest: Vec<u64>,
-    /// By its number here, where a message came from that waits for a session here.
-    origins: HashMap<u64, Origin>,
+    /// By its number here, where a message came from that waits for a session; none if from a publisher of this shard.
+    messages: HashMap<u64, Option<Origin>>,
 }
 
 impl Lacking {
@@ -48,18 +48,32 @@ impl Lacking {
         self.since.is_relied_on |= is_relied_on(record);
     }
 
-    /// What another shard sent found no room; the number is the one that it has here, if it waits for a session.
-    pub(super) fn note_sent(&mut self, origin: Origin, number: u64) {
-        let lowest = &mut self.since.lowest[usize::from(origin.0)];
-        *lowest = origin.1.min(*lowest);
-        if number > 0 {
-            self.since.origins.insert(number, origin);
+    /// The record of what came, from a publisher or from another shard, found no room.
+    pub(super) fn note_arrival(&mut self, record: &Record) {
+        let origin = match record {
+            Record::Message(message) => message.origin,
+            Record::Seen { shard, number, .. } => Some((*shard, *number)),
+            _ => None,
+        };
+        if let Some((shard, number)) = origin {
+            let lowest = &mut self.since.lowest[usize::from(shard)];
+            *lowest = number.min(*lowest);
+        }
+        if let Record::Message(message) = record {
+            let again = message.waiting.iter().map(|waiting| waiting.again);
+            let numbers = again.chain([message.number]).filter(|number| *number > 0);
+            self.since.messages.extend(numbers.map(|number| (number, origin)));
         }
     }
 
     /// Where a message of that number came from, if no record says so yet.
     pub(super) fn origin_of(&self, number: u64) -> Option<Origin> {
-        self.before.origins.get(&number).copied()
+        self.before.messages.get(&number).copied().flatten()
+    }
+
+    /// Whether the message of that number, which waits for a session, is in no record yet.
+    pub(super) fn has_message(&self, number: u64) -> bool {
+        self.since.messages.contains_key(&number) || self.before.messages.contains_key(&number)
     }
 
     /// Whether something is lacking that no checkpoint under way has made up for, so that another one is due.
@@ -79,8 +93,8 @@ impl Lacking {
 
     /// All that is so is going to be written anew. One that was begun before may have been given up.
     pub(super) fn begin_checkpoint(&mut self) {
-        let Lacks { is_any, is_relied_on, lowest, origins } = &mut self.since;
-        self.before.origins.extend(origins.drain());
+        let Lacks { is_any, is_relied_on, lowest, messages } = &mut self.since;
+        self.before.messages.extend(messages.drain());
         self.before.is_any |= std::mem::take(is_any);
         self.before.is_relied_on |= std::mem::take(is_relied_on);
         for (before, since) in self.before.lowest.iter_mut().zip(lowest) {
@@ -92,14 +106,14 @@ impl Lacking {
     pub(super) fn end_checkpoint(&mut self) {
         (self.before.is_any, self.before.is_relied_on) = (false, false);
         self.before.lowest.fill(u64::MAX);
-        self.before.origins = HashMap::new();
+        self.before.messages = HashMap::new();
     }
 }
 
 impl Lacks {
     fn new(shards: usize) -> Self {
         let lowest = vec![u64::MAX; shards];
-        Self { is_any: false, is_relied_on: false, lowest, origins: HashMap::new() }
+        Self { is_any: false, is_relied_on: false, lowest, messages: HashMap::new() }
     }
 }
 
