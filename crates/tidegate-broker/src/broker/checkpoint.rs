@@ -367,7 +367,7 @@ impl Broker {
         last
     }
 
-    /// What no other shard has confirmed.
+    /// Messages that no other shard has confirmed.
     fn write_sent(&mut self) -> Stage {
         let Some(keeper) = &mut self.keeper else { return Stage::Seen(None) };
         let mut records = Vec::new();

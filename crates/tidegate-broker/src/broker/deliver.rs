@@ -102,7 +102,7 @@ impl Broker {
             self.forget_received();
         }
         if !self.end_record(&message, held.as_ref()) && !outcome.is_refused() {
-            // There was to be room. Whoever has it now may get it again; that is better than that nobody has it after a restart.
+            // There was to be room. A subscriber that has it already may get it again, which is better than none having it after a restart.
             return Outcome::Unkept;
         }
         outcome

@@ -213,7 +213,7 @@ impl Broker {
         self.timers.cancel(session.lapses_at, Timer::Lapse(key));
         self.shared.forget_full(&session.state);
         let number = session.number;
-        // What others have that is in no record waits for it there, until all is written anew.
+        // A message of another shard that is in no record here waits there, until all live state is written again.
         if self.keeper.as_ref().is_none_or(|keeper| !keeper.lacking.is_relied_on()) {
             self.write(number, || Record::Ended { session: number });
         }

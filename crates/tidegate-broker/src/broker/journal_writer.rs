@@ -191,7 +191,7 @@ impl Keeper {
             None => self.journal.ensure(bytes),
         };
         match ensured {
-            // What came later would be lost with what came before: with its session, say.
+            // Later records would be lost with earlier ones that they rely on: with their session, say.
             Ok(()) if self.lacking.is_relied_on() => false,
             Ok(()) if self.is_failing => {
                 self.is_failing = false;
@@ -252,7 +252,7 @@ impl Keeper {
     }
 }
 
-/// What the record of a message takes at most, about: for so many sessions here, and for all shards.
+/// Most bytes that the record of a message takes, about: for so many sessions here, and for all shards.
 pub(super) fn record_bytes(message: &Incoming<'_>, sessions: usize, shards: usize) -> usize {
     let texts = message.payload.len() + message.topic.len() + message.forwarded.len();
     texts + WAITING_BYTES * (sessions + shards) + RECORD_BYTES

@@ -1,8 +1,8 @@
-//! What a journal lacks since it had no room for some record.
+//! Records that a journal lacks, since it had no room for them.
 //!
 //! ```text
 //!  record ─▶ no room ─▶ lacking: nothing more is promised, and other shards keep what they sent
-//!                          └─▶ all that is so is written anew ─▶ durable ─▶ lacking no more
+//!                          └─▶ all live state is written again ─▶ durable ─▶ lacking no more
 //! ```
 //!
 //! A later record may find room again, since it is small or since room was made: it must not stand for those before it.
@@ -13,12 +13,12 @@ use std::collections::HashMap;
 
 use crate::journal::Record;
 
-/// What is lacking, and from when.
+/// Records that are lacking, and since when.
 #[derive(Debug)]
 pub(super) struct Lacking {
     /// Since the last checkpoint began.
     since: Lacks,
-    /// Before that: written anew once that checkpoint is durable.
+    /// Before that: written again once that checkpoint is durable.
     before: Lacks,
 }
 

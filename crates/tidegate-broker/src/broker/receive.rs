@@ -409,8 +409,8 @@ impl Broker {
             if let Some(keeper) = self.keeper.as_mut().filter(|_| number > 0)
                 && keeper.append(&Record::Released { session: number, id }).is_none()
             {
-                // After a restart, the next message with that identifier would be taken for this one and lost. Who finds its connection
-                // ended sends PUBREL again (MQTT-4.4.0-1).
+                // After a restart, the next message with that identifier would be taken for this one and lost. A client whose
+                // connection ended sends PUBREL again (MQTT-4.4.0-1).
                 let text = "the disk has no room to note that your message is complete";
                 return self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
             }

@@ -144,7 +144,7 @@ impl Broker {
         };
         let number = session.number;
         if !self.write_subscribed(number, filter, options) {
-            // What is acknowledged holds after a restart.
+            // A subscription that is acknowledged holds after a restart.
             return Ok(ReasonCode::QUOTA_EXCEEDED);
         }
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");

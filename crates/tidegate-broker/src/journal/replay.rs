@@ -182,7 +182,7 @@ impl Replay {
             self.sent.insert(number, (shard, sent, message.clone()));
         }
         if !waiting.is_empty() {
-            // What is written anew does not say where it came from.
+            // A record that a checkpoint writes again does not say where its message came from.
             let known = self.messages.get(&number);
             if message.origin.is_some() || known.is_none_or(|known| known.origin.is_none()) {
                 self.messages.insert(number, message);
@@ -220,8 +220,8 @@ impl Replay {
         keep_latest(&mut self.retained, topic, Retained { how: retained, message, read });
     }
 
-    /// Of two sessions of a client the later one counts: that the former one has ended found no room. What it has left for others, they
-    /// get.
+    /// Of two sessions of a client the later one counts: the end of the former one found no room. Messages that it left for others go to
+    /// them.
     fn end_former_sessions(&mut self) {
         let mut known = HashSet::new();
         for session in self.sessions.values_mut().rev() {

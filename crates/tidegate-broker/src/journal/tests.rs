@@ -286,7 +286,7 @@ fn a_session_of_a_version_that_knew_no_addresses_is_read() {
     let since = encoded(&Record::Opened(Opened { from, ..session }));
     assert_eq!(since[..before.len()], before);
     assert_eq!(since[before.len()..], [4, 192, 0, 2, 1]);
-    // What follows is an address or nothing.
+    // An address follows, or nothing.
     for (rest, field) in [(&[5][..], "address"), (&[4, 1], "address"), (&[0, 0], "end")] {
         let bytes = Bytes::from([&before, rest].concat());
         assert_eq!(Record::decode(&bytes).unwrap_err(), RecordError::Field { field });

@@ -31,7 +31,7 @@ struct State {
     failures: u64,
 }
 
-/// What [`Journal::ensure`] leaves to records that are appended without it.
+/// Bytes that [`Journal::ensure`] leaves to records that are appended without it.
 const RESERVE_BYTES: usize = 1_000;
 
 impl Tape {
