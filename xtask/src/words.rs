@@ -28,8 +28,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         }
     }
     let (violations, left) = judge(&found, ALLOWED);
-    let well =
-        format!("sentences name their subjects, but for {left} that are still to be rewritten");
+    let well = match left {
+        0 => "sentences name their subjects".to_owned(),
+        left => {
+            format!("sentences name their subjects, but for {left} that are still to be rewritten")
+        }
+    };
     Ok(crate::verdict("words", &well, &violations))
 }
 

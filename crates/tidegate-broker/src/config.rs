@@ -1,6 +1,6 @@
 //! Settings of a broker.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{
     TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
@@ -118,13 +118,17 @@ pub struct SessionConfig {
     pub hands_out: bool,
 }
 
-/// Versions of MQTT, of which there is at least one.
+/// Versions of MQTT that are spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions([bool; 3]);
 
 impl Versions {
-    const WORDS: [(&str, Version); 3] =
-        [("3.1", Version::V3), ("3.1.1", Version::V4), ("5", Version::V5)];
+    /// Those that are named.
+    pub fn of(versions: impl IntoIterator<Item = Version>) -> Self {
+        let mut spoken = Self([false; 3]);
+        versions.into_iter().for_each(|version| spoken.0[version as usize] = true);
+        spoken
+    }
 
     /// Whether that version is one of them.
     pub fn has(self, version: Version) -> bool {
@@ -138,41 +142,6 @@ impl Default for Versions {
         Self([true; 3])
     }
 }
-
-/// As it is read: `3.1, 3.1.1, 5`.
-impl fmt::Display for Versions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = Self::WORDS.iter().filter(|(_, version)| self.has(*version));
-        let words: Vec<&str> = words.map(|(word, _)| *word).collect();
-        f.write_str(&words.join(", "))
-    }
-}
-
-/// Words with commas between; `3` and `4` are other names of 3.1 and 3.1.1, as in Mosquitto's configuration.
-impl FromStr for Versions {
-    type Err = UnknownVersion;
-
-    fn from_str(text: &str) -> Result<Self, UnknownVersion> {
-        let mut versions = Self([false; 3]);
-        for word in text.split(',').map(str::trim) {
-            let usual = match word {
-                "3" => "3.1",
-                "4" => "3.1.1",
-                "5.0" => "5",
-                word => word,
-            };
-            let found = Self::WORDS.iter().find(|(known, _)| *known == usual);
-            let (_, version) = found.ok_or_else(|| UnknownVersion(word.to_owned()))?;
-            versions.0[*version as usize] = true;
-        }
-        Ok(versions)
-    }
-}
-
-/// Why a word names no version of MQTT.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between")]
-pub struct UnknownVersion(String);
 
 /// Exceptions for topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -363,23 +332,4 @@ impl Overflow {
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, overflow)| *overflow == self).expect("each has its word").0
     }
-}
-
-impl FromStr for Overflow {
-    type Err = UnknownOverflow;
-
-    fn from_str(text: &str) -> Result<Self, UnknownOverflow> {
-        let found = Self::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, overflow)| *overflow).ok_or_else(|| UnknownOverflow::Word(text.to_owned()))
-    }
-}
-
-/// Why a word names no overflow.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownOverflow {
-    /// Not one of them.
-    #[error(
-        "{0:?} is not an overflow policy; choose drop-oldest, drop-newest, latest, disconnect, block-publisher or spill"
-    )]
-    Word(String),
 }

@@ -50,7 +50,7 @@ pub use broker::{
 };
 pub use budget::{Budget, PartialCharge};
 pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};
-pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig, UnknownVersion, Versions};
+pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig, Versions};
 pub use connection::Ended;
 pub use message::{Body, Incoming, Message};
 pub use outbox::{Delivery, Handed, SLICES_MAX};

@@ -259,22 +259,15 @@ fn a_keep_alive_over_the_limit_is_refused_where_it_cannot_be_told() {
 
 #[test]
 fn versions_that_are_not_spoken_are_refused() {
-    let config = |versions: &str| SessionConfig {
-        versions: versions.parse().unwrap(),
-        ..SessionConfig::default()
-    };
+    let versions = [Version::V3, Version::V4, Version::V5];
     each(|world| {
-        let versions = [Version::V3, Version::V4, Version::V5];
-        for (text, spoken) in [
-            ("3.1, 3.1.1, 5", [true, true, true]),
-            ("5", [false, false, true]),
-            ("3.1.1", [false, true, false]),
-            ("3,4", [true, true, false]),
-        ] {
-            for (version, is_spoken) in versions.into_iter().zip(spoken) {
+        for spoken in [&versions[..], &versions[2..], &versions[1..2], &versions[..2]] {
+            for version in versions {
                 let connect = Connect { version, ..v5("a") };
-                let found = world.try_connect_with(connect, config(text));
-                assert_eq!(found.is_ok(), is_spoken, "{text} {version:?}");
+                let versions = crate::Versions::of(spoken.iter().copied());
+                let config = SessionConfig { versions, ..SessionConfig::default() };
+                let found = world.try_connect_with(connect, config);
+                assert_eq!(found.is_ok(), spoken.contains(&version), "{spoken:?} {version:?}");
                 if let Err(refused) = found {
                     let old = version != Version::V5;
                     assert_eq!(refused.connack[3], if old { 1 } else { 0x84 });
@@ -282,9 +275,6 @@ fn versions_that_are_not_spoken_are_refused() {
             }
         }
     });
-    for wrong in ["", "2", "5,", "3.1.1.1"] {
-        assert!(wrong.parse::<crate::Versions>().is_err(), "{wrong}");
-    }
 }
 
 #[test]

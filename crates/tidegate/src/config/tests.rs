@@ -197,6 +197,27 @@ fn printed_names_are_read_again() {
 }
 
 #[test]
+fn versions_of_mqtt_are_read_by_their_usual_names() {
+    use words::MqttVersions;
+    for (text, expected) in [
+        ("3.1, 3.1.1, 5", "3.1, 3.1.1, 5"),
+        ("5.0", "5"),
+        ("3,4", "3.1, 3.1.1"),
+        (" 3.1.1 ", "3.1.1"),
+    ] {
+        let versions: MqttVersions = text.parse().unwrap();
+        assert_eq!(versions.to_string(), expected);
+    }
+    for wrong in ["", "2", "5,", "3.1.1.1"] {
+        let error = wrong.parse::<MqttVersions>().unwrap_err();
+        assert!(
+            error.contains("is not a version of MQTT; choose from 3.1, 3.1.1 and 5"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn every_mistake_is_named_with_what_was_meant() {
     let text = "[node]\nnam = \"x\"\napi_listen = \"7080\"\n[lnik]\nlisten = \"a\"\nedge = \"b\"\n[link]\ntransport = \"qiuc\"\n\
                 queue_allowed = \"2s\"\n[mqtt.listner.tls]\nlisten = \"127.0.0.1:1\"\n[mqtt.listener.main]\nprotocol = \"tsl\"\n\

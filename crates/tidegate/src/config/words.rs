@@ -254,6 +254,11 @@ impl MqttVersions {
 
     /// All.
     pub const ALL: Self = Self([true; 3]);
+
+    /// Whether 3.1, 3.1.1 and 5 are spoken.
+    pub fn spoken(self) -> [bool; 3] {
+        self.0
+    }
 }
 
 /// Words with commas between; `3` and `4` are other names of 3.1 and 3.1.1, as in Mosquitto's configuration.
@@ -272,7 +277,7 @@ impl std::str::FromStr for MqttVersions {
             let found = Self::WORDS.iter().position(|known| *known == usual);
             let at = found.ok_or_else(|| {
                 format!(
-                    "{word:?} is no version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between"
+                    "{word:?} is not a version of MQTT; choose from 3.1, 3.1.1 and 5, with commas between"
                 )
             })?;
             versions.0[at] = true;

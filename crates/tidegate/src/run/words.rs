@@ -2,6 +2,7 @@
 
 use tidegate_broker::Versions;
 use tidegate_sys::{bpf::Mode, datagram::Method};
+use tidegate_wire::mqtt::Version;
 
 use crate::{
     camera::Originals,
@@ -49,7 +50,10 @@ same! {
 
 impl From<words::MqttVersions> for Versions {
     fn from(versions: words::MqttVersions) -> Self {
-        versions.to_string().parse().expect("the broker has the same words")
+        let known = [Version::V3, Version::V4, Version::V5];
+        Self::of(
+            known.into_iter().zip(versions.spoken()).filter_map(|(known, is)| is.then_some(known)),
+        )
     }
 }
 
@@ -80,6 +84,8 @@ mod tests {
             assert_eq!(known.as_str(), *word);
         }
         assert_eq!(Versions::from(words::MqttVersions::ALL), Versions::default());
+        let some: words::MqttVersions = "3.1, 5".parse().expect("two versions");
+        assert_eq!(Versions::from(some), Versions::of([Version::V3, Version::V5]));
         let config = Config::default();
         let (mez_pi, usual, line) = (&config.mez_pi, MezPiConfig::default(), LinkModel::paper());
         assert_eq!(mez_pi.slope_ms_per_megabyte, line.slope_ms_per_byte * 1e6);
