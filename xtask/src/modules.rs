@@ -25,7 +25,6 @@ const FLOORS: &[Floor] = &[
         "ground",
         &[
             "clock",
-            "command",
             "descriptors",
             "health",
             "http",
@@ -34,7 +33,6 @@ const FLOORS: &[Floor] = &[
             "reach",
             "source",
             "step",
-            "suggest",
             "tasks",
         ],
     ),

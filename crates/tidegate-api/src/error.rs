@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use tidegate_message::{BoundsError, CameraNameError, Code, FrameSizeError, UnknownWord};
+use tidegate_message::{
+    BoundsError, CameraNameError, Code, FrameSizeError, UnknownWord, error_chain,
+};
 
 /// Metadata key of the stable code in a failed call.
 pub const CODE_METADATA: &str = "tidegate-code";
@@ -45,14 +47,7 @@ impl ApiError {
 
     /// The sentence and its causes, joined by colons.
     pub fn chain(&self) -> String {
-        let mut text = self.message.clone();
-        let mut next = self.source();
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
-        }
-        text
+        error_chain(self)
     }
 
     /// Whether the same call may succeed later without a change: the peer or the camera was away.

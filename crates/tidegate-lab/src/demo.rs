@@ -93,7 +93,7 @@ pub fn run(options: &DemoOptions, stop: &CancellationToken) -> Result<Run, ApiEr
     let lab = match Lab::up(&scenario, &Options::default()) {
         Ok(lab) => lab,
         Err(error @ LabError::NeedsRoot { .. }) => {
-            let why = tidegate::error_chain(&error);
+            let why = tidegate_message::error_chain(&error);
             println!("medium: in virtual time, because {why}");
             let run = simulated::run(options, &clip, demand, &scenario, &tables, &why)?;
             return write(options, run);
@@ -179,7 +179,7 @@ async fn characterized(clip: &Clip, tables: &Path) -> Result<(String, Option<Str
             Ok((format!("{rows} settings measured on the clip, {front} on the front"), None))
         }
         Err(error) => {
-            let why = tidegate::error_chain(&error);
+            let why = tidegate_message::error_chain(&error);
             Ok((format!("the assumed one, for the clip cannot be characterized: {why}"), Some(why)))
         }
     }
@@ -195,7 +195,7 @@ async fn measure(
     }
     let failed = |error: detector::DetectorError| {
         ApiError::new(error.code(), "the detector cannot look at the delivered frames")
-            .caused_by(tidegate::error_chain(&error))
+            .caused_by(tidegate_message::error_chain(&error))
     };
     let mut detector =
         Detector::start(DetectorSpec::new(DetectorKind::Moving)).await.map_err(failed)?;
@@ -336,7 +336,7 @@ fn storage(what: &str, error: std::io::Error) -> ApiError {
 
 fn lab_failed(error: LabError) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, "the medium cannot be emulated here")
-        .caused_by(tidegate::error_chain(&error))
+        .caused_by(tidegate_message::error_chain(&error))
 }
 
 #[cfg(test)]

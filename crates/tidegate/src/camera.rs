@@ -245,7 +245,10 @@ fn newest(log: &Log) -> Option<Entry> {
     let end = log.end();
     let last = log.last();
     if let Err(error) = &last {
-        tracing::warn!(error = crate::error_chain(error), "the newest frame cannot be read");
+        tracing::warn!(
+            error = tidegate_message::error_chain(error),
+            "the newest frame cannot be read"
+        );
     }
     // Damaged ones are rare: some before it tell as much.
     let before =
@@ -266,7 +269,7 @@ pub(crate) fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
     if let Some(folder) = folder {
         let Loaded { count, refused } = tables.load_folder(folder)?;
         for error in refused {
-            let (code, error) = (Code::TABLE_INVALID, crate::error_chain(&error));
+            let (code, error) = (Code::TABLE_INVALID, tidegate_message::error_chain(&error));
             tracing::error!(%code, error, "characterization table left out");
         }
         tracing::info!(count, folder = %folder.display(), "characterization tables read");
@@ -341,7 +344,7 @@ pub async fn run(
                     unprepared = true;
                 }
                 Some(Err(error)) => {
-                    let chain = crate::error_chain(&error);
+                    let chain = tidegate_message::error_chain(&error);
                     faults.failed(now, None, &chain);
                     intake.supply.fault(now, &chain);
                 }
@@ -399,7 +402,7 @@ async fn stay_connected(
             ) => {
                 return Err(error);
             }
-            Err(error) => (error.code(), crate::error_chain(&error)),
+            Err(error) => (error.code(), tidegate_message::error_chain(&error)),
         };
         linked.fails(&*why);
         // A link that held for a while has earned a quick second try.
@@ -463,6 +466,6 @@ pub(crate) fn hello(camera: Option<CameraAnnounce>, node: NodeId, epoch: u64) ->
 impl From<CameraError> for ApiError {
     fn from(error: CameraError) -> Self {
         let code = error.code();
-        Self::new(code, error.to_string()).caused_by(crate::error_chain(&error))
+        Self::new(code, error.to_string()).caused_by(tidegate_message::error_chain(&error))
     }
 }

@@ -349,7 +349,7 @@ fn is_usable(picture: &Picture) -> bool {
 const LOOK: &str = "original diff1%";
 
 fn leave_out(error: &dyn std::error::Error) {
-    let error = crate::error_chain(error);
+    let error = tidegate_message::error_chain(error);
     tracing::warn!(error, "a frame of the clip cannot be used and is left out");
 }
 

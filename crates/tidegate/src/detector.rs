@@ -20,7 +20,7 @@ use tidegate_frame::{
     knob,
     score::{Detection, Labels, Pool, Report},
 };
-use tidegate_message::{Backoff, Code, FrameSize};
+use tidegate_message::{Backoff, Code, FrameSize, command};
 
 mod locate;
 mod protocol;
@@ -28,8 +28,6 @@ mod worker;
 
 pub use protocol::{Hello, MessageError, Reply};
 use worker::Worker;
-
-use crate::command;
 
 /// Which program detects.
 #[derive(Clone, Debug, PartialEq, Eq)]

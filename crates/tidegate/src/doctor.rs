@@ -59,7 +59,7 @@ pub enum Severity {
 pub fn examine(config: Result<Config, ApiError>) -> Examination {
     let mut found = Examination::default();
     let config = config.unwrap_or_else(|error| {
-        found.problem("configuration", crate::error_chain(&error));
+        found.problem("configuration", tidegate_message::error_chain(&error));
         Config::default()
     });
     found.data_dir.clone_from(&config.node.data_dir);
@@ -69,8 +69,10 @@ pub fn examine(config: Result<Config, ApiError>) -> Examination {
         let keys = match run::node_keys(&config.log) {
             Ok(keys) => keys,
             Err(error) => {
-                let text =
-                    format!("{}; frames are kept in memory only", crate::error_chain(&error));
+                let text = format!(
+                    "{}; frames are kept in memory only",
+                    tidegate_message::error_chain(&error)
+                );
                 found.problem("configuration", text);
                 None
             }

@@ -113,7 +113,7 @@ impl FrameLog {
             }
             Err(folder::OpenFailed::Sizes(error)) => Err(error),
             Err(failed) => {
-                let (code, error) = (failed.code(), crate::error_chain(&failed));
+                let (code, error) = (failed.code(), tidegate_message::error_chain(&failed));
                 tracing::error!(log = %name, %code, error, "frames are kept in memory only");
                 Self::in_memory(config, name)
             }

@@ -183,7 +183,7 @@ impl Visit for Text {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.put(field.name(), &crate::error_chain(value));
+        self.put(field.name(), &tidegate_message::error_chain(value));
     }
 }
 
@@ -241,7 +241,7 @@ impl Visit for Object {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.put(field, crate::error_chain(value));
+        self.put(field, tidegate_message::error_chain(value));
     }
 }
 

@@ -280,7 +280,7 @@ async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Cred
         let link = match listener.accept().await {
             Ok(link) => link,
             Err(error) => {
-                tracing::error!(error = %crate::error_chain(&error), "no more nodes can connect");
+                tracing::error!(error = %tidegate_message::error_chain(&error), "no more nodes can connect");
                 return;
             }
         };

@@ -4,10 +4,9 @@ use std::{io, sync::Arc};
 
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use tidegate_message::error_chain;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-use crate::error_chain;
 
 /// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
 pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {

@@ -124,7 +124,7 @@ pub async fn node(
     };
     let failed = |error: crate::node::NodeError| {
         let code = error.code();
-        ApiError::new(code, "the node cannot run").caused_by(crate::error_chain(&error))
+        ApiError::new(code, "the node cannot run").caused_by(tidegate_message::error_chain(&error))
     };
     let health = Health::default();
     step::begin("opening listeners");
@@ -211,7 +211,7 @@ async fn enrol(config: &Config, address: SocketAddr) -> Result<AbortOnDropHandle
     let enrolment = Enrolment::bind(address, &credentials, &config.pki_dir(), invitations).await;
     let enrolment = enrolment.map_err(|error| {
         let text = "invitations cannot be redeemed";
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })?;
     tracing::info!(%address, "invitations are redeemed");
     Ok(AbortOnDropHandle::new(tokio::spawn(enrolment.serve())))
@@ -224,7 +224,7 @@ async fn watch(
 ) -> Result<Watch, ApiError> {
     Watch::begin(health, config.node.health_listen, stop).await.map_err(|error| {
         let text = "the node cannot be watched";
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })
 }
 
@@ -283,5 +283,5 @@ async fn finish_logs() {
 /// The value of that key is no good, for that reason.
 fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
     let text = format!("{key} is wrong");
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }

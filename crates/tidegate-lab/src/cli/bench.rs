@@ -105,7 +105,7 @@ async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result
 }
 
 fn not_run(code: Code, cause: &(dyn std::error::Error + 'static)) -> ApiError {
-    ApiError::new(code, "the load was not run").caused_by(tidegate::error_chain(cause))
+    ApiError::new(code, "the load was not run").caused_by(tidegate_message::error_chain(cause))
 }
 
 fn client_code(error: &ClientError) -> Code {

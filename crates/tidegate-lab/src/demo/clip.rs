@@ -151,7 +151,7 @@ fn convert(file: &Path, folder: &Path) -> Result<String, ApiError> {
 fn generate(folder: &Path) -> Result<String, ApiError> {
     let unusable = |error: tidegate::source::SourceError| {
         ApiError::new(Code::INTERNAL, "the scene cannot be made")
-            .caused_by(tidegate::error_chain(&error))
+            .caused_by(tidegate_message::error_chain(&error))
     };
     let spec: SourceSpec = SCENE.parse().map_err(unusable)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

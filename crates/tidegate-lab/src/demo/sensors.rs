@@ -124,7 +124,7 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
     let lab = match Lab::up(&scenario, &Options::default()) {
         Ok(lab) => Some(lab),
         Err(error @ LabError::NeedsRoot { .. }) => {
-            let why = tidegate::error_chain(&error);
+            let why = tidegate_message::error_chain(&error);
             println!("link: loopback, neither narrow nor cut, because {why}");
             None
         }

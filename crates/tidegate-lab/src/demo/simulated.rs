@@ -38,7 +38,7 @@ pub(super) fn run(
     let mut tables = TableSet::builtin();
     tables.load_folder(folder).map_err(|error| {
         ApiError::new(Code::TABLE_INVALID, "the demo's table cannot be read")
-            .caused_by(tidegate::error_chain(&error))
+            .caused_by(tidegate_message::error_chain(&error))
     })?;
     let (bytes, source) = clip.mean_and_size()?;
     let wanted = Wanted { detector: Some("moving".into()), ..Wanted::default() };

@@ -47,7 +47,7 @@ impl Stage {
         let request = InitRequest { cameras: names.clone(), ..InitRequest::default() };
         pki::init(&pki, &request).map_err(|error| {
             ApiError::new(Code::STORAGE_FAILED, "the certificates cannot be made")
-                .caused_by(tidegate::error_chain(&error))
+                .caused_by(tidegate_message::error_chain(&error))
         })?;
         let config = work.join("tidegate.toml");
         fs::write(&config, config_text(&data, &work.join("tables")))

@@ -127,7 +127,7 @@ impl Fetcher {
                 Some(doors.set_keys(None))
             }
             Err(error) => {
-                let error = crate::error_chain(&error);
+                let error = tidegate_message::error_chain(&error);
                 tracing::warn!(%error, url = %self.url, "keys of tokens cannot be fetched; they stay as they were");
                 None
             }

@@ -172,7 +172,10 @@ impl Engine {
                 // Live transfers want the newest; frames overwritten in the ring are no loss to them.
                 Err(ReadError::Overtaken(_)) => {}
                 Err(error) => {
-                    tracing::error!(error = crate::error_chain(&error), "camera log not readable");
+                    tracing::error!(
+                        error = tidegate_message::error_chain(&error),
+                        "camera log not readable"
+                    );
                     if !error.is_lost() {
                         break;
                     }

@@ -14,13 +14,10 @@ use tidegate_frame::{
     privacy::{Cover, Mask, Masker, Region},
     score::Detection,
 };
-use tidegate_message::{FrameSize, Instant};
+use tidegate_message::{FrameSize, Instant, error_chain};
 use tokio::runtime::Handle;
 
-use crate::{
-    detector::{Detector, DetectorError, DetectorSpec, source_size},
-    error_chain,
-};
+use crate::detector::{Detector, DetectorError, DetectorSpec, source_size};
 
 /// How the frames of a camera are covered before they leave its node.
 #[derive(Clone, Debug)]

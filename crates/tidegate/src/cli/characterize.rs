@@ -29,7 +29,8 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
         return Err(ApiError::new(Code::CONFIG_INVALID, "name a clip with --clip"));
     };
     let failed = |error: &dyn std::error::Error, code: Code| {
-        ApiError::new(code, "the clip cannot be characterized").caused_by(crate::error_chain(error))
+        ApiError::new(code, "the clip cannot be characterized")
+            .caused_by(tidegate_message::error_chain(error))
     };
     let detector = DetectorSpec::parse(&args.detector, args.detector_command.as_deref())
         .map_err(|error| failed(&error, Code::CONFIG_INVALID))?;
@@ -53,7 +54,7 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
 async fn link(config: &Config, camera: CameraName, edge: Option<&str>) -> Result<(), ApiError> {
     let failed = |error: &dyn std::error::Error| {
         ApiError::new(Code::LINK_DOWN, "the link cannot be characterized")
-            .caused_by(crate::error_chain(error))
+            .caused_by(tidegate_message::error_chain(error))
     };
     let dial = run::dial_settings(config, &camera, edge).await?;
     let probe = Probe::connect(&dial).await.map_err(|error| failed(&error))?;

@@ -61,7 +61,8 @@ pub(super) fn key(args: &KeyArgs) -> Result<(), ApiError> {
         Some(path) => {
             let passphrase = frame_log::passphrase_in(path).map_err(|error| {
                 let text = format!("{} gives no passphrase", path.display());
-                ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+                ApiError::new(Code::CONFIG_INVALID, text)
+                    .caused_by(tidegate_message::error_chain(&error))
             })?;
             if passphrase.is_empty() {
                 let text = format!("{} is empty; write the passphrase into it", path.display());
@@ -72,7 +73,7 @@ pub(super) fn key(args: &KeyArgs) -> Result<(), ApiError> {
     };
     let key = made.map_err(|error| {
         let text = format!("no key was written to {}", args.file.display());
-        ApiError::new(Code::STORAGE_FAILED, text).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(tidegate_message::error_chain(&error))
     })?;
     print(&format!("key {} in {}\n", key.id(), args.file.display()))
 }

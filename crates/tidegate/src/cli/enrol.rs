@@ -10,13 +10,12 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{Code, error_chain};
 
 use super::print;
 use crate::{
     config::{Config, write::with_setting},
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
-    error_chain,
     pki::{self, Kind, PkiError},
 };
 

@@ -154,7 +154,7 @@ pub(super) fn run(args: &FlowArgs) -> Result<(), ApiError> {
 }
 
 fn invalid(text: impl Into<String>, cause: &(dyn std::error::Error + 'static)) -> ApiError {
-    ApiError::new(Code::CONFIG_INVALID, text.into()).caused_by(crate::error_chain(cause))
+    ApiError::new(Code::CONFIG_INVALID, text.into()).caused_by(tidegate_message::error_chain(cause))
 }
 
 /// A description of the flows of a file, one paragraph each.
@@ -163,9 +163,8 @@ fn check(args: &CheckArgs) -> Result<String, ApiError> {
     let text = || format!("{} cannot be run", args.file.display());
     let plan = flows.plan_file(&args.file, args.models.as_deref()).map_err(|error| {
         match std::error::Error::source(&error) {
-            Some(cause) => {
-                ApiError::new(Code::CONFIG_INVALID, text()).caused_by(crate::error_chain(cause))
-            }
+            Some(cause) => ApiError::new(Code::CONFIG_INVALID, text())
+                .caused_by(tidegate_message::error_chain(cause)),
             None => invalid(text(), &error),
         }
     })?;
@@ -699,13 +698,13 @@ payload = "{field:n}"
         assert_eq!(said, expected);
         fs::write(&path, FLOW.replace("x_over", "y_over")).expect("a file");
         let error = check(&args).expect_err("no such field");
-        let chain = crate::error_chain(&error);
+        let chain = tidegate_message::error_chain(&error);
         assert!(
             chain.contains("flow \"t\", step 3 (notify): no field \"y_over\" is known here"),
             "{chain}"
         );
         fs::remove_file(&path).expect("it is there");
-        let chain = crate::error_chain(&check(&args).expect_err("no file"));
+        let chain = tidegate_message::error_chain(&check(&args).expect_err("no file"));
         assert!(chain.contains("t.toml cannot be read"), "{chain}");
     }
 
@@ -719,7 +718,10 @@ payload = "{field:n}"
         assert_eq!(model.target(), "y");
         assert!(said.starts_with("4 examples; R² 1.0000;"), "{said}");
         let error = learn(&what, "a,y\n1,2\n").expect_err("a column is missing");
-        assert!(crate::error_chain(&error).contains("no column is called \"b\""), "{error:?}");
+        assert!(
+            tidegate_message::error_chain(&error).contains("no column is called \"b\""),
+            "{error:?}"
+        );
         let line =
             "tidegate flow train tree --input x.csv --target y --features a --leaf-rows-min 1";
         let FlowCommand::Train(TrainArgs { what }) = parsed(line) else { panic!("{line}") };

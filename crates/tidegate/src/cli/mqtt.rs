@@ -168,7 +168,8 @@ pub(super) async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result
         };
         password::set_user(&text, &args.user, &secret).map_err(|error| {
             let text = format!("{:?} cannot be a user", args.user);
-            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+            ApiError::new(Code::CONFIG_INVALID, text)
+                .caused_by(tidegate_message::error_chain(&error))
         })?
     };
     replace(path, &text).map_err(|error| {

@@ -159,7 +159,7 @@ pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(),
     let (trace, options) = (args.trace(), args.options());
     let broker = args.connect.options(Vec::new()).map_err(|error| {
         ApiError::new(Code::CONFIG_INVALID, "nothing was played")
-            .caused_by(crate::error_chain(&error))
+            .caused_by(tidegate_message::error_chain(&error))
     })?;
     aside(stop, move |stop| {
         // Lines for people, who may look elsewhere.
@@ -224,7 +224,7 @@ fn replay_error(error: ReplayError) -> ApiError {
     };
     let text = error.to_string();
     match std::error::Error::source(&error) {
-        Some(cause) => ApiError::new(code, text).caused_by(crate::error_chain(cause)),
+        Some(cause) => ApiError::new(code, text).caused_by(tidegate_message::error_chain(cause)),
         None => ApiError::new(code, text),
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
             PkiError::Write { .. } => Code::STORAGE_FAILED,
             _ => Code::CONFIG_INVALID,
         };
-        ApiError::new(code, "nothing was revoked").caused_by(crate::error_chain(&error))
+        ApiError::new(code, "nothing was revoked").caused_by(tidegate_message::error_chain(&error))
     })?;
     if args.output == Output::Json {
         let revoked = done.revoked.iter().map(

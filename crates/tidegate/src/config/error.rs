@@ -3,13 +3,12 @@
 use std::{io, path::PathBuf};
 
 use tidegate_api::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{Code, suggest::nearest};
 
 use super::{
     Origin,
     problems::{Problem, Problems},
 };
-use crate::suggest::nearest;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +113,9 @@ impl ConfigError {
 
     /// Each mistake, with its place.
     pub fn problems(&self) -> Problems {
-        let one = |error: &Self| Problem::new(Code::CONFIG_INVALID, &crate::error_chain(error));
+        let one = |error: &Self| {
+            Problem::new(Code::CONFIG_INVALID, &tidegate_message::error_chain(error))
+        };
         let problems: Vec<Problem> = match self {
             Self::Several { all } => all.iter().map(one).collect(),
             error => vec![one(error)],

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use tidegate_api::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{Code, suggest::suggested};
 
 use super::{Config, Origin};
-use crate::suggest::suggested;
 
 /// The purpose of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

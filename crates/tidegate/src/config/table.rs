@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use tidegate_message::suggest::suggested;
+
 use super::{Config, ConfigError, Origin, layers::Setting};
-use crate::suggest::suggested;
 
 /// A bound of a key, of the section and the whole configuration: the key, what it says, whether it is kept.
 pub(super) type Bound<S> = (&'static str, &'static str, fn(&S, &Config) -> bool);

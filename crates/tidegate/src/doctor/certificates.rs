@@ -68,7 +68,7 @@ fn revocation_list(found: &mut Examination, folder: &Path, now: Instant) {
     let authority = regular::read(&folder.join("ca.pem")).ok();
     let authority = authority.and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
     match revocation::read(&path, authority.as_slice()) {
-        Err(error) => found.problem(&path, crate::error_chain(&error)),
+        Err(error) => found.problem(&path, tidegate_message::error_chain(&error)),
         Ok(lists) => {
             for list in lists {
                 let RevocationList { number, entries, .. } = &list;
@@ -101,7 +101,7 @@ fn certificate(found: &mut Examination, folder: &Path, name: &str, now: Instant)
             Err(PkiError::Missing { path: missing }) => {
                 found.note(&path, format!("it is of no use here without {}", missing.display()));
             }
-            Err(error) => found.problem(&path, crate::error_chain(&error)),
+            Err(error) => found.problem(&path, tidegate_message::error_chain(&error)),
         }
     }
     let seconds = |at: Instant| at.as_nanos().div_euclid(1_000_000_000);

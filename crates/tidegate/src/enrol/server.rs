@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+use tidegate_message::error_chain;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
@@ -11,10 +12,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{Answer, InvitationError, Invitations, LINE_BYTES_MAX, PROTOCOL, Question, proof_of};
-use crate::{
-    error_chain,
-    pki::{self, Authority, Credentials, PkiError},
-};
+use crate::pki::{self, Authority, Credentials, PkiError};
 
 /// Machines that join at a time; others wait.
 const JOINING_MAX: usize = 8;

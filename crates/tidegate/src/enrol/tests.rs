@@ -76,7 +76,7 @@ async fn altered_expired_and_foreign_invitations_are_refused() {
     let away = tempfile::tempdir().unwrap();
     let refused = async |token: Token| {
         let error = join(&token, &away.path().join("pki")).await.unwrap_err();
-        crate::error_chain(&error)
+        tidegate_message::error_chain(&error)
     };
     let mut wrong = token.clone();
     wrong.secret[0] ^= 1;

@@ -13,9 +13,8 @@ use std::{
 };
 
 use tidegate_flow::{Model, ModelError, Models, Spec, Specs, StepSpec, Table, TableError};
+use tidegate_message::suggest::suggested;
 use tidegate_sys::regular;
-
-use crate::suggest::suggested;
 
 /// Largest file of flows.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -92,7 +92,7 @@ impl Drop for Keeper {
             tracing::error!("the thread that keeps the state of flows panicked");
         }
         if let Err(error) = self.write_all() {
-            tracing::warn!(error = %crate::error_chain(&error), "the last state of flows is not on the disk");
+            tracing::warn!(error = %tidegate_message::error_chain(&error), "the last state of flows is not on the disk");
         }
     }
 }
@@ -124,7 +124,7 @@ fn run(flows: &Flows, folder: &Path, ends: &(Mutex<bool>, Condvar)) {
                 continue;
             }
             if let Err(error) = write(folder, &running.name, &snapshots(running)) {
-                tracing::warn!(flow = %running.name, error = %crate::error_chain(&error),
+                tracing::warn!(flow = %running.name, error = %tidegate_message::error_chain(&error),
                     "its state is not on the disk; it is tried again after state_interval");
             }
         }

@@ -223,7 +223,7 @@ fn open_earlier(
             // Its writer goes at once: nothing is added to it.
             Ok((_, log)) => earlier.push(log),
             Err(failed) => {
-                let (code, error) = (failed.code(), crate::error_chain(&failed));
+                let (code, error) = (failed.code(), tidegate_message::error_chain(&failed));
                 tracing::error!(log = %name, number, %code, error, "frames from before the clock was set back cannot be read");
             }
         }

@@ -343,7 +343,7 @@ impl Writing {
     /// Stores the offered frame; no caller waits to hear where it cannot be kept.
     fn store_or_tell(&mut self) {
         if let Err(error) = self.store() {
-            let (code, error) = (error.code(), crate::error_chain(&error));
+            let (code, error) = (error.code(), tidegate_message::error_chain(&error));
             tracing::error!(log = self.name, %code, error, "a frame was delivered but not stored");
         }
     }
@@ -356,7 +356,7 @@ impl Writing {
         }
         self.expire_at = Some(now + EXPIRE_EVERY);
         if let Err(error) = self.log().expire(now - age) {
-            let error = crate::error_chain(&error);
+            let error = tidegate_message::error_chain(&error);
             tracing::error!(log = self.name, error, "old frames could not be dropped");
         }
     }
@@ -370,7 +370,7 @@ impl Writing {
         let is_due = told.at.is_none_or(|at| now.since(at) >= TELL_EVERY);
         match &failure {
             Some(error) if !told.is_failing || (is_due && not_stored > told.not_stored) => {
-                let (code, error) = (error.code(), crate::error_chain(error));
+                let (code, error) = (error.code(), tidegate_message::error_chain(error));
                 tracing::error!(log, %code, error, not_stored, not_stored_bytes, "frames are not stored; they are delivered from memory");
                 (told.is_failing, told.not_stored, told.at) = (true, not_stored, Some(now));
             }

@@ -44,7 +44,7 @@ bridge_tls_version tlsv1.2
 /// The output is a configuration of this program.
 fn loads(toml: &str) {
     if let Err(error) = crate::config::Config::parse(std::path::Path::new("imported.toml"), toml) {
-        panic!("{}\n{toml}", crate::error_chain(&error));
+        panic!("{}\n{toml}", tidegate_message::error_chain(&error));
     }
 }
 

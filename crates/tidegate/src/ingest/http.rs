@@ -360,7 +360,7 @@ impl Http {
 
     /// Says why not. `more` are further members of the answer's object, each with a comma before it.
     fn refuse(&self, refused: &Refused, more: String) -> Answer {
-        let text = crate::error_chain(refused);
+        let text = tidegate_message::error_chain(refused);
         let text = serde_json::Value::from(text).to_string();
         let code = refused.code();
         // `error` is where InfluxDB's first clients look, `message` where its second ones do.

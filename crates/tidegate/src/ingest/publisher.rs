@@ -192,7 +192,7 @@ impl PublisherTask {
             match self.serve(&stop).await {
                 Ok(()) => return,
                 Err(error) => {
-                    let error = crate::error_chain(&error);
+                    let error = tidegate_message::error_chain(&error);
                     tracing::warn!(ingest = %self.name, %error, "no connection to the broker");
                 }
             }

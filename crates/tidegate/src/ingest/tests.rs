@@ -61,7 +61,7 @@ impl World {
     fn refused(text: &str) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let error = Self::service(&config(&folder, text)).expect_err("it is wrong");
-        crate::error_chain(&error)
+        tidegate_message::error_chain(&error)
     }
 
     fn reload(&self, text: &str) -> Reloaded {

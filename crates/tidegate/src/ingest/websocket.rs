@@ -322,7 +322,7 @@ impl Open {
         if let Err(refused) = refused {
             add(refused.counter(counters), 1);
             said.insert("code".to_owned(), refused.code().as_str().into());
-            said.insert("message".to_owned(), crate::error_chain(&refused).into());
+            said.insert("message".to_owned(), tidegate_message::error_chain(&refused).into());
             if let Some(after) = refused.retry_after() {
                 said.insert("retry_after".to_owned(), after.as_secs_f64().into());
             }

@@ -103,7 +103,7 @@ impl Slot {
                 held.running = Some(running);
             }
             Err(error) => {
-                let error = crate::error_chain(&error);
+                let error = tidegate_message::error_chain(&error);
                 tracing::warn!(ingest = %name, interface = %wanted.interface, %error,
                     "nothing is filtered in the kernel, and all datagrams come in");
             }

@@ -16,7 +16,7 @@ use quinn::{
 };
 use rustls::{AlertDescription, CertificateError};
 use rustls_pki_types::CertificateDer;
-use tidegate_message::{Code, Identity, IdentityKind};
+use tidegate_message::{Code, Identity, IdentityKind, error_chain};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
@@ -503,9 +503,9 @@ async fn admit(
         Ok(Ok(link)) => drop(links.send(link).await),
         Ok(Err(error)) => {
             let code = error.code();
-            tracing::warn!(%address, %code, reason = chain(&error), "peer refused");
+            tracing::warn!(%address, %code, reason = error_chain(&error), "peer refused");
             if code != Code::LINK_DOWN {
-                audit.tell(|| refused(address, chain(&error)));
+                audit.tell(|| refused(address, error_chain(&error)));
             }
         }
         Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
@@ -599,12 +599,6 @@ fn udp_socket(address: SocketAddr) -> Result<UdpSocket, LinkError> {
     let _ = options.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = options.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     Ok(socket)
-}
-
-/// An error with its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

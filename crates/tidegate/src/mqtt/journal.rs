@@ -147,7 +147,7 @@ pub(super) fn open(
         Ok(flushers) => Ok(Running { flushers, folder }),
         Err(error) => {
             let error = Arc::new(error);
-            tracing::error!(code = %error.code(), error = %crate::error_chain(&*error),
+            tracing::error!(code = %error.code(), error = %tidegate_message::error_chain(&*error),
                 "MQTT messages that are to be kept are refused: nothing can be written");
             for shard in shards {
                 shard.keep(Box::new(NoJournal(error.clone())));
@@ -352,7 +352,7 @@ impl Former {
     /// Something cannot be read.
     fn lack(&mut self, path: &Path, error: &dyn std::error::Error) {
         self.lacks += 1;
-        tracing::error!(folder = %path.display(), error = %crate::error_chain(error),
+        tracing::error!(folder = %path.display(), error = %tidegate_message::error_chain(error),
             "a journal of the MQTT sessions cannot be read");
     }
 
@@ -683,7 +683,7 @@ fn failed<'a>(
 
 fn report(result: Result<(), JournalStartError>) {
     if let Err(error) = result {
-        tracing::warn!(error = %crate::error_chain(&error), "an old journal of the MQTT sessions could not be removed");
+        tracing::warn!(error = %tidegate_message::error_chain(&error), "an old journal of the MQTT sessions could not be removed");
     }
 }
 

@@ -327,7 +327,7 @@ impl Serving {
 
     /// A frame or marker came after a newer one: each travels for itself.
     fn not_kept(&self, stream: &Stream, at: Instant, error: &AppendFailed) {
-        tracing::debug!(camera = %self.camera.name, %at, error = %crate::error_chain(error), "frame not kept");
+        tracing::debug!(camera = %self.camera.name, %at, error = %tidegate_message::error_chain(error), "frame not kept");
         self.tell_unsent(stream, at, Outcome::Overtaken);
         stream.tell_missed(Missed { from: at, to: at, count: 1, why: MissedWhy::Overtaken });
     }

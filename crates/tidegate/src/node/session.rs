@@ -356,7 +356,7 @@ impl Session {
                     self.missed(wrapped(from, until, overtaken.missed())).await?;
                 }
                 Err(error) => {
-                    let chain = crate::error_chain(&error);
+                    let chain = tidegate_message::error_chain(&error);
                     tracing::error!(camera = %self.stream.camera, error = chain, "stream log not readable");
                     let (ReadError::Storage { position, .. }, true) = (&error, error.is_lost())
                     else {

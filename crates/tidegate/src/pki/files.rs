@@ -105,5 +105,5 @@ fn is_hashed(name: &OsStr) -> bool {
 /// The file that a key of the configuration names is no good.
 pub(crate) fn unreadable(key: &str, path: &Path, error: &dyn std::error::Error) -> ApiError {
     let text = format!("{key}: {} cannot be used", path.display());
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }

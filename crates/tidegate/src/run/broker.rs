@@ -248,7 +248,7 @@ mod tests {
             ("policy_large_share = 1.0", "from 0 to 0.99"),
             ("policy_lambda = 0.0", "above 0"),
         ] {
-            let error = crate::error_chain(&settings(text).unwrap_err());
+            let error = tidegate_message::error_chain(&settings(text).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

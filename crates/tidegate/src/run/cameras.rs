@@ -49,7 +49,7 @@ fn place(config: &Config, durability: Durability) -> Place {
             keys: keys.map(Arc::new),
         },
         Err(error) => {
-            let (code, error) = (error.code(), crate::error_chain(&error));
+            let (code, error) = (error.code(), tidegate_message::error_chain(&error));
             tracing::error!(%code, error, "frames are kept in memory only");
             Place::Memory
         }
@@ -171,7 +171,7 @@ pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
     };
     described.parse().map_err(|error: crate::source::SourceError| {
         ApiError::new(Code::CONFIG_INVALID, format!("{:?} is no source", source::shown(text)))
-            .caused_by(crate::error_chain(&error))
+            .caused_by(tidegate_message::error_chain(&error))
     })
 }
 

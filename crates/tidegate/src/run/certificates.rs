@@ -41,7 +41,8 @@ pub(super) fn credentials(
             PkiError::Missing { .. } => format!("; {}", how_to_make(config, kind, name)),
             _ => String::new(),
         };
-        ApiError::new(Code::CONFIG_INVALID, text + &way_out).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::CONFIG_INVALID, text + &way_out)
+            .caused_by(tidegate_message::error_chain(&error))
     })
 }
 
@@ -97,7 +98,7 @@ pub(super) fn keep_revocations(config: &Config, access: &Access) -> Result<(), A
     let kept = access.revocations.keep_in(&config.state_dir());
     let wrong = kept.map_err(|error| revocations_unknown(&error))?;
     for error in wrong {
-        let error = crate::error_chain(&error);
+        let error = tidegate_message::error_chain(&error);
         tracing::error!(%error, "the revocation list of the last start stays in use");
         access.audit.tell(|| Entry {
             what: "revocation-lists".to_owned(),
@@ -110,7 +111,7 @@ pub(super) fn keep_revocations(config: &Config, access: &Access) -> Result<(), A
 
 pub(super) fn revocations_unknown(error: &RevocationError) -> ApiError {
     let text = "it cannot be known which certificates were revoked; restore the file, or remove it once its authority's newest list is in place";
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }
 
 /// How often a certificate is looked at: it may expire, or be renewed.
@@ -128,7 +129,7 @@ pub(super) async fn watch_certificate(
         ticks.tick().await;
         match credentials(&config, kind, name.as_str()) {
             Ok(_) => condition.holds(),
-            Err(error) => condition.fails(crate::error_chain(&error)),
+            Err(error) => condition.fails(tidegate_message::error_chain(&error)),
         }
     }
 }
@@ -160,7 +161,7 @@ pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, ag
             Ok(false) => return false,
             Ok(true) => (Outcome::Done, format!("{} certificates revoked", lists.count())),
             Err(error) => {
-                let error = crate::error_chain(error);
+                let error = tidegate_message::error_chain(error);
                 tracing::error!(%error, "the revocation lists in use are kept");
                 (Outcome::Failed, error)
             }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use tidegate_api::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{Code, error_chain};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
@@ -30,7 +30,6 @@ use crate::{
     access::Access,
     camera,
     config::{Config, Purpose, problems::Problems},
-    error_chain,
     flow::{Flows, PlanError},
     link,
     mqtt::{bridge::RemoteTls, listen::ListenAddress},

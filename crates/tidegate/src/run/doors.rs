@@ -85,7 +85,7 @@ impl Authorize for Access {
 
 impl Access {
     fn rejected(&self, proof: &Proof, user: Option<&str>, rejected: &Rejected) -> Refusal {
-        let why = crate::error_chain(rejected);
+        let why = tidegate_message::error_chain(rejected);
         if rejected.token.is_some() {
             tracing::info!(client = %proof.client, error = why, "a token is not accepted");
         }

@@ -54,7 +54,7 @@ pub(super) fn folder(config: &Config) -> Option<PathBuf> {
 
 pub(super) fn unplanned(error: &PlanError) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, "the flows cannot be run")
-        .caused_by(crate::error_chain(error))
+        .caused_by(tidegate_message::error_chain(error))
 }
 
 impl Operators for Arc<Flows> {

@@ -179,7 +179,7 @@ fn tls(
     let (chain, key) = certificate(config, key_of, named)?;
     ServerTls::new(chain, key).map_err(|error| {
         let text = format!("{} and key do not go together", key_of("certificate"));
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })
 }
 

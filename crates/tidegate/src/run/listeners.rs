@@ -264,7 +264,7 @@ fn revocations(
             Purpose::Run => {
                 own.tell_to(write_shown(access.audit.clone()));
                 for error in own.keep_in(&config.state_dir()).map_err(|error| failed(&error))? {
-                    let error = crate::error_chain(&error);
+                    let error = tidegate_message::error_chain(&error);
                     tracing::error!(%error, listener = name, "the revocation list that was in use before stays in use");
                 }
             }
@@ -574,7 +574,7 @@ mod tests {
             ("client_pins = \"12:34\"", "client_pins must be SHA-256 fingerprints"),
             ("require_certificate = true", "needs client_ca or client_pins"),
         ] {
-            let error = crate::error_chain(&server(lines).unwrap_err());
+            let error = tidegate_message::error_chain(&server(lines).unwrap_err());
             assert!(error.contains(expected), "{lines}: {error}");
         }
     }
@@ -691,7 +691,7 @@ mod tests {
                 "mqtt.listener.main.paths must be paths",
             ),
         ] {
-            let error = crate::error_chain(&listener(text).unwrap_err());
+            let error = tidegate_message::error_chain(&listener(text).unwrap_err());
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

@@ -124,7 +124,7 @@ impl Guarded {
                         reload().and_then(|new| exchange(new, serving.as_deref(), &access));
                     let (outcome, rule) = match &result {
                         Ok(_) => (Outcome::Done, String::new()),
-                        Err(error) => (Outcome::Failed, crate::error_chain(error)),
+                        Err(error) => (Outcome::Failed, tidegate_message::error_chain(error)),
                     };
                     access.audit.tell(|| Entry {
                         what: "reload".to_owned(),
@@ -240,7 +240,7 @@ fn tell_unread(error: &ApiError) {
             }
             error.message().to_owned()
         }
-        None => crate::error_chain(error),
+        None => tidegate_message::error_chain(error),
     };
     tracing::error!(%error, "users, rules and the configuration of MQTT stay as they were");
 }

@@ -122,7 +122,8 @@ impl Service {
         let listeners = ingest::listeners(config, &settings.broker.session)?;
         let server = Server::start(settings, health).map_err(|error| {
             let text = "MQTT cannot be served; mqtt.enabled=false leaves it out";
-            ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+            ApiError::new(Code::CONFIG_INVALID, text)
+                .caused_by(tidegate_message::error_chain(&error))
         })?;
         // Users may have gone while the node was down. Where tokens are taken, others may name them.
         let doors = access.doors.clone();
@@ -142,7 +143,7 @@ impl Service {
         let keeper = folder.map(|folder| Keeper::start(flows.clone(), folder)).transpose();
         let keeper = keeper.map_err(|error| {
             ApiError::new(Code::STORAGE_FAILED, "the state of flows cannot be kept")
-                .caused_by(crate::error_chain(&error))
+                .caused_by(tidegate_message::error_chain(&error))
         })?;
         let mut bridges = BTreeMap::new();
         for settings in planned {
@@ -159,7 +160,8 @@ impl Service {
             let listener = Ingest::start(settings, node.clone(), &server, access.clone(), health);
             let listener = listener.map_err(|error| {
                 let text = format!("ingest.{name} cannot be served");
-                ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(&error))
+                ApiError::new(Code::CONFIG_INVALID, text)
+                    .caused_by(tidegate_message::error_chain(&error))
             })?;
             ingest.insert(name, listener);
         }
@@ -320,7 +322,7 @@ impl Service {
             let sink = Sink::start(settings.clone(), self.server.connector());
             let sink = sink.map_err(|error| {
                 let text = format!("sink.{name} cannot start");
-                ApiError::new(Code::INTERNAL, text).caused_by(crate::error_chain(&error))
+                ApiError::new(Code::INTERNAL, text).caused_by(tidegate_message::error_chain(&error))
             })?;
             tracing::info!(sink = %name, kind = settings.destination.kind().word(), "sink started");
             if !changed.contains(&name) {
@@ -388,7 +390,7 @@ fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError
     }
     started.map_err(|error| {
         let text = format!("mqtt.bridge.{} cannot start", settings.name);
-        ApiError::new(Code::INTERNAL, text).caused_by(crate::error_chain(&error))
+        ApiError::new(Code::INTERNAL, text).caused_by(tidegate_message::error_chain(&error))
     })
 }
 
@@ -472,7 +474,7 @@ mod tests {
         // Wrong rules: the policy and the bridge stay, too.
         let text = format!("[mqtt]\npolicy = \"none\"\nacl_file = \"{place}/no-such\"\n");
         let error = service.reload(config(&(text + &bridge("x", "b")))).expect_err("no file");
-        assert!(crate::error_chain(&error).contains("no-such"), "{error:?}");
+        assert!(tidegate_message::error_chain(&error).contains("no-such"), "{error:?}");
         let bridges = |service: &Service| -> Vec<String> {
             let running = service.running.lock().expect("no panic");
             running.bridges.values().flat_map(|(s, _)| s.topics_out.clone()).collect()
@@ -532,7 +534,7 @@ mod tests {
         fs::write(&file, flow("b").replace("csv", "xml")).expect("a file");
         let text = format!("[mqtt]\npolicy = \"none\"\n{one}");
         let error = service.reload(config(&text)).expect_err("no such format");
-        let chain = crate::error_chain(&error);
+        let chain = tidegate_message::error_chain(&error);
         assert!(chain.contains("flow.one.file") && chain.contains("f.toml:3"), "{chain}");
         assert_eq!(names(), ["a"]);
 
@@ -575,7 +577,7 @@ mod tests {
         // A sink that cannot be: all others stay as they were.
         let wrong = config(&(sink("x", "c") + "[sink.z]\nkind = \"influx\"\ntopics = \"a\"\n"));
         let error = service.reload(wrong).expect_err("it has no url");
-        assert!(crate::error_chain(&error).contains("sink.z"), "{error:?}");
+        assert!(tidegate_message::error_chain(&error).contains("sink.z"), "{error:?}");
         assert_eq!(running(&service), ["a", "b"]);
 
         let reloaded = service.reload(config(&sink("x", "a, c"))).expect("nothing is wrong");

@@ -60,7 +60,7 @@ pub(super) fn planned(
 
 fn invalid(name: &str, error: &SinkError) -> ApiError {
     let text = format!("sink.{name} cannot be");
-    ApiError::new(Code::CONFIG_INVALID, text).caused_by(crate::error_chain(error))
+    ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }
 
 /// That no key is set that means nothing for this kind.

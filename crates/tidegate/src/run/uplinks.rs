@@ -57,7 +57,9 @@ fn uplink(
         let checked = filters.map(|filter| match check_topic_filter(filter, levels) {
             Ok(()) if !filter.starts_with("$share/") => Ok(filter.to_owned()),
             Ok(()) => Err(wrong(key, "of filters that are not shared")),
-            Err(error) => Err(wrong(key, "of filters").caused_by(crate::error_chain(&error))),
+            Err(error) => {
+                Err(wrong(key, "of filters").caused_by(tidegate_message::error_chain(&error)))
+            }
         });
         checked.collect::<Result<Vec<_>, _>>()
     };

@@ -151,7 +151,7 @@ pub fn rules(config: &Config) -> Result<Rules, ApiError> {
 
 pub(super) fn unread(error: &dyn std::error::Error) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, "users and rules cannot be read")
-        .caused_by(crate::error_chain(error))
+        .caused_by(tidegate_message::error_chain(error))
 }
 
 /// All that is wrong with the files of users, rules and keys; nothing is written.
@@ -178,7 +178,7 @@ pub(super) fn problems(config: &Config) -> Problems {
                 }
             }
             Err(error) => {
-                let text = format!("{key}: {}", crate::error_chain(&error));
+                let text = format!("{key}: {}", tidegate_message::error_chain(&error));
                 problems.say(Code::CONFIG_INVALID, text);
             }
         }
@@ -188,7 +188,7 @@ pub(super) fn problems(config: &Config) -> Problems {
 }
 
 fn texts<E: std::error::Error>(errors: Vec<E>) -> Vec<String> {
-    errors.iter().map(|error| crate::error_chain(error)).collect()
+    errors.iter().map(|error| tidegate_message::error_chain(error)).collect()
 }
 
 /// The token settings of `[auth]`.
@@ -221,7 +221,7 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
                 Ok(keys) => Some(keys),
                 Err(_) if !path.exists() => None,
                 Err(error) => {
-                    let error = crate::error_chain(&error);
+                    let error = tidegate_message::error_chain(&error);
                     tracing::warn!(%error, "kept keys of tokens are not used");
                     None
                 }
@@ -276,7 +276,7 @@ pub(super) fn audit(config: &Config) -> Option<AuditSettings> {
 
 fn key_set(path: &Path) -> Result<KeySet, ApiError> {
     let invalid = |error: &dyn std::error::Error| {
-        ApiError::new(Code::CONFIG_INVALID, crate::error_chain(error))
+        ApiError::new(Code::CONFIG_INVALID, tidegate_message::error_chain(error))
     };
     let text = read_bounded(path, KEY_SET_BYTES_MAX as u64).map_err(|error| invalid(&error))?;
     let failed = |error| AuthenticatorError::Keys { path: path.to_owned(), error };

@@ -73,7 +73,7 @@ impl PostgresSettings {
             None => self.config.connect(NoTls).await.map(drop),
             Some(tls) => self.config.connect(Tls(tls.clone())).await.map(drop),
         };
-        connected.map_err(|error| crate::error_chain(&error))
+        connected.map_err(|error| tidegate_message::error_chain(&error))
     }
 
     /// From an address, such as `postgresql://user@host/database`, and the name of a table, with a schema or without. TLS is spoken

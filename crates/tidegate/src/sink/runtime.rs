@@ -151,7 +151,7 @@ impl Runtime {
             if let Work::Idle(destination) = &mut self.work {
                 destination.begin_anew();
             }
-            let error = crate::error_chain(&error);
+            let error = tidegate_message::error_chain(&error);
             tracing::warn!(sink = %self.settings.name, %error, "the sink's session broke off");
             if began.elapsed() > Duration::from_secs(10) {
                 self.rest.reset();
@@ -185,7 +185,7 @@ impl Runtime {
         if matches!(ended, Ended::Stopped)
             && let Err(error) = self.leave(&mut session).await
         {
-            let error = crate::error_chain(&error);
+            let error = tidegate_message::error_chain(&error);
             tracing::debug!(sink = %self.settings.name, %error, "the last acknowledgements were not written");
         }
         ended
@@ -309,7 +309,7 @@ impl Runtime {
                 self.counters.is_up.store(false, Ordering::Relaxed);
                 let pause = self.backoff.next_wait();
                 let pause = trouble.after.map_or(pause, |after| after.max(pause));
-                let error = crate::error_chain(&trouble);
+                let error = tidegate_message::error_chain(&trouble);
                 // An unchanged error is not logged again.
                 if error != self.told {
                     tracing::warn!(sink = %self.settings.name, %error, messages = batch.records().len(), "sink down; it tries again");

@@ -506,7 +506,9 @@ mod tests {
         ] {
             let told = match SourceSpec::parse(text) {
                 Ok(spec) => format!("{spec} {spec:?}"),
-                Err(error) => format!("{error} {error:?} {}", crate::error_chain(&error)),
+                Err(error) => {
+                    format!("{error} {error:?} {}", tidegate_message::error_chain(&error))
+                }
             };
             let told = format!("{told} {}", shown(text));
             assert!(!told.contains("s3cret"), "{text}: {told}");

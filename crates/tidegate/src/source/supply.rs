@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::Instant;
+use tidegate_message::{Instant, error_chain};
 use tidegate_sys::regular;
 
 use super::{
@@ -17,7 +17,6 @@ use super::{
     timeline::Timeline,
     video::Video,
 };
-use crate::error_chain;
 
 /// An opened source that gives a picture when asked.
 #[derive(Debug)]

@@ -437,7 +437,7 @@ mod network {
         ] {
             let text = format!("rtsp://{login}{}/live", camera.address());
             let error = Source::open(&SourceSpec::parse(&text).unwrap()).await.unwrap_err();
-            let told = crate::error_chain(&error);
+            let told = tidegate_message::error_chain(&error);
             assert!(told.contains(expected) && !told.contains("s3cret"), "{told}");
         }
         drop(camera);
@@ -450,7 +450,7 @@ mod network {
         let mut source = Source::open(&spec).await.unwrap();
         for _ in 0..2 {
             let error = source.next().await.expect("it continues").unwrap_err();
-            let told = crate::error_chain(&error);
+            let told = tidegate_message::error_chain(&error);
             assert!(told.contains("cannot be reached") && !told.contains("s3cret"), "{told}");
         }
     }

@@ -32,7 +32,7 @@ pub(crate) fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, L
         let filter = filter.trim();
         check_topic_filter(filter, levels).map_err(|error| LayoutsError::Filter {
             filter: filter.to_owned(),
-            why: crate::error_chain(&error),
+            why: tidegate_message::error_chain(&error),
         })?;
         Ok((filter.to_owned(), layout_of(filter, layout.trim())?))
     };

@@ -183,7 +183,9 @@ impl Receivers {
                 let text = "it did not say which uplink it is".to_owned();
                 return Err(refuse(Code::LINK_PROTOCOL, text));
             }
-            Ok(Err(error)) => return Err(refuse(error.code(), crate::error_chain(&error))),
+            Ok(Err(error)) => {
+                return Err(refuse(error.code(), tidegate_message::error_chain(&error)));
+            }
             Err(_) => {
                 let text = "it did not say which uplink it is in time".to_owned();
                 return Err(refuse(Code::LINK_PROTOCOL, text));
@@ -215,7 +217,7 @@ impl Receivers {
         ended.map_err(|error| {
             let code = error.code();
             let text = format!("uplink {} of {identity} ends", open.name);
-            ApiError::new(code, text).caused_by(crate::error_chain(&error))
+            ApiError::new(code, text).caused_by(tidegate_message::error_chain(&error))
         })
     }
 }

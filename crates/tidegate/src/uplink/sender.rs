@@ -189,7 +189,7 @@ impl Sender {
             };
             self.counters.is_up.store(false, Relaxed);
             let Err(error) = ended;
-            let error = crate::error_chain(&error);
+            let error = tidegate_message::error_chain(&error);
             tracing::error!(uplink = %self.settings.name, error, "the uplink starts over");
             if clock::now().since(began) > self.settings.retry_max {
                 backoff.reset();
@@ -489,7 +489,7 @@ impl UplinkSession<'_> {
         self.outgoing.disconnected();
         self.critical.disconnected();
         self.sender.counters.is_up.store(false, Relaxed);
-        let (code, why) = (down.code(), crate::error_chain(&down));
+        let (code, why) = (down.code(), tidegate_message::error_chain(&down));
         if why != self.told {
             tracing::warn!(uplink = %settings.name, to = %settings.to, %code, why, "uplink down");
             self.told = why;

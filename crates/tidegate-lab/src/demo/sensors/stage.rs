@@ -58,7 +58,7 @@ impl Stage {
         let nodes = ["edge", "core"].map(str::to_owned).to_vec();
         pki::init(&pki, &InitRequest { nodes, ..InitRequest::default() }).map_err(|error| {
             ApiError::new(Code::STORAGE_FAILED, "the certificates cannot be made")
-                .caused_by(tidegate::error_chain(&error))
+                .caused_by(tidegate_message::error_chain(&error))
         })?;
         let written = |error| storage("the configuration cannot be written", error);
         let models = folder.join("flows/models");

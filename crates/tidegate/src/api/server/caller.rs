@@ -223,7 +223,7 @@ impl Callers {
     }
 
     fn refused(&self, peer: &Peer, user: &str, rejected: Rejected) -> ApiError {
-        let why = crate::error_chain(&rejected);
+        let why = tidegate_message::error_chain(&rejected);
         tracing::info!(peer = %peer.address, %user, error = why, "a call to the API was refused");
         self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), user, why.clone()));
         let code = match rejected.refusal {

@@ -334,7 +334,10 @@ impl Running {
                     actions.push_back(lost.told(id));
                 }
                 Err(error) => {
-                    tracing::error!(error = crate::error_chain(&error), "camera log not readable");
+                    tracing::error!(
+                        error = tidegate_message::error_chain(&error),
+                        "camera log not readable"
+                    );
                     if !error.is_lost() {
                         return;
                     }

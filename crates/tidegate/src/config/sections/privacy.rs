@@ -1,11 +1,8 @@
 //! `[privacy]`.
 
-use tidegate_message::Regions;
+use tidegate_message::{Regions, command};
 
-use crate::{
-    command,
-    config::words::{Cover, Originals},
-};
+use crate::config::words::{Cover, Originals};
 
 section! {
     /// `[privacy]`: the private parts of its cameras' frames. It is covered before a frame leaves the camera's node; its log

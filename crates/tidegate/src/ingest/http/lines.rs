@@ -139,7 +139,7 @@ impl Http {
             .iter()
             .take(NAMED_MAX)
             .map(|(line, refused)| {
-                let text = serde_json::Value::from(crate::error_chain(refused));
+                let text = serde_json::Value::from(tidegate_message::error_chain(refused));
                 format!(r#"{{"line":{line},"code":"{}","message":{text}}}"#, refused.code())
             })
             .collect();
@@ -149,7 +149,7 @@ impl Http {
         if taken == 0 && dropped == 1 {
             return self.refuse(&first, more);
         }
-        let text = crate::error_chain(&first);
+        let text = tidegate_message::error_chain(&first);
         let text = format!("partial write: {text} dropped={dropped}");
         self.refuse(&Refused::Invalid(text), more)
     }

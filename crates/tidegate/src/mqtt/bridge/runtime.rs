@@ -213,7 +213,7 @@ impl Runtime {
                     Ok(()) => is_prepared = true,
                     Err(Broken::Stopped) => break,
                     Err(error) => {
-                        let error = crate::error_chain(&error);
+                        let error = tidegate_message::error_chain(&error);
                         tracing::warn!(bridge = %self.settings.name, %error, "no session here");
                     }
                 }
@@ -229,7 +229,7 @@ impl Runtime {
                 if was_up && began.elapsed() > STEADY {
                     self.backoff.reset();
                 }
-                let text = crate::error_chain(&error);
+                let text = tidegate_message::error_chain(&error);
                 if error.is_for_version() && !was_up && self.mode > 0 {
                     tracing::info!(bridge = %self.settings.name, error = %text, next = self.modes[self.mode].word(), "another version is tried");
                     continue;

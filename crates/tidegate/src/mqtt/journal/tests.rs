@@ -169,7 +169,11 @@ fn a_second_process_is_told_that_the_folder_is_taken() {
     let _running = open(&settings, &mut shards, clock::now()).expect("a journal");
     let (_, mut others) = node(1);
     let error = open(&settings, &mut others, clock::now()).map(drop).expect_err("it is taken");
-    assert!(crate::error_chain(&error).contains("log/mqtt"), "{}", crate::error_chain(&error));
+    assert!(
+        tidegate_message::error_chain(&error).contains("log/mqtt"),
+        "{}",
+        tidegate_message::error_chain(&error)
+    );
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn what_cannot_be_bridged_names_its_key() {
         ),
     ] {
         let error = read(&format!("[mqtt.bridge.x]\n{text}\n")).unwrap_err();
-        let error = crate::error_chain(&error);
+        let error = tidegate_message::error_chain(&error);
         assert!(error.contains(expected), "{error}");
     }
 }

@@ -86,7 +86,7 @@ fn tls(
 ) -> Result<std::sync::Arc<rustls::ClientConfig>, SinkError> {
     let failed = |problem: String, error: &dyn std::error::Error| SinkError::Destination {
         problem,
-        source: Some(crate::error_chain(error).into()),
+        source: Some(tidegate_message::error_chain(error).into()),
     };
     if section.ca.is_some() && !is_used {
         return Err(wrong("ca means nothing without TLS"));

@@ -50,7 +50,7 @@ fn problems_are_named_with_the_way_out() {
         ),
     ] {
         let error = sinks_of(&format!("[sink.x]\n{text}")).expect_err(text);
-        let chain = crate::error_chain(&error);
+        let chain = tidegate_message::error_chain(&error);
         let expected = expected.strip_prefix("DIR").unwrap_or(expected);
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }
@@ -84,7 +84,7 @@ fn problems_of_listeners_with_a_client_are_named_too() {
         ("kind = \"kafka\"\nurl = \"kafka://one:9092\"\ncompression = \"lz4\"", "choose zstd"),
     ] {
         let error = sinks_of(&format!("[sink.x]\ntopics = \"a\"\n{text}")).expect_err(text);
-        let chain = crate::error_chain(&error);
+        let chain = tidegate_message::error_chain(&error);
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }
 }
@@ -110,7 +110,7 @@ fn relative_paths_begin_at_the_folder_of_the_file_that_names_them() {
     // One that is not there is named with its folder.
     for key in ["ca", "password_file"] {
         let error = of(&format!("{influx}{key} = \"absent\"")).expect_err(key);
-        let (chain, path) = (crate::error_chain(&error), folder.path().join("absent"));
+        let (chain, path) = (tidegate_message::error_chain(&error), folder.path().join("absent"));
         assert!(chain.contains(&path.display().to_string()), "{key}: {chain}");
     }
 }
@@ -139,7 +139,7 @@ fn a_folder_of_files_begins_there_too() {
 #[test]
 fn a_sink_that_was_left_out_of_the_build_says_so() {
     let text = "[sink.x]\ntopics = \"a\"\nkind = \"kafka\"\nurl = \"kafka://one:9092\"";
-    let chain = crate::error_chain(&sinks_of(text).expect_err("it was left out"));
+    let chain = tidegate_message::error_chain(&sinks_of(text).expect_err("it was left out"));
     assert!(chain.contains("no kafka sink") && chain.contains("--features sink-kafka"), "{chain}");
 }
 
@@ -192,7 +192,7 @@ fn a_sink_of_mqtt_names_a_broker() {
         ("url = \"mqtt://there:1883\"\ntable = \"t\"", "table means nothing for mqtt"),
     ] {
         let error = of(text).expect_err(text);
-        let chain = crate::error_chain(&error);
+        let chain = tidegate_message::error_chain(&error);
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }
 }

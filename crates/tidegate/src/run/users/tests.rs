@@ -74,7 +74,7 @@ fn unusable_settings_name_their_key_or_file() {
         ),
     ] {
         let (_folder, config) = site(auth, mqtt);
-        let error = crate::error_chain(&open(&config).unwrap_err());
+        let error = tidegate_message::error_chain(&open(&config).unwrap_err());
         assert!(error.contains(expected), "{auth} {mqtt}: {error}");
     }
     for url in ["https://", "https://a b/", "https:///keys", "https://:1/"] {
@@ -174,7 +174,7 @@ async fn keys_are_fetched_over_https_and_bounded() {
         let fetching = fetcher(&config).unwrap().unwrap();
         let got = match fetching.fetch().await {
             Ok((keys, _)) => format!("{} keys", keys.len()),
-            Err(error) => crate::error_chain(&error),
+            Err(error) => tidegate_message::error_chain(&error),
         };
         assert!(got.contains(expected), "{answer:.40}: {got}");
     }
@@ -256,14 +256,14 @@ fn users_that_are_gone_or_cannot_be_read_open_nothing() {
     assert!(doors.takes_proofs());
     // While the node runs, who the users are is not forgotten with their file.
     fs::remove_file(&path).unwrap();
-    let error = crate::error_chain(&sources_again(&config, &doors).unwrap_err());
+    let error = tidegate_message::error_chain(&sources_again(&config, &doors).unwrap_err());
     assert!(error.contains("users is gone") && error.contains("restore it"), "{error}");
     // A start without it says so; a link that leads nowhere, or another kind of file, is no start.
     assert!(warnings(&config).iter().any(|warning| warning.contains("users is gone")));
     assert!(!open(&config).unwrap().takes_proofs());
     std::os::unix::fs::symlink(folder.path().join("nowhere"), &path).unwrap();
     for again in [sources(&config), sources_again(&config, &doors)] {
-        let error = crate::error_chain(&again.unwrap_err());
+        let error = tidegate_message::error_chain(&again.unwrap_err());
         assert!(error.contains("users cannot be read"), "{error}");
     }
     fs::remove_file(&path).unwrap();

@@ -257,7 +257,7 @@ async fn a_database_that_is_away_is_trouble() {
     let url = format!("http://{}/write", listener.local_addr().unwrap()).parse().unwrap();
     drop(listener);
     let trouble = influx(&url, values()).deliver(&Batch::from_iter([record("1")])).await;
-    let error = crate::error_chain(&trouble.unwrap_err());
+    let error = tidegate_message::error_chain(&trouble.unwrap_err());
     assert!(error.contains("no connection to 127.0.0.1"), "{error}");
 }
 

@@ -186,7 +186,7 @@ async fn a_folder_that_takes_nothing_is_trouble_and_leaves_no_half_file() {
     let mut sink = sink(folder.path(), Partition::Hour, Compression::Zstd);
     // A file where a folder would have to be.
     std::fs::write(folder.path().join("date=2026-01-31"), "").unwrap();
-    let error = crate::error_chain(&sink.deliver(&batch()).await.unwrap_err());
+    let error = tidegate_message::error_chain(&sink.deliver(&batch()).await.unwrap_err());
     assert!(error.contains("date=2026-01-31/hour=23"), "{error}");
     assert_eq!(files(folder.path()), ["date=2026-01-31"]);
     std::fs::remove_file(folder.path().join("date=2026-01-31")).unwrap();

@@ -1,10 +1,7 @@
 //! The known word that an unknown one was probably meant to be.
 
 /// The candidate that `word` is most like, if it is like one enough to be meant: a third of its letters may be other ones.
-pub(crate) fn nearest<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let most = (word.chars().count() / 3).clamp(1, 3);
     candidates
@@ -37,7 +34,7 @@ fn distance(one: &str, other: &str) -> usize {
 
 /// A text that offers words to choose from, with the one that was probably meant before them. `found` is what was written; none if
 /// the text quotes it.
-pub(crate) fn suggested(text: &str, found: Option<&str>) -> String {
+pub fn suggested(text: &str, found: Option<&str>) -> String {
     // Messages of serde about files of flows have another form.
     for (start, end) in [("choose ", ";"), ("expected one of ", ";"), ("expected ", ";")] {
         let Some(at) = text.find(start) else { continue };

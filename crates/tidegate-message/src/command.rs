@@ -1,7 +1,7 @@
 //! A command with its arguments in one text.
 
 /// Its words: split at spaces, where no quotes keep them together; none for an empty text and for an open quote.
-pub(crate) fn split(text: &str) -> Option<Vec<String>> {
+pub fn split(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
