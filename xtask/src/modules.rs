@@ -38,7 +38,7 @@ const FLOORS: &[Floor] = &[
     ),
     ("stores", &["arrivals", "auth", "config", "detector", "flow", "frame_log"]),
     ("rights and links", &["access", "enrol", "link"]),
-    ("server", &["carrier", "mqtt"]),
+    ("server", &["callers", "carrier", "mqtt"]),
     (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
     ("composition", &["characterize", "run"]),
     ("commands", &["doctor", "import"]),
@@ -58,7 +58,7 @@ type Exception = (&'static str, &'static str, usize);
 
 /// Imports that are left to untie. Rows go, and numbers fall; neither comes.
 const EXCEPTIONS: &[Exception] =
-    &[("ingest", "api", 4), ("node", "api", 3), ("node", "camera", 4), ("node", "uplink", 1)];
+    &[("node", "api", 3), ("node", "camera", 4), ("node", "uplink", 1)];
 
 /// Files by the module that they belong to and the module or crate of ours that they import.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
@@ -448,6 +448,6 @@ mod tests {
     fn only_so_much_is_left_to_untie() {
         // A bound that only falls.
         let files: usize = EXCEPTIONS.iter().map(|(.., files)| files).sum();
-        assert!(EXCEPTIONS.len() <= 5 && files <= 14, "{EXCEPTIONS:?}");
+        assert!(EXCEPTIONS.len() <= 3 && files <= 8, "{EXCEPTIONS:?}");
     }
 }

@@ -4,6 +4,7 @@ pub mod access;
 pub mod api;
 mod arrivals;
 pub mod auth;
+mod callers;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;

@@ -9,7 +9,6 @@
 //! seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with `ended: shutdown` and is
 //! gone after [`GRACE`] at the latest.
 
-pub(crate) mod caller;
 mod connection;
 mod gate;
 mod service;
@@ -22,16 +21,18 @@ use tidegate_message::Code;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{service::interceptor::InterceptedService, transport::server::Server as Http};
+use tonic::{
+    Request, Status, service::interceptor::InterceptedService, transport::server::Server as Http,
+};
 
 use self::{
-    caller::Callers,
-    connection::{Connected, Entrance, accept},
+    connection::{Caller, Connected, Entrance, accept},
     gate::Gates,
     service::Service,
+    status::OrStatus as _,
 };
 use super::Frames;
-use crate::access::Access;
+use crate::{access::Access, callers::Callers};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -167,7 +168,7 @@ fn router(
     let v1 = reflection().build_v1().map_err(ServerError::Reflection)?;
     let v1alpha = reflection().build_v1alpha().map_err(ServerError::Reflection)?;
     let callers = callers.clone();
-    let may_reflect = move |request| callers.may_reflect(request);
+    let may_reflect = move |request| may_reflect(&callers, request);
     Ok(Http::builder()
         .initial_stream_window_size(stream)
         .initial_connection_window_size(connection)
@@ -185,6 +186,18 @@ fn router(
             v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX),
             may_reflect,
         )))
+}
+
+/// Lets a call of the reflection service pass: it says nothing to strangers.
+fn may_reflect(callers: &Callers, request: Request<()>) -> Result<Request<()>, Status> {
+    let caller = request.extensions().get::<Arc<Caller>>().cloned();
+    let caller = caller
+        .ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))
+        .or_status()?;
+    let authorization = request.metadata().get("authorization");
+    let authorization = authorization.map(|value| value.as_encoded_bytes());
+    callers.may_look(&caller.peer, authorization).or_status()?;
+    Ok(request)
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -8,12 +8,12 @@ use tidegate_message::{Action, Authorize as _, Code, Identity, Instant, Target};
 use super::{Context, Live, refused::Refused};
 use crate::{
     access,
-    api::server::caller::{Callers, Peer},
     auth::{
         self,
         audit::{Entry, Outcome},
         limits::Lease,
     },
+    callers::{Callers, Peer},
 };
 
 /// The name of this front in the audit log.

@@ -58,8 +58,8 @@ use super::{
     spawn,
 };
 use crate::{
-    api::server::caller::Peer,
     arrivals::network,
+    callers::Peer,
     clock,
     descriptors::{self, Descriptor, Front},
     mqtt::bridge::NODE_HEADER,

@@ -21,10 +21,11 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
-use super::caller::{Peer, refused_login};
+use super::gate::Room;
 use crate::{
     access::{Access, Identity},
     arrivals::{Arrivals, TurnedAway},
+    callers::{Peer, refused_login},
     descriptors::{self, Descriptor, Front},
     pki::{PeerIdentity, PkiError},
 };
@@ -46,10 +47,17 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// place, instead of in a buffer of megabytes.
 const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
+/// The other end of a connection, for the calls over it.
+pub(super) struct Caller {
+    pub(super) peer: Peer,
+    /// For messages of its calls that have not come whole.
+    pub(super) partial: Arc<Room>,
+}
+
 /// A connection of a peer that is known, or will say with each call who it is.
 pub(super) struct Connection {
     stream: TlsStream<TcpStream>,
-    peer: Arc<Peer>,
+    caller: Arc<Caller>,
     /// Until a call over it authenticates.
     stranger: Option<Stranger>,
     _descriptor: Descriptor,
@@ -212,8 +220,9 @@ async fn handshake(
         }
     };
     let stranger = certificate.is_none().then(|| Stranger::new(address, strangers));
-    let peer = Arc::new(Peer::new(address, certificate));
-    Ok(Connection { stream, peer, stranger, _descriptor: descriptor })
+    let caller =
+        Caller { peer: Peer::new(address, certificate), partial: Arc::new(Room::of_peer()) };
+    Ok(Connection { stream, caller: Arc::new(caller), stranger, _descriptor: descriptor })
 }
 
 /// Why a peer was turned away.
@@ -228,10 +237,10 @@ enum Refused {
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = Arc<Peer>;
+    type ConnectInfo = Arc<Caller>;
 
-    fn connect_info(&self) -> Arc<Peer> {
-        self.peer.clone()
+    fn connect_info(&self) -> Arc<Caller> {
+        self.caller.clone()
     }
 }
 
@@ -241,7 +250,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.stranger.is_some() && self.peer.has_proved() {
+        if self.stranger.is_some() && self.caller.peer.has_proved() {
             self.stranger = None;
         }
         if let Some(stranger) = &mut self.stranger

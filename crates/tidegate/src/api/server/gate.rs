@@ -34,14 +34,15 @@ use tonic::{
 };
 
 use super::{
-    caller::{Callers, Peer},
+    connection::Caller,
     service::Service,
-    status::status,
+    status::{OrStatus as _, status},
     stubs::{
         configuration_server::ConfigurationServer, frames_server::FramesServer,
         sessions_server::SessionsServer,
     },
 };
+use crate::callers::Callers;
 
 /// Longest message of a call that carries no frame.
 const SMALL_BYTES_MAX: usize = 1 << 20;
@@ -135,19 +136,19 @@ where
         let gate = self.clone();
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let Some(peer) = parts.extensions.get::<Arc<Peer>>().cloned() else {
+            let Some(caller) = parts.extensions.get::<Arc<Caller>>().cloned() else {
                 let error = ApiError::new(Code::INTERNAL, "the connection has no peer");
                 return Ok(status(error).into_http());
             };
             let authorization = parts.headers.get(http::header::AUTHORIZATION);
             let authorization = authorization.map(|value| value.as_bytes());
-            let identity = match gate.callers.known(&peer, authorization).await {
+            let identity = match gate.callers.known(&caller.peer, authorization).await.or_status() {
                 Ok(identity) => identity,
                 Err(status) => return Ok(status.into_http()),
             };
             let of_caller = gate.partial.of(identity.key);
             parts.extensions.insert(identity);
-            let rooms = [peer.partial.clone(), of_caller, gate.partial.all.clone()];
+            let rooms = [caller.partial.clone(), of_caller, gate.partial.all.clone()];
             let body = Body::new(Metered::new(body, rooms));
             let is_publish = parts.uri.path().strip_prefix('/').is_some_and(|path| {
                 path.strip_prefix(S::NAME).is_some_and(|method| method == "/Publish")
@@ -192,7 +193,7 @@ impl Rooms {
 
 /// Bytes that may be held.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(super) struct Room {
     limit: usize,
     used: AtomicUsize,
     /// How often there was too little for somebody.

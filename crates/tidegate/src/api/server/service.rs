@@ -18,7 +18,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{
     ServerConfig,
-    caller::Callers,
     status::{OrStatus as _, status},
     stubs::{
         configuration_server as configuration_wire, frames_server as wire,
@@ -28,6 +27,7 @@ use super::{
 use crate::{
     api::{Frames, Identity},
     auth::limits::Lease,
+    callers::Callers,
     clock,
 };
 
@@ -62,6 +62,14 @@ impl Service {
     }
 }
 
+/// The caller of this request, as the gate has authenticated it.
+fn caller<T>(request: &Request<T>) -> Result<Arc<Identity>, Status> {
+    let known = request.extensions().get::<Arc<Identity>>().cloned();
+    known.ok_or_else(|| {
+        status(ApiError::new(Code::INTERNAL, "the caller was not looked at before its call"))
+    })
+}
+
 type Answer<T> = Result<Response<T>, Status>;
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
 
@@ -71,7 +79,7 @@ impl sessions_wire::Sessions for Service {
         &self,
         request: Request<proto::ListSessionsRequest>,
     ) -> Answer<proto::ListSessionsResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let sessions =
             self.frames.sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(sessions.into()))
@@ -81,7 +89,7 @@ impl sessions_wire::Sessions for Service {
         &self,
         request: Request<proto::EndSessionsRequest>,
     ) -> Answer<proto::EndSessionsResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let ended =
             self.frames.end_sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(proto::EndSessionsResponse { ended }))
@@ -94,7 +102,7 @@ impl configuration_wire::Configuration for Service {
         &self,
         request: Request<proto::ReloadConfigurationRequest>,
     ) -> Answer<proto::ReloadConfigurationResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let reloaded = self.frames.reload_configuration(&identity).await.or_status()?;
         Ok(Response::new(reloaded.into()))
     }
@@ -106,7 +114,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ConnectRequest>,
     ) -> Answer<proto::ConnectResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let ordinal = self.clients.fetch_add(1, Ordering::Relaxed);
         let client_id = format!("{}-{:x}-{ordinal}", self.node, self.started_at.as_nanos());
         let program = request.get_ref().client.escape_debug();
@@ -125,7 +133,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::RegisterRequest>,
     ) -> Answer<proto::RegisterResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let registration = Registration::try_from(request.into_inner()).or_status()?;
         self.frames.register(&identity, registration).await.or_status()?;
         Ok(Response::new(proto::RegisterResponse {}))
@@ -135,7 +143,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnregisterRequest>,
     ) -> Answer<proto::UnregisterResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let camera = name(&request.into_inner().camera)?;
         self.frames.unregister(&identity, &camera).await.or_status()?;
         Ok(Response::new(proto::UnregisterResponse {}))
@@ -147,7 +155,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<Streaming<proto::PublishRequest>>,
     ) -> Answer<Self::PublishStream> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let publication = Publication {
             lease: self.callers.enter(&identity).or_status()?,
             identity,
@@ -172,7 +180,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let cameras = self.frames.cameras(&identity).await.or_status()?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
@@ -182,7 +190,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let camera =
             self.frames.camera(&identity, &name(&request.get_ref().camera)?).await.or_status()?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
@@ -194,7 +202,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Answer<Self::SubscribeStream> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let lease = self.callers.enter(&identity).or_status()?;
         let request = SubscribeRequest::try_from(request.into_inner()).or_status()?;
         future_is_left(&request, clock::now()).or_status()?;
@@ -216,7 +224,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UpdateSubscriptionRequest>,
     ) -> Answer<proto::UpdateSubscriptionResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let changes = Changes::try_from(request.changes.unwrap_or_default()).or_status()?;
         let id = SubscriptionId(request.subscription_id);
@@ -228,7 +236,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::UnsubscribeRequest>,
     ) -> Answer<proto::UnsubscribeResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let id = SubscriptionId(request.into_inner().subscription_id);
         Ok(Response::new(self.frames.unsubscribe(&identity, id).await.or_status()?.into()))
     }
@@ -237,7 +245,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FetchOriginalRequest>,
     ) -> Answer<proto::FetchOriginalResponse> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
@@ -252,7 +260,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FeedbackRequest>,
     ) -> Answer<Self::FeedbackStream> {
-        let identity = self.callers.identity(&request)?;
+        let identity = caller(&request)?;
         let lease = self.callers.enter(&identity).or_status()?;
         let of = FeedbackOf::try_from(request.into_inner()).or_status()?;
         let verdicts = self.frames.feedback(&identity, of).await.or_status()?;

@@ -11,7 +11,7 @@ use tidegate_wire::{
 
 use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
 use crate::{
-    api::server::caller::Peer,
+    callers::Peer,
     ingest::{
         counters::add,
         line,

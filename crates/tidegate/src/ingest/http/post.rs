@@ -14,7 +14,7 @@ use super::{
     decode, parameter, plain, senml,
 };
 use crate::{
-    api::server::caller::Peer,
+    callers::Peer,
     clock,
     ingest::{message::Message, refused::Refused},
 };

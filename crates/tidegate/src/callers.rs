@@ -1,4 +1,4 @@
-//! The caller of a request: by the certificate of the connection, or by the credentials of the call.
+//! The caller of a request of HTTP: by the certificate of the connection, or by the credentials of the call.
 //!
 //! ```text
 //!  authorization: Bearer TOKEN ─────────┐
@@ -23,12 +23,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_message::{Code, Proof, Refusal};
 use tokio::sync::oneshot;
-use tonic::{Request, Status};
 
-use super::{
-    gate::Room,
-    status::{OrStatus as _, status},
-};
 use crate::{
     access::{Access, Identity},
     auth::{
@@ -55,19 +50,17 @@ pub(crate) struct Peer {
     last: Mutex<Option<([u8; 32], Arc<Identity>)>>,
     /// Whether a call over it has authenticated.
     has_proved: AtomicBool,
-    /// For messages of its calls that have not come whole.
-    pub(super) partial: Arc<Room>,
 }
 
 impl Peer {
+    /// The peer at `address`, which has shown `certificate` if it has shown one.
     pub(crate) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
         let has_proved = AtomicBool::new(certificate.is_some());
-        let partial = Arc::new(Room::of_peer());
-        Self { address, certificate, last: Mutex::default(), has_proved, partial }
+        Self { address, certificate, last: Mutex::default(), has_proved }
     }
 
     /// Whether a call over this connection has authenticated.
-    pub(super) fn has_proved(&self) -> bool {
+    pub(crate) fn has_proved(&self) -> bool {
         self.has_proved.load(Ordering::Acquire)
     }
 }
@@ -85,25 +78,20 @@ impl Callers {
         Self { access, door }
     }
 
-    /// The caller of this request, as the gate has authenticated it.
-    pub(super) fn identity<T>(&self, request: &Request<T>) -> Result<Arc<Identity>, Status> {
-        let known = request.extensions().get::<Arc<Identity>>().cloned();
-        known.ok_or_else(|| {
-            status(ApiError::new(Code::INTERNAL, "the caller was not looked at before its call"))
-        })
-    }
-
     /// The caller of a request over the connection of `peer` that comes with `authorization`.
-    pub(super) async fn known(
+    ///
+    /// # Errors
+    /// [`Code::IDENTITY_REFUSED`] if it showed nothing, or nothing valid; [`Code::LIMIT_REACHED`] after too many that were not.
+    pub(crate) async fn known(
         &self,
-        peer: &Arc<Peer>,
+        peer: &Peer,
         authorization: Option<&[u8]>,
-    ) -> Result<Arc<Identity>, Status> {
-        if let Some(identity) = self.by_authorization(peer, authorization).await.or_status()? {
+    ) -> Result<Arc<Identity>, ApiError> {
+        if let Some(identity) = self.by_authorization(peer, authorization).await? {
             peer.has_proved.store(true, Ordering::Release);
             return Ok(identity);
         }
-        self.by_certificate(peer).or_status()
+        self.by_certificate(peer)
     }
 
     /// The caller by a certificate that is still valid.
@@ -118,33 +106,31 @@ impl Callers {
         Ok(shown)
     }
 
-    /// Lets a call of the reflection service pass: it says nothing to strangers. It takes a certificate or a token; a password,
-    /// which takes long to check by design, is for calls that do something.
+    /// Lets a caller pass that has shown a certificate or a token. A password, which takes long to check by design, is for calls that
+    /// do something.
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`], as for any call.
-    pub(super) fn may_reflect(&self, request: Request<()>) -> Result<Request<()>, Status> {
-        let peer = request.extensions().get::<Arc<Peer>>().cloned();
-        let peer = peer
-            .ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))
-            .or_status()?;
-        let authorization = request.metadata().get("authorization");
-        let authorization = authorization.map(|value| value.as_encoded_bytes());
-        match proof_of(authorization, peer.address.ip()).or_status()? {
+    pub(crate) fn may_look(
+        &self,
+        peer: &Peer,
+        authorization: Option<&[u8]>,
+    ) -> Result<(), ApiError> {
+        match proof_of(authorization, peer.address.ip())? {
             None => {
-                self.by_certificate(&peer).or_status()?;
+                self.by_certificate(peer)?;
             }
             Some(proof) if proof.token.is_some() => {
                 let admitted = self.access.doors.authenticate(&proof, auth::now());
-                admitted.map_err(|rejected| self.refused(&peer, "", rejected)).or_status()?;
+                admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
                 peer.has_proved.store(true, Ordering::Release);
             }
             Some(_) => {
                 let text = "reflection takes a certificate or a token, and no password";
-                return Err(status(ApiError::new(Code::IDENTITY_REFUSED, text)));
+                return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
             }
         }
-        Ok(request)
+        Ok(())
     }
 
     /// The caller by that proof; none if there is none.
@@ -216,7 +202,10 @@ impl Callers {
     }
 
     /// A stream more of an identity.
-    pub(super) fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
+    ///
+    /// # Errors
+    /// [`Code::LIMIT_REACHED`] if it has as many as it may.
+    pub(crate) fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
         self.access.doors.meter(identity.who()).enter().map_err(|refusal| {
             ApiError::new(Code::LIMIT_REACHED, format!("{identity} is refused: {refusal}"))
         })
@@ -241,7 +230,7 @@ impl Callers {
 }
 
 /// A client that was refused.
-pub(super) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
+pub(crate) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
     Entry {
         at: auth::now().wall,
         outcome: Outcome::Refused,
