@@ -125,13 +125,21 @@ const RULES: &[Rule] = &[
     rule("tidegate-load", Layer::Shell, &[], &[]),
     rule("tidegate-sim", Layer::Shell, &[], &[]),
     rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
+    rule("tidegate-process", Layer::Shell, &[], &[]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
-    rule("tidegate", Layer::Shell, &[], &["tidegate-client", "tidegate-load"]),
+    rule("tidegate", Layer::Shell, &[], &["tidegate-client", "tidegate-load", "tidegate-process"]),
     rule(
         "tidegate-lab",
         Layer::Shell,
         &[],
-        &["tidegate", "tidegate-client", "tidegate-load", "tidegate-netlab", "tidegate-sim"],
+        &[
+            "tidegate",
+            "tidegate-client",
+            "tidegate-load",
+            "tidegate-netlab",
+            "tidegate-process",
+            "tidegate-sim",
+        ],
     ),
     rule("bench-harness", Layer::Tool, &[], &[]),
     rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),

@@ -1,4 +1,4 @@
-//! Which module of `crates/tidegate` may import which, read from the sources: the second half of `cargo xtask layers`.
+//! Which module of a crate of the program may import which, read from the sources: the second half of `cargo xtask layers`.
 //!
 //! ```text
 //!  cli ─▶ commands ─▶ run ─▶ services ─▶ server ─▶ rights and links ─▶ stores ─▶ ground
@@ -19,30 +19,28 @@ use anyhow::Context as _;
 /// A floor: its name, and its modules.
 type Floor = (&'static str, &'static [&'static str]);
 
-/// From the ground up. Modules of one floor do not import each other.
-const FLOORS: &[Floor] = &[
+/// Crates that are more than one story, each with its floors from the ground up. Modules of one floor do not import each other.
+const FLOORS: &[(&str, &[Floor])] = &[
     (
-        "ground",
+        "tidegate",
         &[
-            "clock",
-            "descriptors",
-            "health",
-            "http",
-            "logging",
-            "pki",
-            "reach",
-            "source",
-            "step",
-            "tasks",
+            ("ground", &["logging", "pki", "source", "tasks"]),
+            ("stores", &["auth", "config", "detector", "flow", "frame_log"]),
+            ("rights and links", &["access", "enrol", "link"]),
+            ("server", &["callers", "carrier", "mqtt"]),
+            (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
+            ("composition", &["characterize", "run"]),
+            ("commands", &["doctor", "import"]),
+            ("program", &["cli"]),
         ],
     ),
-    ("stores", &["arrivals", "auth", "config", "detector", "flow", "frame_log"]),
-    ("rights and links", &["access", "enrol", "link"]),
-    ("server", &["callers", "carrier", "mqtt"]),
-    (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
-    ("composition", &["characterize", "run"]),
-    ("commands", &["doctor", "import"]),
-    ("program", &["cli"]),
+    (
+        "tidegate-process",
+        &[
+            ("ground", &["clock", "descriptors", "health", "http", "reach", "step"]),
+            ("peers", &["arrivals"]),
+        ],
+    ),
 ];
 
 const SERVICES: &str = "services";
@@ -65,28 +63,38 @@ type Imports = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Faults of the modules below `root`, and of what ARCHITECTURE.md says of them.
 pub(crate) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
-    let sources = root.join("crates/tidegate/src");
+    let architecture = read(&root.join("ARCHITECTURE.md"))?;
+    let mut violations = Vec::new();
+    for (name, floors) in FLOORS {
+        let sources = root.join("crates").join(name).join("src");
+        let modules = modules_of(&read(&sources.join("lib.rs"))?);
+        let exceptions = if *name == "tidegate" { EXCEPTIONS } else { &[] };
+        violations.extend(places(name, floors, &modules));
+        violations.extend(check(floors, exceptions, &imports_below(&sources, &modules)?));
+        violations.extend(map(name, floors, &architecture));
+    }
+    Ok(violations)
+}
+
+/// The imports of the modules whose sources lie in that folder.
+fn imports_below(sources: &Path, modules: &BTreeSet<String>) -> anyhow::Result<Imports> {
     let mut imports = Imports::new();
-    let modules = modules_of(&read(&sources.join("lib.rs"))?);
-    for path in crate::layers::rust_files(&sources)? {
-        let relative = path.strip_prefix(&sources).unwrap_or(&path);
+    for path in crate::layers::rust_files(sources)? {
+        let relative = path.strip_prefix(sources).unwrap_or(&path);
         let parts: Vec<&str> = relative.iter().filter_map(|part| part.to_str()).collect();
         let (&[first, ..], false) = (&parts[..], relative.ends_with("tests.rs")) else { continue };
         let module = first.trim_end_matches(".rs");
         if !modules.contains(module) {
             continue; // the root and `main` join all
         }
-        for found in imports_of(&read(&path)?, parts.len(), &modules) {
+        for found in imports_of(&read(&path)?, parts.len(), modules) {
             if found != module {
                 let file = relative.display().to_string();
                 imports.entry((module.to_owned(), found)).or_default().insert(file);
             }
         }
     }
-    let mut violations = places(FLOORS, &modules);
-    violations.extend(check(FLOORS, EXCEPTIONS, &imports));
-    violations.extend(map(FLOORS, &read(&root.join("ARCHITECTURE.md"))?));
-    Ok(violations)
+    Ok(imports)
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -104,20 +112,20 @@ fn modules_of(lib: &str) -> BTreeSet<String> {
 }
 
 /// Every module has one place, and every place a module.
-fn places(floors: &[Floor], modules: &BTreeSet<String>) -> Vec<String> {
+fn places(name: &str, floors: &[Floor], modules: &BTreeSet<String>) -> Vec<String> {
     let mut violations = Vec::new();
     let placed: Vec<&str> =
         floors.iter().flat_map(|(_, modules)| modules.iter().copied()).collect();
     for module in modules {
         if placed.iter().filter(|placed| *placed == module).count() != 1 {
             violations.push(format!(
-                "crates/tidegate/src/{module} needs one place in FLOORS of xtask/src/modules.rs and in ARCHITECTURE.md"
+                "crates/{name}/src/{module} needs one place in FLOORS of xtask/src/modules.rs and in ARCHITECTURE.md"
             ));
         }
     }
     for module in placed.iter().filter(|module| !modules.contains(**module)) {
         violations.push(format!(
-            "{module} is in FLOORS of xtask/src/modules.rs, but is no module of crates/tidegate: remove it"
+            "{module} is in FLOORS of xtask/src/modules.rs, but is no module of crates/{name}: remove it"
         ));
     }
     violations
@@ -180,13 +188,14 @@ fn check(floors: &[Floor], exceptions: &[Exception], imports: &Imports) -> Vec<S
     violations
 }
 
-/// The rows of ARCHITECTURE.md say the same: `| floor | modules |`, from the top down.
-fn map(floors: &[Floor], architecture: &str) -> Vec<String> {
+/// The rows of ARCHITECTURE.md say the same: `| crate | floor | modules |`, from the top down.
+fn map(name: &str, floors: &[Floor], architecture: &str) -> Vec<String> {
     let mut violations = Vec::new();
     for (floor, modules) in floors {
         let told = architecture.lines().find_map(|line| {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-            (cells.len() > 3 && cells[1] == *floor).then(|| cells[2].to_owned())
+            let is_it = cells.len() > 4 && cells[1] == format!("`{name}`") && cells[2] == *floor;
+            is_it.then(|| cells[3].to_owned())
         });
         // Words in parentheses explain, and name no module.
         let mut depth = 0;
@@ -204,7 +213,7 @@ fn map(floors: &[Floor], architecture: &str) -> Vec<String> {
         named.sort_unstable();
         if named != *modules {
             violations.push(format!(
-                "ARCHITECTURE.md has {} on the floor {floor:?}, and FLOORS of xtask/src/modules.rs has {}",
+                "ARCHITECTURE.md has {} on the floor {floor:?} of {name}, and FLOORS of xtask/src/modules.rs has {}",
                 named.join(", "),
                 modules.join(", ")
             ));
@@ -431,15 +440,15 @@ mod tests {
         let modules = modules_of(
             "pub mod clock;\nmod config;\npub(crate) mod mqtt;\nmod sink;\nmod uplink;\nmod run;\n",
         );
-        assert_eq!(places(HOUSE, &modules), Vec::<String>::new());
+        assert_eq!(places("x", HOUSE, &modules), Vec::<String>::new());
         let more =
             modules_of("mod clock;\nmod config;\nmod mqtt;\nmod sink;\nmod run;\nmod page;\n");
-        let found = places(HOUSE, &more);
-        assert!(found[0].contains("src/page needs one place"), "{found:?}");
+        let found = places("x", HOUSE, &more);
+        assert!(found[0].contains("crates/x/src/page needs one place"), "{found:?}");
         assert!(found[1].starts_with("uplink is in FLOORS"), "{found:?}");
-        let rows = "| composition | `run` |\n| services | `sink` (`x`), `uplink` |\n| server | `mqtt` |\n| ground | `clock`, `config` |\n";
-        assert_eq!(map(HOUSE, rows), Vec::<String>::new());
-        let found = map(HOUSE, &rows.replace(", `uplink`", ""));
+        let rows = "| `x` | composition | `run` |\n| `x` | services | `sink` (`x`), `uplink` |\n| `x` | server | `mqtt` |\n| `x` | ground | `clock`, `config` |\n";
+        assert_eq!(map("x", HOUSE, rows), Vec::<String>::new());
+        let found = map("x", HOUSE, &rows.replace(", `uplink`", ""));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("\"services\""), "{found:?}");
     }

@@ -28,9 +28,9 @@ use tempfile::TempDir;
 use tidegate::{
     access::Access,
     config::Config,
-    health::Health,
     run::{Service, users},
 };
+use tidegate_process::health::Health;
 use tidegate_sys::{
     clock,
     datagram::{Method, Receiver, ReceiverOptions, set_receive_buffer, set_segment},

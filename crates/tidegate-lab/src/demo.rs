@@ -25,12 +25,13 @@ use std::{
 };
 
 use tidegate::{
-    characterize, clock,
+    characterize,
     detector::{self, Detector, DetectorKind, DetectorSpec, Pair},
 };
 use tidegate_api::ApiError;
 use tidegate_message::{AdaptationProfile, Bounds, Code, ControllerKind, Demand};
 use tidegate_netlab::{Audit, Lab, LabError, Options};
+use tidegate_process::clock;
 use tidegate_sim::medium::{Change, MediumConfig, Scenario};
 use tokio_util::sync::CancellationToken;
 

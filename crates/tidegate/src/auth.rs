@@ -10,8 +10,7 @@ pub use tidegate_auth::{
     TokenSource, acl, authenticator, keys, limits, password, roles, scram, token,
 };
 use tidegate_message::Instant;
-
-use crate::clock;
+use tidegate_process::clock;
 
 /// Both clocks.
 pub fn now() -> Now {

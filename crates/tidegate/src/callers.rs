@@ -22,6 +22,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_message::{Code, Proof, Refusal};
+use tidegate_process::clock;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -33,7 +34,6 @@ use crate::{
         limits::Lease,
         token::TOKEN_BYTES_MAX,
     },
-    clock,
 };
 
 /// How long a call waits for its password to be checked.

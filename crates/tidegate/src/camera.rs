@@ -30,6 +30,10 @@ use tidegate_frame::{
 };
 use tidegate_log::{Entry, LogError};
 use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
+use tidegate_process::{
+    clock,
+    health::{Condition, Health},
+};
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, MINOR, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
@@ -45,9 +49,7 @@ use self::{
 };
 use crate::{
     carrier::{Carrier, Down, Incoming},
-    clock,
     frame_log::{FrameLog, FrameLogSettings, Log, LogName},
-    health::{Condition, Health},
     link::{self, Link, LinkError, LinkSettings, Transport},
     pki::{Credentials, revocation::Revoked},
     source::{Source, SourceControl, SourceError, SourceSpec},

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tidegate_message::Instant;
+use tidegate_process::clock;
 use tidegate_wire::{Ack, FrameHeader, Record};
 use tokio::sync::mpsc;
 
 pub use crate::link::Incoming;
-use crate::{
-    clock,
-    link::{FrameSending, Link, LinkError, LinkSettings, Path, Priority, Transport},
-};
+use crate::link::{FrameSending, Link, LinkError, LinkSettings, Path, Priority, Transport};
 
 /// Items on their way over a local carrier; the sender waits when it is full.
 const LOCAL_MAX: usize = 64;

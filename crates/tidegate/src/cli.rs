@@ -33,6 +33,7 @@ use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
+use tidegate_process::{descriptors, step};
 use tokio_util::sync::CancellationToken;
 
 use self::program::{INTERRUPTED, print, unprinted, until};
@@ -52,7 +53,7 @@ pub use self::{
     sessions::SessionsArgs,
     subscribe::SubscribeArgs,
 };
-use crate::{config::Config, descriptors, logging, run, step};
+use crate::{config::Config, logging, run};
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tidegate_api::ApiError;
+use tidegate_process::clock;
 
 pub use self::{certificates::CertificateSummary, logs::LogSummary};
-use crate::{clock, config::Config, run};
+use crate::{config::Config, run};
 
 /// All that was found.
 #[derive(Debug, Default, Serialize)]

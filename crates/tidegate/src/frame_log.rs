@@ -19,6 +19,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tidegate_log::{Durability, LogConfig, LogError, NodeKeys, Store};
 use tidegate_message::Instant;
+use tidegate_process::clock;
 
 pub(crate) use self::{folder::log_id, keys::passphrase_in, taken_back::TakenBack};
 pub use self::{
@@ -26,7 +27,6 @@ pub use self::{
     keys::{KeyFiles, KeysError},
     writer::{FrameWriter, Kept},
 };
-use crate::clock;
 
 /// A log of frames as its readers share it.
 pub type Log = tidegate_log::Log<Store>;

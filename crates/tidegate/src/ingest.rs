@@ -54,9 +54,10 @@ pub use self::{
     settings::{Format, IngestSettings, Kind, ServerTls},
     topic::{NoTag, Place, Template, TemplateError},
 };
+use tidegate_process::health::{Health, Pulse};
+
 use crate::{
     access::Access,
-    health::{Health, Pulse},
     mqtt::{
         bridge::Stamps,
         server::{Connector, Server},

@@ -28,12 +28,10 @@ use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{Code, Instant};
+use tidegate_process::clock;
 use tidegate_wire::{Ack, DecodeError, FrameHeader, Record};
 
-use crate::{
-    clock,
-    pki::{PeerIdentity, PkiError},
-};
+use crate::pki::{PeerIdentity, PkiError};
 
 mod congestion;
 mod connect;

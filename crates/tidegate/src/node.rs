@@ -35,6 +35,7 @@ use tidegate_frame::{
     table::{TableError, TableSet},
 };
 use tidegate_message::{Action, Code, Target};
+use tidegate_process::clock;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
 };
@@ -52,7 +53,6 @@ use crate::{
     api::{self, ServerConfig, ServerError},
     camera::{self, CameraSettings},
     carrier::{Carrier, Down, Incoming},
-    clock,
     frame_log::FrameLogSettings,
     link::{Link, LinkError, LinkSettings, Listener},
     pki::{Credentials, Kind, PkiError, revocation::Revoked},

@@ -32,6 +32,11 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_api::ApiError;
 use tidegate_frame::coordinator::CoordinatorConfig;
 use tidegate_message::{CameraName, Code};
+use tidegate_process::{
+    clock,
+    health::{Health, Watch},
+    step,
+};
 use tidegate_wire::TransferHints;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -52,16 +57,14 @@ use crate::{
     access::Access,
     auth::audit::Audit,
     camera::{self, CameraSettings},
-    clock,
     config::Config,
     enrol::{Enrolment, Invitations},
     frame_log,
-    health::{Health, Watch},
     link::LinkSettings,
     node::{Node, NodeSettings},
     pki::{Kind, Revocations},
     source::SourceSpec,
-    step, uplink,
+    uplink,
 };
 
 /// Settings of node links.

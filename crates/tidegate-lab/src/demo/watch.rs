@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate::{clock, detector::Pair, pki::NODE_SERVER_NAME};
+use tidegate::{detector::Pair, pki::NODE_SERVER_NAME};
 use tidegate_api::{ApiError, Event, SubscribeRequest};
 use tidegate_client::{Client, Credentials};
 use tidegate_message::{CameraName, Code, Demand, Instant};
+use tidegate_process::clock;
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 

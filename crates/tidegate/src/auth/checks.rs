@@ -26,9 +26,8 @@ use std::{
 
 use tidegate_auth::logins::{Logins, Ticket};
 use tidegate_message::Instant;
+use tidegate_process::clock;
 use tidegate_sys::sched;
-
-use crate::clock;
 
 /// One continues while another computes; a third would take the processors from authenticated clients.
 const THREADS: usize = 2;

@@ -21,16 +21,16 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tidegate_api::ApiError;
 use tidegate_message::Code;
+use tidegate_process::{
+    clock,
+    http::{self, HttpClient, HttpError},
+};
 use tokio::{sync::watch, time::timeout};
 
 use super::{
     Authenticator,
     authenticator::KeysChanged,
     keys::{KEY_SET_BYTES_MAX, KeySet, KeySetError},
-};
-use crate::{
-    clock,
-    http::{self, HttpClient, HttpError},
 };
 
 /// Longest that one request may take.

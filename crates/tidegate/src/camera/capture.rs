@@ -23,13 +23,11 @@ use tidegate_log::{
     AppendError, CaptureAnchor, CaptureClock, CaptureStamp, Entry, TimestampError, TimestampLimits,
 };
 use tidegate_message::{Code, FrameSize, Instant};
+use tidegate_process::clock;
 use tidegate_sys::clock::{boot_id, monotonic_nanos};
 use tokio::sync::watch;
 
-use crate::{
-    clock,
-    frame_log::{FrameWriter, Log},
-};
+use crate::frame_log::{FrameWriter, Log};
 
 /// The counts and the last state of a capture; shared with its reporters.
 #[derive(Debug, Default)]

@@ -18,11 +18,11 @@ use tidegate_frame::knob::{
     Applied, FrameError, FrameLimits, KnobSetting, Transcoder, TransferState,
 };
 use tidegate_message::{FrameSize, Instant};
+use tidegate_process::clock;
 use tidegate_wire::{Original, OriginalOutcome, TransferId};
 use tokio::{runtime::Handle, sync::mpsc as async_mpsc};
 
 use super::{Privacy, privacy::Coverer};
-use crate::clock;
 
 /// Pieces of work that may wait.
 const WORK_MAX: usize = 256;

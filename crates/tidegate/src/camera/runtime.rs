@@ -11,6 +11,7 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
 use tidegate_message::Instant;
+use tidegate_process::clock;
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, CameraReport, FrameHeader, Original,
     OriginalOutcome, Record, Reported, TransferId,
@@ -27,7 +28,6 @@ use super::{
 };
 use crate::{
     carrier::{Carrier, Down, Incoming, Sent},
-    clock,
     link::FrameSending,
     source::SourceControl,
 };

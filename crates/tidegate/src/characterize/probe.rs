@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tidegate_message::FrameSize;
+use tidegate_process::clock;
 use tidegate_wire::{FrameHeader, TransferId};
 
 use crate::{
     camera::{self, CameraError, DialSettings},
-    clock,
     link::{Link, LinkError, Outcome, Priority},
 };
 

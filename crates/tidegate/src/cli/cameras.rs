@@ -3,12 +3,10 @@
 use clap::Args;
 use tidegate_api::{ApiError, CameraInfo};
 use tidegate_message::Instant;
+use tidegate_process::clock;
 
 use super::{Output, args::RemoteArgs, print};
-use crate::{
-    clock,
-    config::{ByteCount, Config},
-};
+use crate::config::{ByteCount, Config};
 
 /// Arguments of `tidegate cameras`.
 #[derive(Args, Debug)]

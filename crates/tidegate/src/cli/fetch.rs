@@ -8,6 +8,7 @@ use std::{
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_message::{CameraName, Code};
+use tidegate_process::clock;
 
 use super::{
     args::RemoteArgs,
@@ -15,7 +16,7 @@ use super::{
     time::{self, TimePoint},
     unprinted,
 };
-use crate::{clock, config::Config};
+use crate::config::Config;
 
 /// Arguments of `tidegate fetch`.
 #[derive(Args, Debug)]

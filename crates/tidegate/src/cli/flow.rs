@@ -14,12 +14,10 @@ use tidegate_flow::{
     train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},
 };
 use tidegate_message::{Code, check_topic_name, quantity};
+use tidegate_process::clock;
 
 use super::{Output as OutputForm, args::plain, print, unprinted};
-use crate::{
-    clock,
-    flow::{Flows, file::FlowFile},
-};
+use crate::flow::{Flows, file::FlowFile};
 
 /// Longest line that is fed to a flow.
 const LINE_BYTES_MAX: u64 = 16 << 20;

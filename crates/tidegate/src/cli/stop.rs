@@ -13,6 +13,7 @@ use std::{
 
 use tidegate_api::{ApiError, exit_status};
 use tidegate_message::Code;
+use tidegate_process::step;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -20,7 +21,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::program::INTERRUPTED;
-use crate::step;
 
 /// From the first signal to the end of the process at most. Those who stop in order take less, 5 s of it for clients that hold on.
 const STOPS_WITHIN: Duration = Duration::from_millis(9_500);

@@ -23,6 +23,7 @@ use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
     WhenInfeasible, quantity,
 };
+use tidegate_process::clock;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +33,7 @@ use super::{
     args::{RemoteArgs, plain},
     time::{self, TimePoint},
 };
-use crate::{clock, config::Config};
+use crate::config::Config;
 
 /// Arguments of `tidegate subscribe`.
 #[derive(Args, Debug)]

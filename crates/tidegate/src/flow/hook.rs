@@ -21,10 +21,10 @@ use tidegate_flow::{
     Bad, Emission, EmittedPayload, Flow, Message, Models, Output, Spec, State, Verdict as Decision,
 };
 use tidegate_message::{Identity, Instant, Payload};
+use tidegate_process::clock;
 use tidegate_wire::mqtt::{ForwardedProperties, QoS};
 
 use super::engine::{FLOWS_MAX, Flows, Running, Set};
-use crate::clock;
 
 /// Topics whose flows a shard remembers; a power of two.
 const TOPICS: usize = 1024;

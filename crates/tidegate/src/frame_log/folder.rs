@@ -14,13 +14,13 @@ use tidegate_log::{
     OpenError, Opened, Report, StorageError, Store,
 };
 use tidegate_message::{CameraName, Code, Instant};
+use tidegate_process::clock;
 use tidegate_sys::{
     clock::monotonic_nanos,
     folder::{Folder, FolderError},
 };
 
 use super::{FrameLogSettings, Log};
-use crate::clock;
 
 /// Longest wait for a part of this process to let go of a folder.
 const RELEASE_MAX: Duration = Duration::from_millis(500);

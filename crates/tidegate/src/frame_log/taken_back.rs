@@ -149,12 +149,12 @@ mod tests {
 
     use bytes::Bytes;
     use tidegate_log::{Durability, LogConfig};
+    use tidegate_process::clock;
 
     use super::{
         super::{FrameLog, finish},
         *,
     };
-    use crate::clock;
 
     #[test]
     fn logs_of_cameras_that_were_taken_back_have_the_room_of_one() {

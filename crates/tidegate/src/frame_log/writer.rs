@@ -20,10 +20,10 @@ use std::{
 use bytes::Bytes;
 use tidegate_log::{AppendError, Durability, Health, HealthCounts, LogWriter, StorageError, Store};
 use tidegate_message::{Instant, Position};
+use tidegate_process::clock;
 use tidegate_sys::{clock::monotonic_nanos, sched};
 
 use super::LogName;
-use crate::clock;
 
 /// A smaller frame is stored sooner than another thread is awake.
 const BESIDE_MIN: usize = 32 << 10;

@@ -19,6 +19,7 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use tidegate_message::{Action, Authorize as _, Instant, Target};
+use tidegate_process::clock;
 use tidegate_sys::datagram::set_receive_buffer;
 use tidegate_wire::{
     coap::{
@@ -37,7 +38,7 @@ use super::{
     publisher::{Publisher, PublisherTask, Unanswered},
     spawn,
 };
-use crate::{auth, clock};
+use crate::auth;
 
 /// Longest datagram: a block of 1024 bytes with the longest options that are taken fits many times.
 const DATAGRAM_BYTES_MAX: usize = 65_535;

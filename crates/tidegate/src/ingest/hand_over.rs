@@ -14,18 +14,16 @@ use std::{
 };
 
 use tidegate_broker::{Bundle, Publication, SessionConfig};
+use tidegate_process::clock;
 use tidegate_wire::mqtt::{
     Connect, FixedHeader, Packet, PacketId, QoS, Version,
     client::{Client, ClientError, Config, ReceiveBuffer},
 };
 
 use super::{Context, IngestSettings};
-use crate::{
-    clock,
-    mqtt::{
-        bundle::{Bundles, Exchanges},
-        server::LocalParts,
-    },
+use crate::mqtt::{
+    bundle::{Bundles, Exchanges},
+    server::LocalParts,
 };
 
 /// Bytes and messages after which a bundle is closed.

@@ -38,6 +38,11 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
+use tidegate_process::{
+    arrivals::network,
+    clock,
+    descriptors::{self, Descriptor, Front},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -57,13 +62,7 @@ use super::{
     refused::Refused,
     spawn,
 };
-use crate::{
-    arrivals::network,
-    callers::Peer,
-    clock,
-    descriptors::{self, Descriptor, Front},
-    mqtt::bridge::NODE_HEADER,
-};
+use crate::{callers::Peer, mqtt::bridge::NODE_HEADER};
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;

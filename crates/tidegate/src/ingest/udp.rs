@@ -17,6 +17,7 @@ use std::{
 };
 
 use tidegate_message::Instant;
+use tidegate_process::clock;
 use tidegate_sys::datagram::{Datagram, Method, Receiver, ReceiverOptions, set_receive_buffer};
 use tidegate_wire::line_protocol::{Batch, Precision};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ use super::{
     message::put_time,
     spawn,
 };
-use crate::clock;
 
 /// Longest wait for datagrams: so often is looked whether to stop.
 const WAIT: Duration = Duration::from_millis(100);

@@ -21,6 +21,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
+use tidegate_process::clock;
 use tidegate_wire::{
     mqtt::ReasonCode,
     websocket::{CloseCode, Decoder, Flow, MessageEnd, accept_of, encode_close, encode_text},
@@ -39,7 +40,6 @@ use super::{
     publisher::{Answered, Unanswered},
     refused::Refused,
 };
-use crate::clock;
 
 /// Messages of one connection that wait for the broker.
 const WAITING_MAX: usize = 256;

@@ -17,6 +17,10 @@ use quinn::{
 use rustls::{AlertDescription, CertificateError};
 use rustls_pki_types::CertificateDer;
 use tidegate_message::{Code, Identity, IdentityKind, error_chain};
+use tidegate_process::{
+    arrivals::{Arrivals, TurnedAway},
+    descriptors::{self, Descriptor, Front},
+};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
@@ -32,12 +36,10 @@ use super::{
     quic, tcp,
 };
 use crate::{
-    arrivals::{Arrivals, TurnedAway},
     auth::{
         self,
         audit::{Audit, Entry, Outcome},
     },
-    descriptors::{self, Descriptor, Front},
     pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
 };
 
@@ -268,7 +270,7 @@ async fn accept_tcp(
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
                     let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
                     let Some(descriptor) = taken else {
-                        turned_away.one(crate::clock::now(), address, Front::Link);
+                        turned_away.one(tidegate_process::clock::now(), address, Front::Link);
                         continue;
                     };
                     let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);

@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tidegate_process::descriptors::Descriptor;
 use tidegate_sys::net::tcp_info;
 use tidegate_wire::{Ack, Class, FrameHeader, Record, limits::BULK_BYTES_MAX};
 use tokio::{
@@ -30,7 +31,6 @@ use super::{
     core::{Assembling, Carrier, Core, Queues},
     frame::{ACK_INTERVAL, Receipt, Sending},
 };
-use crate::descriptors::Descriptor;
 
 const KIND_CONTROL: u8 = 1;
 const KIND_CRITICAL: u8 = 2;

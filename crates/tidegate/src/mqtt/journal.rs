@@ -39,9 +39,8 @@ use tidegate_log::{
     Journal as RecordLog, JournalConfig, LogConfig, OpenedJournal, Report, StorageError,
 };
 use tidegate_message::{Code, Instant, Payload, Position};
+use tidegate_process::clock;
 use tidegate_sys::folder::{Folder, FolderError};
-
-use crate::clock;
 
 /// Largest segment of a journal, and smallest.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;

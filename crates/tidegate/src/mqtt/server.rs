@@ -13,6 +13,10 @@ use std::{
 use mio::{Poll, Token};
 use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
 use tidegate_message::Identity;
+use tidegate_process::{
+    clock,
+    health::{Health, Pulse},
+};
 use tokio::sync::oneshot;
 
 use super::{
@@ -25,12 +29,7 @@ use super::{
     shard::{Listener, Shard, ShardCommand, ShardParts, Which},
     spill::DiskSpill,
 };
-use crate::{
-    auth::checks::checks,
-    clock,
-    health::{Health, Pulse},
-    pki::Revocations,
-};
+use crate::{auth::checks::checks, pki::Revocations};
 
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);

@@ -35,6 +35,7 @@ use tidegate_broker::{
     spill::{SpillError, Wanted},
 };
 use tidegate_message::{Identity, Instant, Refusal};
+use tidegate_process::{arrivals::Arrivals, clock, descriptors::Descriptor, health::Pulse};
 use tidegate_wire::{
     mqtt::{Connect, ReasonCode},
     proxy::Source,
@@ -54,11 +55,7 @@ use super::{
     transport::Transport,
 };
 use crate::{
-    arrivals::Arrivals,
     auth::{checks::Waiting, limits::Lease},
-    clock,
-    descriptors::Descriptor,
-    health::Pulse,
     pki::known::Known,
 };
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tidegate_api::{ApiError, Event, Infeasible, Missed, MissedWhy, Outcome};
 use tidegate_message::{Code, FrameRate, Instant};
+use tidegate_process::clock;
 use tidegate_wire::{
     CameraAnnounce, CameraReport, FrameHeader, Original, Record, Reported, TransferId, Unchanged,
 };
@@ -21,7 +22,6 @@ use super::{
 use crate::{
     camera::PREPARE_AFTER,
     carrier::{Carrier, Down, Incoming},
-    clock,
 };
 
 /// How often the clock offset is read and the camera's share sent again.

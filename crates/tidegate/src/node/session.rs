@@ -21,6 +21,7 @@ use tidegate_api::{
 };
 use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Delivery, Demand, Instant};
+use tidegate_process::clock;
 use tidegate_wire::FrameHeader;
 use tokio::sync::{
     broadcast::{
@@ -36,10 +37,7 @@ use super::{
     stream::{Notice, Stream, Subscribed},
     verdict::{self, Verdicts},
 };
-use crate::{
-    clock,
-    frame_log::{Log, Reader},
-};
+use crate::frame_log::{Log, Reader};
 
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@ use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
+use tidegate_process::health::Health;
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
 use super::{
@@ -18,7 +19,6 @@ use crate::{
     auth::{Admitted, Source, Sources, password::DecoyKey},
     camera::Privacy,
     carrier,
-    health::Health,
     pki::PeerIdentity,
     uplink::Receivers,
 };

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
 use tidegate_message::Code;
+use tidegate_process::reach::host_and_port;
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;
 
@@ -29,7 +30,6 @@ use crate::{
         known::AnyName,
         revocation::Checked,
     },
-    reach::host_and_port,
 };
 
 /// The bridges that `config` describes, of the broker with these settings.

@@ -11,6 +11,7 @@ use tidegate_frame::{
 };
 use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
+use tidegate_process::health::Health;
 
 use super::{certificates::credentials, link_settings};
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest},
     detector::DetectorSpec,
     frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
-    health::Health,
     pki::Kind,
     source::{self, SourceSpec},
 };

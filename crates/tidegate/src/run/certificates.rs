@@ -5,6 +5,7 @@ use std::{fs, path::Path, sync::Weak, time::Duration};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_api::ApiError;
 use tidegate_message::{CameraName, Code, Identity, IdentityKind};
+use tidegate_process::health::Condition;
 
 use super::{
     reload::{Served, this_node},
@@ -17,7 +18,6 @@ use crate::{
         audit::{Audit, Entry, Outcome},
     },
     config::Config,
-    health::Condition,
     pki::{
         self, Credentials, Kind, PkiError, Revocations, files,
         revocation::{RevocationError, Shown},

@@ -18,6 +18,7 @@ use std::{
 
 use tidegate_api::ApiError;
 use tidegate_message::{Code, error_chain};
+use tidegate_process::reach::server;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
@@ -34,7 +35,6 @@ use crate::{
     link,
     mqtt::{bridge::RemoteTls, listen::ListenAddress},
     pki::{self, Kind},
-    reach::server,
 };
 
 /// How long a server may take until it counts as not reached.

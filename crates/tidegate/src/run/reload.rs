@@ -7,6 +7,7 @@ use std::{
 
 use tidegate_api::{ApiError, ReloadedConfiguration};
 use tidegate_message::{Code, Identity, IdentityKind};
+use tidegate_process::health::{Health, Manager};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -28,7 +29,6 @@ use crate::{
         fetch::{self, Fetcher},
     },
     config::{Config, problems::Problems},
-    health::{Health, Manager},
     link::LinkSettings,
     pki::Credentials,
     uplink::{self, UplinkSettings, Uplinks},

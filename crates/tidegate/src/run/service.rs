@@ -9,6 +9,7 @@ use std::{
 
 use tidegate_api::ApiError;
 use tidegate_message::{Code, IdentityKind};
+use tidegate_process::health::Health;
 
 use super::{
     bridges, broker, flows, ingest,
@@ -20,7 +21,6 @@ use crate::{
     access::Access,
     config::{Config, Purpose},
     flow::{Flows, Keeper},
-    health::Health,
     ingest::Ingest,
     mqtt::{
         bridge::{Bridge, BridgeSettings},

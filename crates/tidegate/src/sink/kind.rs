@@ -1,7 +1,8 @@
 //! The kinds of destinations, and the settings of each.
 
+use tidegate_process::reach::{host_and_port, server};
+
 use super::{Destination, SinkError, memory::Ring};
-use crate::reach::{host_and_port, server};
 
 /// The kind of destination of a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl DestinationSettings {
             #[cfg(feature = "sink-postgres")]
             Self::Postgres(settings) => settings.reach().await,
             Self::Influx(settings) => {
-                let target = crate::http::target(&settings.url);
+                let target = tidegate_process::http::target(&settings.url);
                 let (is_tls, host, port) = target.map_err(|error| error.to_string())?;
                 server(&host, port, is_tls.then(|| settings.tls.clone())).await
             }

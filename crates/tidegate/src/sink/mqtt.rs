@@ -30,6 +30,10 @@ use async_trait::async_trait;
 use rustls::ClientConfig;
 use tidegate_broker::message::seconds_left;
 use tidegate_message::Secret;
+use tidegate_process::{
+    clock,
+    http::{self, Stream},
+};
 use tidegate_wire::mqtt::{
     Connect, PublishProperties, QoS, ReasonCode, Version,
     client::{Client, ClientError, Config, Event, Publication, PublishError, ReceiveBuffer},
@@ -37,11 +41,7 @@ use tidegate_wire::mqtt::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
 use super::{Batch, Destination, Record, Refusal, Trouble};
-use crate::{
-    clock,
-    http::{self, Stream},
-    mqtt::bridge::{Direction, Stamps},
-};
+use crate::mqtt::bridge::{Direction, Stamps};
 
 /// Messages that are under way at a time, if the broker takes as many.
 const WINDOW: NonZeroU16 = NonZeroU16::new(1024).expect("not zero");

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
 use tidegate_message::{ID_PROPERTY, Identity, IdentityKind, Instant, TIME_PROPERTY};
+use tidegate_process::clock;
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, Disconnect, EncodeError, ForwardedProperties, PacketId,
     PublishProperties, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version, Will,
@@ -22,7 +23,6 @@ use tokio::{
 };
 
 use super::{SinkKind, SinkSettings, record::Record};
-use crate::clock;
 use crate::mqtt::{
     deliveries::Deliveries,
     server::{Connector, LocalParts},

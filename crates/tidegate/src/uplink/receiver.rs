@@ -24,6 +24,7 @@ use tidegate_api::ApiError;
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_compress::Message;
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
+use tidegate_process::clock;
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
@@ -42,7 +43,6 @@ use super::{
 };
 use crate::{
     access::Identity,
-    clock,
     link::{self, Link},
     mqtt::{
         bridge::{Direction, Stamps},

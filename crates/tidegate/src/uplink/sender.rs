@@ -20,6 +20,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_compress::Message;
 use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
+use tidegate_process::clock;
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, MINOR, Record, Role, SensorBatch, Share, UplinkAck,
     UplinkOpen, UplinkReady,
@@ -40,7 +41,6 @@ use super::{
     outgoing::{Outgoing, ProtocolError, TooLong},
 };
 use crate::{
-    clock,
     link::{self, Incoming, Link, LinkError, LinkSettings},
     mqtt::{
         bridge::{Direction, Stamps},

@@ -306,7 +306,7 @@ async fn published_frames_reach_subscribers() {
         let frame = next_frame(&mut subscription).await;
         assert_eq!(frame.captured_at, at);
     }
-    let now = tidegate::clock::now();
+    let now = tidegate_process::clock::now();
     let hour = Duration::from_secs(3600);
     let mut huge = jpeg.to_vec();
     huge.resize(17 << 20, 0);

@@ -229,21 +229,21 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
     let mut kills = Vec::new();
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
     for round in 0..3 {
-        let restarted = tidegate::clock::now();
+        let restarted = tidegate_process::clock::now();
         seen.extend(frames_from(&mut subscription, restarted, 20).await);
         let before = next_frame(&mut watching, &mut missed).await;
         camera.kill();
-        kills.push(tidegate::clock::now());
+        kills.push(tidegate_process::clock::now());
         if round == 1 {
             // It captures, reaches no one, and is killed again.
             let alone = site.camera_to(nowhere);
             alone.line_with("frames of an earlier run are there");
             tokio::time::sleep(Duration::from_secs(3)).await;
             alone.kill();
-            kills.push(tidegate::clock::now());
+            kills.push(tidegate_process::clock::now());
             missed.clear();
         }
-        let returned = tidegate::clock::now();
+        let returned = tidegate_process::clock::now();
         camera = site.camera();
         // Frames from before the kill are read first.
         let mut after = next_frame(&mut watching, &mut missed).await;
@@ -257,7 +257,7 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
         let count: u64 = down.map(|missed| missed.count).sum();
         assert!(round != 1 || count >= 15, "{missed:?}");
     }
-    seen.extend(frames_from(&mut subscription, tidegate::clock::now(), 20).await);
+    seen.extend(frames_from(&mut subscription, tidegate_process::clock::now(), 20).await);
     let epoch = seen[0].epoch;
     assert!(seen.iter().all(|frame| frame.epoch == epoch));
     let times: Vec<Instant> = seen.iter().map(|frame| frame.captured_at).collect();
@@ -307,18 +307,18 @@ async fn subscriptions_go_on_without_a_loss_when_both_nodes_were_killed() {
     let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
     let (mut times, mut kills) = (Vec::new(), Vec::new());
     for kills_camera in [false, true, true] {
-        let from = tidegate::clock::now();
+        let from = tidegate_process::clock::now();
         let frames = frames_from(&mut subscription, from, 20).await;
         times.extend(frames.iter().map(|frame| frame.captured_at));
         edge.kill();
         if kills_camera {
             camera.kill();
-            kills.push(tidegate::clock::now());
+            kills.push(tidegate_process::clock::now());
             camera = site.camera();
         }
         edge = site.edge();
     }
-    let frames = frames_from(&mut subscription, tidegate::clock::now(), 20).await;
+    let frames = frames_from(&mut subscription, tidegate_process::clock::now(), 20).await;
     times.extend(frames.iter().map(|frame| frame.captured_at));
     assert_all_came(&client, &times, &kills).await;
 }

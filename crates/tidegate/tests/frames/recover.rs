@@ -72,7 +72,7 @@ async fn every_frame_of_a_broken_link_is_delivered_afterwards() {
     world.stop_node().await;
     sleep(Duration::from_secs(2)).await;
     world.start_node().await;
-    let restarted = tidegate::clock::now();
+    let restarted = tidegate_process::clock::now();
     let (mut filled, mut live) = (0, 0);
     while live < 5 {
         let at = frame(&mut subscription).await.captured_at;

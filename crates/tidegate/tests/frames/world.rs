@@ -12,7 +12,6 @@ use tempfile::TempDir;
 use tidegate::{
     access::Access,
     camera::{self, CameraError, CameraSettings, DialSettings, Privacy},
-    health::Health,
     link::{LinkSettings, Transport},
     node::{Node, NodeSettings},
     pki::{self, InitRequest, Revocations},
@@ -21,6 +20,7 @@ use tidegate::{
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_log::LogConfig;
+use tidegate_process::health::Health;
 use tidegate_wire::TransferHints;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -59,7 +59,7 @@ async fn reset_times(bed: &Bed, count: i64) -> Vec<Duration> {
             _ => None,
         })
         .await;
-        let reset_at = tidegate::clock::now();
+        let reset_at = tidegate_process::clock::now();
         sending.reset();
         let seen_at = next(&bed.edge, |item| match item {
             Incoming::FrameReset { at, .. } => Some(at),

@@ -101,7 +101,7 @@ async fn both_sides_learn_the_clock_offset() {
     let site = Site::new();
     for transport in BOTH {
         let ahead = Duration::from_secs(1000);
-        let clock = std::sync::Arc::new(move || tidegate::clock::now() + ahead);
+        let clock = std::sync::Arc::new(move || tidegate_process::clock::now() + ahead);
         let mut listener = site.listen(LinkSettings { clock, ..LinkSettings::default() }).await;
         let address = listener.local_address();
         let (camera, edge) = site.connect(&mut listener, address, transport).await;

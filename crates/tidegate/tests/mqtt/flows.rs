@@ -13,7 +13,6 @@ use std::{
 
 use tidegate::{
     flow::{Flows, Keeper, file::FlowFile},
-    health::Health,
     mqtt::{
         Server,
         settings::{ListenerSettings, OpenDoors, ServerSettings},
@@ -26,6 +25,7 @@ use tidegate_load::{
     sensors::{Generator, Workload},
 };
 use tidegate_message::{AllowAll, Instant};
+use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::program::{Program, options_of};

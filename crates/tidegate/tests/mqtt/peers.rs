@@ -9,13 +9,13 @@ use bytes::Bytes;
 use serde_json::Value;
 use tidegate::{
     auth::audit::Audit,
-    clock,
     link::{self, DownReason, Incoming, Link, LinkError, LinkSettings, Listener, Transport},
     pki::{self, Credentials, Kind},
 };
 use tidegate_compress::{Encoder, EncoderConfig, Message};
 use tidegate_load::client::Client;
 use tidegate_message::Code;
+use tidegate_process::clock;
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, MINOR, NodeId, Record, Resume, Role, SensorBatch,
     UplinkOpen, UplinkReady, Welcome,

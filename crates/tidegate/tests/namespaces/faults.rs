@@ -221,9 +221,9 @@ fn a_link_cut_for_five_seconds_is_bridged_by_the_cameras_log() {
             seen.send(()).expect("the link is cut");
             let mut longest = Duration::ZERO;
             while came.len() < 90 {
-                let waited = tidegate::clock::now();
+                let waited = tidegate_process::clock::now();
                 came.push(frame(&mut subscription).await.captured_at);
-                longest = longest.max(tidegate::clock::now().since(waited));
+                longest = longest.max(tidegate_process::clock::now().since(waited));
             }
             assert!(longest > Duration::from_secs(3), "the link was cut: {longest:?}");
             assert_eq!(came, app.captured(&came).await);

@@ -123,7 +123,7 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_received() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], nothing);
-    let before = tidegate::clock::now();
+    let before = tidegate_process::clock::now();
     let sink = Sink::start_with(settings("a/# b"), destination, server.connector()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
@@ -138,7 +138,9 @@ fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_
     }
     let times: Vec<_> = seen.records().iter().map(|record| record.time).collect();
     assert!(
-        times.is_sorted() && times[0] >= before && *times.last().unwrap() <= tidegate::clock::now()
+        times.is_sorted()
+            && times[0] >= before
+            && *times.last().unwrap() <= tidegate_process::clock::now()
     );
     let report = sink.stop();
     assert_eq!((report.messages, report.refused, report.failures, report.dropped), (667, 0, 0, 0));

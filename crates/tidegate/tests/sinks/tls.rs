@@ -18,7 +18,6 @@ use rustls_pki_types::PrivateKeyDer;
 use tidegate::{
     access::Access,
     config::Config,
-    health::Health,
     mqtt::{
         Server,
         settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
@@ -32,6 +31,7 @@ use tidegate::{
 };
 use tidegate_broker::BrokerConfig;
 use tidegate_message::{AllowAll, Identity, IdentityKind, Instant, Proof, Refusal};
+use tidegate_process::health::Health;
 
 use crate::world::{
     client, client_at, publish, ready, ready_at, receive, server, server_settings, settings, start,

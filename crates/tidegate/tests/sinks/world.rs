@@ -9,7 +9,6 @@ use std::{
 };
 
 use tidegate::{
-    health::Health,
     mqtt::{
         Server,
         settings::{ListenerSettings, OpenDoors, ServerSettings},
@@ -20,6 +19,7 @@ use tidegate::{
 use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::{AllowAll, Authorize};
+use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 /// Longest wait for what must come.

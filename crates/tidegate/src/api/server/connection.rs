@@ -11,6 +11,10 @@ use std::{
 
 use socket2::SockRef;
 use tidegate_message::Code;
+use tidegate_process::{
+    arrivals::{Arrivals, TurnedAway},
+    descriptors::{self, Descriptor, Front},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -24,9 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::gate::Room;
 use crate::{
     access::{Access, Identity},
-    arrivals::{Arrivals, TurnedAway},
     callers::{Peer, refused_login},
-    descriptors::{self, Descriptor, Front},
     pki::{PeerIdentity, PkiError},
 };
 
@@ -136,7 +138,7 @@ pub(super) async fn accept(
                 Ok((socket, peer)) => {
                     let take = || descriptors::take(Front::Api);
                     let Some(descriptor) = arrivals.take(&mut handshakes, take).await else {
-                        turned_away.one(crate::clock::now(), peer, Front::Api);
+                        turned_away.one(tidegate_process::clock::now(), peer, Front::Api);
                         continue;
                     };
                     let (number, strangers) = (arrivals.next(), strangers.clone());

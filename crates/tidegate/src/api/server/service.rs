@@ -12,6 +12,7 @@ use tidegate_api::{
     proto::{self, publish_response as answer, subscribe_response as event},
 };
 use tidegate_message::{CameraName, Code, Instant};
+use tidegate_process::clock;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -28,7 +29,6 @@ use crate::{
     api::{Frames, Identity},
     auth::limits::Lease,
     callers::Callers,
-    clock,
 };
 
 /// The one service of the server.

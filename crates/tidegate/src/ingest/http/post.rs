@@ -7,6 +7,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode, body::Incoming, header};
+use tidegate_process::clock;
 
 use super::{
     Answer, Http, MESSAGES_MAX,
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::{
     callers::Peer,
-    clock,
     ingest::{message::Message, refused::Refused},
 };
 

@@ -1,12 +1,12 @@
 use std::net::UdpSocket;
 
 use bytes::Bytes;
+use tidegate_process::clock;
 use tidegate_wire::coap::{
     Client as Device, ClientEvent, ClientRequest, Code, ContentFormat, Method, Transmission,
 };
 
 use super::*;
-use crate::clock;
 
 /// A device with its socket.
 struct Coap {

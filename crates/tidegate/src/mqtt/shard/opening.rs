@@ -11,13 +11,13 @@ use std::{
 use mio::net::TcpStream;
 use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MAX};
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
+use tidegate_process::descriptors::{self, Descriptor, Front};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
 use crate::{
     auth::checks::{Turn, checks},
-    descriptors::{self, Descriptor, Front},
     mqtt::{listen::ListenAddress, transport::Transport},
 };
 

@@ -1,12 +1,12 @@
 //! From `[sink.NAME]` to where its messages go.
 
 use tidegate_message::Secret;
+use tidegate_process::reach::host_and_port;
 use tidegate_sys::regular;
 
 use crate::{
     config::{Config, Purpose, SinkSection, words::SinkKind},
     pki::files,
-    reach::host_and_port,
     run::node_name::numbered_node,
     sink::{DestinationSettings, SinkError, memory::Ring},
 };
@@ -98,7 +98,8 @@ fn tls(
     } else {
         rustls::RootCertStore::empty()
     };
-    crate::http::tls(roots).map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
+    tidegate_process::http::tls(roots)
+        .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
 }
 
 #[cfg(feature = "sink-parquet")]

@@ -15,12 +15,10 @@ use object_store::{
     local::LocalFileSystem,
 };
 use rustls::ClientConfig;
+use tidegate_process::http::{self, HttpClient, HttpError};
 
 use super::{Place, S3Place};
-use crate::{
-    http::{self, HttpClient, HttpError},
-    sink::{HTTP_ANSWER_BYTES_MAX, SinkError},
-};
+use crate::sink::{HTTP_ANSWER_BYTES_MAX, SinkError};
 
 /// The store, and what stands before the names of files.
 ///
@@ -69,7 +67,7 @@ pub(super) async fn reach(place: &Place) -> Result<(), String> {
     let wrong = || format!("{endpoint:?} is not an address");
     let url: hyper::Uri = endpoint.parse().map_err(|_| wrong())?;
     let (is_tls, host, port) = http::target(&url).map_err(|error| error.to_string())?;
-    crate::reach::server(&host, port, is_tls.then(|| place.tls.clone())).await
+    tidegate_process::reach::server(&host, port, is_tls.then(|| place.tls.clone())).await
 }
 
 fn s3(place: &S3Place) -> Result<object_store::aws::AmazonS3, SinkError> {

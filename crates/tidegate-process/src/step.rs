@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 static STEP: Mutex<&str> = Mutex::new("running the command");
 
 /// The process is at that step from now on.
-pub(crate) fn begin(step: &'static str) {
+pub fn begin(step: &'static str) {
     *STEP.lock().unwrap_or_else(PoisonError::into_inner) = step;
 }
 
 /// The step that was begun last.
-pub(crate) fn current() -> &'static str {
+pub fn current() -> &'static str {
     *STEP.lock().unwrap_or_else(PoisonError::into_inner)
 }

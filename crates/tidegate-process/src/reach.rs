@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
-pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+pub fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port > 0)?;
@@ -20,11 +20,7 @@ pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
 ///
 /// # Errors
 /// Why it was not reached.
-pub(crate) async fn server(
-    host: &str,
-    port: u16,
-    tls: Option<Arc<ClientConfig>>,
-) -> Result<(), String> {
+pub async fn server(host: &str, port: u16, tls: Option<Arc<ClientConfig>>) -> Result<(), String> {
     let failed = |error: io::Error| format!("{host}:{port}: {}", error_chain(&error));
     let socket = TcpStream::connect((host, port)).await.map_err(failed)?;
     let Some(tls) = tls else { return Ok(()) };

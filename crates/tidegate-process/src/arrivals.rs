@@ -19,7 +19,7 @@ use crate::descriptors::Front;
 
 /// Handshakes under way, each with what ends it.
 #[derive(Debug)]
-pub(crate) struct Arrivals<T> {
+pub struct Arrivals<T> {
     all_max: usize,
     address_max: usize,
     /// By number, which counts up.
@@ -31,7 +31,7 @@ pub(crate) struct Arrivals<T> {
 
 impl<T> Arrivals<T> {
     /// At most `all_max` at a time, of one address `address_max`; both at least 1.
-    pub(crate) fn new(all_max: usize, address_max: usize) -> Self {
+    pub fn new(all_max: usize, address_max: usize) -> Self {
         Self {
             all_max: all_max.max(1),
             address_max: address_max.max(1),
@@ -43,17 +43,17 @@ impl<T> Arrivals<T> {
     }
 
     /// How many are under way.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.under_way.len()
     }
 
     /// The number that the next one has.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.next
     }
 
     /// One more from `address`, ended by `handle`. Gives the one that gives way to it, if one has to.
-    pub(crate) fn begin(&mut self, address: IpAddr, handle: T) -> Option<T> {
+    pub fn begin(&mut self, address: IpAddr, handle: T) -> Option<T> {
         let address = network(address);
         let own = self.by_address.get(&address).map_or(0, BTreeSet::len);
         let gone = if own >= self.address_max {
@@ -72,12 +72,12 @@ impl<T> Arrivals<T> {
     }
 
     /// The one that has taken longest.
-    pub(crate) fn oldest(&self) -> Option<&T> {
+    pub fn oldest(&self) -> Option<&T> {
         self.under_way.values().next().map(|(_, handle)| handle)
     }
 
     /// Ends the one that has taken longest, of the address that has most; none if none is under way.
-    pub(crate) fn give_way(&mut self) -> Option<T> {
+    pub fn give_way(&mut self) -> Option<T> {
         self.end_oldest(self.counts.first()?)
     }
 
@@ -87,7 +87,7 @@ impl<T> Arrivals<T> {
     }
 
     /// One is over; gives what would have ended it, if it was under way.
-    pub(crate) fn end(&mut self, number: u64) -> Option<T> {
+    pub fn end(&mut self, number: u64) -> Option<T> {
         let (address, handle) = self.under_way.remove(&number)?;
         self.counts.subtract(address, 1);
         if let Some(numbers) = self.by_address.get_mut(&address) {
@@ -102,7 +102,7 @@ impl<T> Arrivals<T> {
 
 impl Arrivals<AbortHandle> {
     /// The task of one is over, which gives its number.
-    pub(crate) fn over(&mut self, ended: Result<u64, JoinError>) {
+    pub fn over(&mut self, ended: Result<u64, JoinError>) {
         match ended {
             Ok(number) => drop(self.end(number)),
             // It gave way.
@@ -113,7 +113,7 @@ impl Arrivals<AbortHandle> {
 
     /// Takes what a newcomer needs; where there is none left, those that have taken longest give theirs back first. Of `tasks` each is
     /// an arrival's. None if it is all with others than those.
-    pub(crate) async fn take<D>(
+    pub async fn take<D>(
         &mut self,
         tasks: &mut JoinSet<u64>,
         mut take: impl FnMut() -> Option<D>,
@@ -137,11 +137,11 @@ impl Arrivals<AbortHandle> {
 
 /// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
 #[derive(Debug, Default)]
-pub(crate) struct TurnedAway(LogLimiter);
+pub struct TurnedAway(LogLimiter);
 
 impl TurnedAway {
     /// One more from `address` at `front`; returns of how many a line was written, if one was.
-    pub(crate) fn one(&self, now: Instant, address: SocketAddr, front: Front) -> Option<u64> {
+    pub fn one(&self, now: Instant, address: SocketAddr, front: Front) -> Option<u64> {
         let connections = self.0.add(now, 1)?;
         let front = front.word();
         tracing::warn!(%address, connections, front, "connections were refused: the descriptors for them are all in use");
@@ -150,7 +150,7 @@ impl TurnedAway {
 }
 
 /// The network that is counted as one host: an address of IPv4, 64 bits of IPv6.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

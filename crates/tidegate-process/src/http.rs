@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Makes requests.
 #[derive(Debug)]
-pub(crate) struct HttpClient {
+pub struct HttpClient {
     tls: Arc<ClientConfig>,
     answer_bytes_max: usize,
     kept: Mutex<Option<Kept>>,
@@ -45,21 +45,43 @@ struct Kept {
 pub enum HttpError {
     /// The address is none.
     #[error("{uri} is not an http:// or https:// address")]
-    Address { uri: Uri },
+    Address {
+        /// As it was given.
+        uri: Uri,
+    },
     /// There is no server.
     #[error("no connection to {host}:{port}")]
-    Connect { host: String, port: u16, source: io::Error },
+    Connect {
+        /// The server.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// The system's error, or that of TLS.
+        source: io::Error,
+    },
     /// It is not HTTP, or breaks off.
     #[error("the exchange with {host} was interrupted")]
-    Exchange { host: String, source: hyper::Error },
+    Exchange {
+        /// The server.
+        host: String,
+        /// The fault of the exchange.
+        source: hyper::Error,
+    },
     /// The answer is too large or not whole.
     #[error("the answer of {host} is not whole, or larger than {bytes_max} bytes")]
-    Answer { host: String, bytes_max: usize, source: Box<dyn std::error::Error + Send + Sync> },
+    Answer {
+        /// The server.
+        host: String,
+        /// The largest answer that is taken.
+        bytes_max: usize,
+        /// The fault of the body.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl HttpClient {
     /// A client that trusts whom `tls` says, and takes answers of at most that many bytes.
-    pub(crate) fn new(tls: Arc<ClientConfig>, answer_bytes_max: usize) -> Self {
+    pub fn new(tls: Arc<ClientConfig>, answer_bytes_max: usize) -> Self {
         Self { tls, answer_bytes_max, kept: Mutex::new(None) }
     }
 
@@ -71,10 +93,7 @@ impl HttpClient {
     ///
     /// # Cancel safety
     /// Dropping it ends the connection.
-    pub(crate) async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Bytes>, HttpError> {
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
         let to = target(request.uri())?;
         // Taken out while it is used: a dropped call leaves none behind.
         let kept = self.kept.lock().await.take();
@@ -145,7 +164,7 @@ impl HttpClient {
 ///
 /// # Errors
 /// The system's, or TLS's.
-pub(crate) async fn dial(
+pub async fn dial(
     host: &str,
     port: u16,
     tls: Option<&Arc<ClientConfig>>,
@@ -159,14 +178,14 @@ pub(crate) async fn dial(
 }
 
 /// A connection to a server, with TLS or without.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Whether by TLS, the host without brackets, and the port.
 ///
 /// # Errors
 /// [`HttpError::Address`].
-pub(crate) fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
+pub fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
     let wrong = || HttpError::Address { uri: uri.clone() };
     let is_tls = match uri.scheme_str() {
         Some("http") => false,
@@ -182,7 +201,7 @@ pub(crate) fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
 ///
 /// # Errors
 /// The provider has none of the protocol versions.
-pub(crate) fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
+pub fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?

@@ -85,7 +85,7 @@ pub fn is_unset() -> bool {
 }
 
 /// Sleeps until that instant; at once if it has passed, forever without one.
-pub(crate) async fn sleep_until(at: Option<Instant>) {
+pub async fn sleep_until(at: Option<Instant>) {
     match at {
         // A deadline that is due is due: sleeping a whole timer tick would be late already.
         Some(at) => {

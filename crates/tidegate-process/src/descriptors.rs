@@ -26,7 +26,7 @@ const RAISED_MAX: u64 = 1 << 20;
 ///
 /// # Errors
 /// The kernel's: the limit is as it was.
-pub(crate) fn raise_limit() -> io::Result<()> {
+pub fn raise_limit() -> io::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     match raised(limit.current, limit.maximum) {
@@ -47,7 +47,7 @@ fn raised(current: Option<u64>, maximum: Option<u64>) -> Option<u64> {
 
 /// The fronts that accept connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Front {
+pub enum Front {
     /// MQTT: the most, for devices are many.
     Mqtt,
     /// The API.
@@ -60,7 +60,7 @@ pub(crate) enum Front {
 
 impl Front {
     /// Its word in the log.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Mqtt => "mqtt",
             Self::Api => "api",
@@ -72,7 +72,7 @@ impl Front {
 
 /// The right to one connection; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Descriptor(&'static Ledger, Front);
+pub struct Descriptor(&'static Ledger, Front);
 
 /// How many each front has.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Ledger {
 }
 
 /// The right to one more connection at `front`; none if it has its part, or if too few descriptors are left.
-pub(crate) fn take(front: Front) -> Option<Descriptor> {
+pub fn take(front: Front) -> Option<Descriptor> {
     static LEDGER: LazyLock<Ledger> = LazyLock::new(|| {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Ledger::new(

@@ -1,0 +1,10 @@
+//! Facilities that the services of one process share: its clock, its file descriptors, its health, and how it lets peers in and
+//! reaches servers of others.
+
+pub mod arrivals;
+pub mod clock;
+pub mod descriptors;
+pub mod health;
+pub mod http;
+pub mod reach;
+pub mod step;
