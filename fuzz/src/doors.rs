@@ -3,7 +3,8 @@
 use std::{path::Path, sync::LazyLock};
 
 use rustls_pki_types::CertificateDer;
-use tidegate::{
+use tidegate::mqtt::certificate::common_name;
+use tidegate_identity::{
     auth::{
         acl::Acl,
         keys::KeySet,
@@ -12,7 +13,6 @@ use tidegate::{
         scram::{Credentials, Lookup, Scram, ScramClient},
         token::{TOKEN_BYTES_MAX, TokenConfig, verify},
     },
-    mqtt::certificate::common_name,
     pki::{Serial, revocation::RevocationList},
 };
 use tidegate_message::{

@@ -126,8 +126,14 @@ const RULES: &[Rule] = &[
     rule("tidegate-sim", Layer::Shell, &[], &[]),
     rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
     rule("tidegate-process", Layer::Shell, &[], &[]),
+    rule("tidegate-identity", Layer::Shell, &[], &["tidegate-process"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
-    rule("tidegate", Layer::Shell, &[], &["tidegate-client", "tidegate-load", "tidegate-process"]),
+    rule(
+        "tidegate",
+        Layer::Shell,
+        &[],
+        &["tidegate-client", "tidegate-identity", "tidegate-load", "tidegate-process"],
+    ),
     rule(
         "tidegate-lab",
         Layer::Shell,
@@ -135,6 +141,7 @@ const RULES: &[Rule] = &[
         &[
             "tidegate",
             "tidegate-client",
+            "tidegate-identity",
             "tidegate-load",
             "tidegate-netlab",
             "tidegate-process",

@@ -24,14 +24,22 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate",
         &[
-            ("ground", &["logging", "pki", "source", "tasks"]),
-            ("stores", &["auth", "config", "detector", "flow", "frame_log"]),
-            ("rights and links", &["access", "enrol", "link"]),
-            ("server", &["callers", "carrier", "mqtt"]),
+            ("ground", &["logging", "source", "tasks"]),
+            ("stores", &["config", "detector", "flow", "frame_log"]),
+            ("rights and links", &["link"]),
+            ("server", &["carrier", "mqtt"]),
             (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
             ("composition", &["characterize", "run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),
+        ],
+    ),
+    (
+        "tidegate-identity",
+        &[
+            ("ground", &["auth", "pki"]),
+            ("rights", &["access", "enrol"]),
+            ("callers", &["callers"]),
         ],
     ),
     (

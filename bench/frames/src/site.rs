@@ -19,7 +19,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_netlab::{Audit, Lab, Options};
 use tidegate_sim::medium::Scenario;
 use tidegate_sys::clock::monotonic_nanos;

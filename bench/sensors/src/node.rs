@@ -17,7 +17,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::{
     client::{Client, Options},
     process::{Usage, usage},

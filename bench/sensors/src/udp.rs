@@ -26,10 +26,10 @@ use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use tempfile::TempDir;
 use tidegate::{
-    access::Access,
     config::Config,
     run::{Service, users},
 };
+use tidegate_identity::access::Access;
 use tidegate_process::health::Health;
 use tidegate_sys::{
     clock,

@@ -28,7 +28,7 @@ use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
 
 pub use self::server::{Server, ServerConfig, ServerError};
-pub use crate::access::Identity;
+pub use tidegate_identity::access::Identity;
 
 /// Events between a session and its call. A session that offers `latest` waits for room before it reads
 /// its log, so that what it hands over is the newest; with one slot a slow reader has one event waiting

@@ -28,6 +28,7 @@ use tidegate_frame::{
     table::{Loaded, TableError, TableSet},
     transfer::TransferConfig,
 };
+use tidegate_identity::pki::{Credentials, revocation::Revoked};
 use tidegate_log::{Entry, LogError};
 use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
 use tidegate_process::{
@@ -51,7 +52,6 @@ use crate::{
     carrier::{Carrier, Down, Incoming},
     frame_log::{FrameLog, FrameLogSettings, Log, LogName},
     link::{self, Link, LinkError, LinkSettings, Transport},
-    pki::{Credentials, revocation::Revoked},
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
 

@@ -54,14 +54,12 @@ pub use self::{
     settings::{Format, IngestSettings, Kind, ServerTls},
     topic::{NoTag, Place, Template, TemplateError},
 };
+use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
 
-use crate::{
-    access::Access,
-    mqtt::{
-        bridge::Stamps,
-        server::{Connector, Server},
-    },
+use crate::mqtt::{
+    bridge::Stamps,
+    server::{Connector, Server},
 };
 
 /// A listener's loop comes round at least so often, or it hangs.

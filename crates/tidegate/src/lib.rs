@@ -1,9 +1,6 @@
 //! The program on every node.
 
-pub mod access;
 pub mod api;
-pub mod auth;
-mod callers;
 pub mod camera;
 pub mod carrier;
 pub mod characterize;
@@ -11,7 +8,6 @@ pub mod cli;
 pub mod config;
 pub mod detector;
 pub mod doctor;
-pub mod enrol;
 pub mod flow;
 pub mod frame_log;
 pub mod import;
@@ -20,7 +16,6 @@ pub mod link;
 pub mod logging;
 pub mod mqtt;
 pub mod node;
-pub mod pki;
 pub mod run;
 pub mod sink;
 pub mod source;

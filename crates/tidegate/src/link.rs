@@ -27,11 +27,10 @@
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tidegate_identity::pki::{PeerIdentity, PkiError};
 use tidegate_message::{Code, Instant};
 use tidegate_process::clock;
 use tidegate_wire::{Ack, DecodeError, FrameHeader, Record};
-
-use crate::pki::{PeerIdentity, PkiError};
 
 mod congestion;
 mod connect;

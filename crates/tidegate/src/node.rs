@@ -34,6 +34,10 @@ use tidegate_frame::{
     coordinator::CoordinatorConfig,
     table::{TableError, TableSet},
 };
+use tidegate_identity::{
+    access::{Access, Identity},
+    pki::{Credentials, Kind, PkiError, revocation::Revoked},
+};
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -49,13 +53,11 @@ use self::{
     shares::Shares,
 };
 use crate::{
-    access::{Access, Identity},
     api::{self, ServerConfig, ServerError},
     camera::{self, CameraSettings},
     carrier::{Carrier, Down, Incoming},
     frame_log::FrameLogSettings,
     link::{Link, LinkError, LinkSettings, Listener},
-    pki::{Credentials, Kind, PkiError, revocation::Revoked},
     tasks::{self, Tasks},
     uplink::Receivers,
 };
@@ -418,7 +420,7 @@ async fn probed(carrier: &mut Carrier, stop: &CancellationToken) -> Result<(), A
 
 /// The camera that a peer says it is, if its certificate lets it; none if it offers none.
 fn introduced(
-    peer: &crate::pki::PeerIdentity,
+    peer: &tidegate_identity::pki::PeerIdentity,
     announce: Option<CameraAnnounce>,
 ) -> Result<Option<CameraAnnounce>, ApiError> {
     let refuse = |text: String| Err(ApiError::new(Code::IDENTITY_REFUSED, text));

@@ -31,6 +31,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tidegate_api::ApiError;
 use tidegate_frame::coordinator::CoordinatorConfig;
+use tidegate_identity::{
+    access::Access,
+    auth::audit::Audit,
+    enrol::{Enrolment, Invitations},
+    pki::{Kind, Revocations},
+};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::{
     clock,
@@ -54,15 +60,11 @@ use self::{
     reload::{Guarded, Reloader, Upwards},
 };
 use crate::{
-    access::Access,
-    auth::audit::Audit,
     camera::{self, CameraSettings},
     config::Config,
-    enrol::{Enrolment, Invitations},
     frame_log,
     link::LinkSettings,
     node::{Node, NodeSettings},
-    pki::{Kind, Revocations},
     source::SourceSpec,
     uplink,
 };

@@ -61,6 +61,7 @@ use std::{
 
 use tidegate_broker::SessionConfig;
 use tidegate_compress::EncoderConfig;
+use tidegate_identity::pki::Credentials;
 use tidegate_message::Backoff;
 use tidegate_sys::sched;
 use tokio::sync::watch;
@@ -70,7 +71,6 @@ use self::{outgoing::OutgoingConfig, sender::Sender};
 use crate::{
     link::{LinkSettings, Transport},
     mqtt::{bridge::Stamps, server::Connector},
-    pki::Credentials,
 };
 
 pub use incoming::TOPICS_MAX;

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail, ensure};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tempfile::TempDir;
-use tidegate::{
+use tidegate_identity::{
     auth::password::{hash, set_user},
     pki::{self, InitRequest, Kind, NODE_SERVER_NAME, revocation::Reason},
 };

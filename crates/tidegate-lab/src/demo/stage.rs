@@ -7,8 +7,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use tidegate::pki::{self, InitRequest};
 use tidegate_api::ApiError;
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_message::Code;
 use tidegate_netlab::Lab;
 

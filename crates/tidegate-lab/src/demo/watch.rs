@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate::{detector::Pair, pki::NODE_SERVER_NAME};
+use tidegate::detector::Pair;
 use tidegate_api::{ApiError, Event, SubscribeRequest};
 use tidegate_client::{Client, Credentials};
+use tidegate_identity::pki::NODE_SERVER_NAME;
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_process::clock;
 use tokio::{sync::mpsc, time};

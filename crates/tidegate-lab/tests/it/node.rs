@@ -11,7 +11,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 
 /// Longest wait for a node to listen.
 const LONGEST: Duration = Duration::from_secs(20);

@@ -17,6 +17,7 @@ mod status;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tidegate_api::{ApiError, proto};
+use tidegate_identity::{access::Access, callers::Callers};
 use tidegate_message::Code;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -32,7 +33,6 @@ use self::{
     status::OrStatus as _,
 };
 use super::Frames;
-use crate::{access::Access, callers::Callers};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -40,7 +40,7 @@ mod stubs {
     tonic::include_proto!("tidegate.v1");
 }
 
-/// Protocol name to hand to [`Credentials::server_tls`](crate::pki::Credentials::server_tls).
+/// Protocol name to hand to [`Credentials::server_tls`](tidegate_identity::pki::Credentials::server_tls).
 pub const ALPN: &[u8] = b"h2";
 
 /// How long streams may take to end after a stop.

@@ -8,13 +8,13 @@ use std::{
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_client::{Client, Credentials};
+use tidegate_identity::pki::{Kind, NODE_SERVER_NAME};
 use tidegate_message::{AdaptationProfile, CameraName, Code};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use crate::{
     config::Config,
-    pki::{Kind, NODE_SERVER_NAME},
     run::{how_to_make, source_spec},
     source::SourceSpec,
 };

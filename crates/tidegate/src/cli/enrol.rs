@@ -10,14 +10,14 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
-use tidegate_message::{Code, error_chain};
-
-use super::print;
-use crate::{
-    config::{Config, write::with_setting},
+use tidegate_identity::{
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
     pki::{self, Kind, PkiError},
 };
+use tidegate_message::{Code, error_chain};
+
+use super::print;
+use crate::config::{Config, write::with_setting};
 
 /// Arguments of `tidegate invite`.
 #[derive(Args, Debug)]

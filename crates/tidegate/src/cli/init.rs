@@ -9,15 +9,17 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_identity::{
+    auth::password,
+    pki::{self, InitRequest, Kind, PkiError},
+};
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::{mqtt::replace, print};
 use crate::{
-    auth::password,
     config::{Config, write::with_setting},
-    pki::{self, InitRequest, Kind, PkiError},
     run::users::{ADMINISTRATOR, users_file},
 };
 

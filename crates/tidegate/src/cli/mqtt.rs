@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
+use tidegate_identity::auth::{password, scram::Credentials};
 use tidegate_load::{
     client::ClientError,
     command::{CommandError, PubArgs, SubArgs},
@@ -25,10 +26,7 @@ use super::{
     print,
     program::aside,
 };
-use crate::{
-    auth::{password, scram::Credentials},
-    import::import_file,
-};
+use crate::import::import_file;
 
 /// Arguments of `tidegate passwd`.
 #[derive(Args, Clone, Debug)]

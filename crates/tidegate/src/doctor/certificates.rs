@@ -4,14 +4,14 @@ use std::{path::Path, time::Duration};
 
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use serde::Serialize;
+use tidegate_identity::pki::{
+    self, ISSUED_FILE, PkiError,
+    revocation::{self, LIST_FILE, RevocationList},
+};
 use tidegate_message::Instant;
 use tidegate_sys::regular;
 
 use super::{Examination, files};
-use crate::pki::{
-    self, ISSUED_FILE, PkiError,
-    revocation::{self, LIST_FILE, RevocationList},
-};
 
 /// One that ends within that time is a problem.
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);

@@ -9,13 +9,11 @@ use std::{
 
 use bytes::Bytes;
 use tempfile::TempDir;
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_log::{Durability, LogConfig, NodeKey, NodeKeys};
 
 use super::*;
-use crate::{
-    frame_log::{self, FrameLog, FrameLogSettings, LogName, Place},
-    pki::{self, InitRequest},
-};
+use crate::frame_log::{self, FrameLog, FrameLogSettings, LogName, Place};
 
 /// A data folder with certificates and the log of a camera with so many frames.
 fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {

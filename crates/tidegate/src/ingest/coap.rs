@@ -18,6 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use tidegate_identity::auth;
 use tidegate_message::{Action, Authorize as _, Instant, Target};
 use tidegate_process::clock;
 use tidegate_sys::datagram::set_receive_buffer;
@@ -38,7 +39,6 @@ use super::{
     publisher::{Publisher, PublisherTask, Unanswered},
     spawn,
 };
-use crate::auth;
 
 /// Longest datagram: a block of 1024 bytes with the longest options that are taken fits many times.
 const DATAGRAM_BYTES_MAX: usize = 65_535;

@@ -3,10 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use tidegate_api::ApiError;
-use tidegate_message::{Action, Authorize as _, Code, Identity, Instant, Target};
-
-use super::{Context, Live, refused::Refused};
-use crate::{
+use tidegate_identity::{
     access,
     auth::{
         self,
@@ -15,6 +12,9 @@ use crate::{
     },
     callers::{Callers, Peer},
 };
+use tidegate_message::{Action, Authorize as _, Code, Identity, Instant, Target};
+
+use super::{Context, Live, refused::Refused};
 
 /// The name of this front in the audit log.
 const DOOR: &str = "ingest";

@@ -37,6 +37,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tidegate_api::ApiError;
+use tidegate_identity::callers::Peer;
 use tidegate_message::Code;
 use tidegate_process::{
     arrivals::network,
@@ -62,7 +63,7 @@ use super::{
     refused::Refused,
     spawn,
 };
-use crate::{callers::Peer, mqtt::bridge::NODE_HEADER};
+use crate::mqtt::bridge::NODE_HEADER;
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;

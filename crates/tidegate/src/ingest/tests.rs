@@ -8,13 +8,13 @@ mod websocket;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
+use tidegate_identity::access::Access;
 use tidegate_load::client::{Client, Message, Options};
 use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use super::IngestReport;
 use crate::{
-    access::Access,
     config::Config,
     run::{Service, service::Reloaded, users},
 };

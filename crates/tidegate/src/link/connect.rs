@@ -16,6 +16,13 @@ use quinn::{
 };
 use rustls::{AlertDescription, CertificateError};
 use rustls_pki_types::CertificateDer;
+use tidegate_identity::{
+    auth::{
+        self,
+        audit::{Audit, Entry, Outcome},
+    },
+    pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
+};
 use tidegate_message::{Code, Identity, IdentityKind, error_chain};
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
@@ -34,13 +41,6 @@ use super::{
     congestion::QueueBoundConfig,
     core::{Carrier, Core, Handle},
     quic, tcp,
-};
-use crate::{
-    auth::{
-        self,
-        audit::{Audit, Entry, Outcome},
-    },
-    pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
 };
 
 /// Peers that are being authenticated at once over each of QUIC and TCP, and of one address; beyond it the one that takes longest

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use tidegate_identity::pki::PeerIdentity;
 use tidegate_message::Instant;
 use tidegate_wire::{
     Ack, Class, FrameHeader, Hello, NodeId, Ping, Pong, Record, Welcome,
@@ -30,7 +31,6 @@ use super::{
     offset::Offset,
     quic, tcp,
 };
-use crate::pki::PeerIdentity;
 
 /// Records that wait in one lane.
 const LANE_RECORDS_MAX: usize = 256;

@@ -4,9 +4,7 @@
 //! certificate of another authority is ignored, since only the site's authority names its nodes.
 
 use rustls_pki_types::CertificateDer;
-use tidegate_message::IdentityKind;
-
-use crate::{
+use tidegate_identity::{
     access,
     pki::{
         self, PeerIdentity,
@@ -14,6 +12,7 @@ use crate::{
         fields::Fields,
     },
 };
+use tidegate_message::IdentityKind;
 
 /// The identity that a verified certificate names: by its URI if one of the authorities `site` made it, else a
 /// certificate's owner by its common name; none if it has no name that can be read.

@@ -12,6 +12,7 @@ use std::{
 
 use mio::{Poll, Token};
 use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
+use tidegate_identity::{auth::checks::checks, pki::Revocations};
 use tidegate_message::Identity;
 use tidegate_process::{
     clock,
@@ -29,7 +30,6 @@ use super::{
     shard::{Listener, Shard, ShardCommand, ShardParts, Which},
     spill::DiskSpill,
 };
-use crate::{auth::checks::checks, pki::Revocations};
 
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);

@@ -13,6 +13,10 @@ use tidegate_broker::{
     Admission, BrokerConfig, SessionConfig,
     schedule::{PolicyConfig, Threshold},
 };
+use tidegate_identity::{
+    auth::limits::Lease,
+    pki::{Revocations, known::Known},
+};
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal, quantity};
 use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
@@ -20,10 +24,6 @@ use super::{
     journal::JournalSettings,
     listen::{ListenAddress, SocketMode},
     spill::SpillSettings,
-};
-use crate::{
-    auth::limits::Lease,
-    pki::{Revocations, known::Known},
 };
 
 /// A server of some listeners and shards.

@@ -34,6 +34,10 @@ use tidegate_broker::{
     PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
+use tidegate_identity::{
+    auth::{checks::Waiting, limits::Lease},
+    pki::known::Known,
+};
 use tidegate_message::{Identity, Instant, Refusal};
 use tidegate_process::{arrivals::Arrivals, clock, descriptors::Descriptor, health::Pulse};
 use tidegate_wire::{
@@ -53,10 +57,6 @@ use super::{
     listen::Acceptor,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
-};
-use crate::{
-    auth::{checks::Waiting, limits::Lease},
-    pki::known::Known,
 };
 
 /// Bytes read at once.

@@ -17,6 +17,7 @@ use tidegate_api::{
     SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
 use tidegate_broker::SessionReport;
+use tidegate_identity::{auth::audit::Outcome, pki::Kind};
 use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
 };
@@ -37,9 +38,7 @@ use super::{
 };
 use crate::{
     api::{EVENTS_BUFFERED, Frames, Identity, Subscription},
-    auth::audit::Outcome,
     mqtt::server::Connector,
-    pki::Kind,
 };
 
 /// Changes of demand that a session has not taken up yet; one more is refused.

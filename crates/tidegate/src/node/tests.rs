@@ -3,6 +3,10 @@
 use bytes::Bytes;
 use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
+use tidegate_identity::{
+    auth::{Admitted, Source, Sources, password::DecoyKey},
+    pki::PeerIdentity,
+};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
@@ -16,10 +20,8 @@ use super::{
 };
 use crate::{
     api::{Frames, Subscription},
-    auth::{Admitted, Source, Sources, password::DecoyKey},
     camera::Privacy,
     carrier,
-    pki::PeerIdentity,
     uplink::Receivers,
 };
 

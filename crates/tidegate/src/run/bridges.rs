@@ -11,6 +11,14 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
+use tidegate_identity::{
+    access::Access,
+    pki::{
+        files::{self, certificates, private_key, unreadable},
+        known::AnyName,
+        revocation::Checked,
+    },
+};
 use tidegate_message::Code;
 use tidegate_process::reach::host_and_port;
 use tidegate_sys::regular;
@@ -22,14 +30,8 @@ use super::{
     node_name::numbered_node,
 };
 use crate::{
-    access::Access,
     config::{Config, MqttBridgeSection, Purpose, problems::Problems},
     mqtt::bridge::{BridgeSettings, RemoteTls},
-    pki::{
-        files::{self, certificates, private_key, unreadable},
-        known::AnyName,
-        revocation::Checked,
-    },
 };
 
 /// The bridges that `config` describes, of the broker with these settings.

@@ -7,12 +7,12 @@ use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
-use tidegate_message::{Authorize, Code, check_topic_filter, check_topic_name};
+use tidegate_identity::access::Access;
+use tidegate_message::{Code, check_topic_filter, check_topic_name};
 use tidegate_wire::mqtt::QoS;
 
-use super::{bridges, ingest, invalid, listeners};
+use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners};
 use crate::{
-    access::Access,
     config::{
         ByteCount, Config, MqttSection, Purpose,
         problems::Problems,
@@ -36,13 +36,14 @@ pub(super) fn settings(
     let broker = problems.take(broker(config)).unwrap_or_default();
     let listeners = problems.take_all(listeners::all(config, &broker, &access, purpose));
     problems.into_result()?;
+    let access = Arc::new(AuditedAccess(access));
     let processors = thread::available_parallelism().map_or(1, usize::from);
     Ok(ServerSettings {
         broker,
         listeners,
         shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
-        authorize: Arc::new(access.clone()) as Arc<dyn Authorize>,
-        doors: Arc::new(access),
+        authorize: access.clone(),
+        doors: access,
         operators: None,
         journal: (section.durability != Durability::Memory).then(|| JournalSettings {
             folder: config.node.data_dir.join("log/mqtt"),

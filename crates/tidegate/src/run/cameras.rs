@@ -9,6 +9,7 @@ use tidegate_frame::{
     privacy::{Cover, Mask, Regions},
     transfer::TransferConfig,
 };
+use tidegate_identity::pki::Kind;
 use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
@@ -19,7 +20,6 @@ use crate::{
     config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest},
     detector::DetectorSpec,
     frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
-    pki::Kind,
     source::{self, SourceSpec},
 };
 

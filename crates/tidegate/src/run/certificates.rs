@@ -4,6 +4,17 @@ use std::{fs, path::Path, sync::Weak, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_api::ApiError;
+use tidegate_identity::{
+    access::{self, Access},
+    auth::{
+        self,
+        audit::{Audit, Entry, Outcome},
+    },
+    pki::{
+        self, Credentials, Kind, PkiError, Revocations, files,
+        revocation::{RevocationError, Shown},
+    },
+};
 use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_process::health::Condition;
 
@@ -11,18 +22,7 @@ use super::{
     reload::{Served, this_node},
     service::Service,
 };
-use crate::{
-    access::{self, Access},
-    auth::{
-        self,
-        audit::{Audit, Entry, Outcome},
-    },
-    config::Config,
-    pki::{
-        self, Credentials, Kind, PkiError, Revocations, files,
-        revocation::{RevocationError, Shown},
-    },
-};
+use crate::config::Config;
 
 /// The certificate called `name`, with its key.
 ///

@@ -17,6 +17,10 @@ use std::{
 };
 
 use tidegate_api::ApiError;
+use tidegate_identity::{
+    access::Access,
+    pki::{self, Kind},
+};
 use tidegate_message::{Code, error_chain};
 use tidegate_process::reach::server;
 use tokio::{task::JoinSet, time::timeout};
@@ -28,13 +32,11 @@ use super::{
     flows, link_settings, sinks, uplinks, users,
 };
 use crate::{
-    access::Access,
     camera,
     config::{Config, Purpose, problems::Problems},
     flow::{Flows, PlanError},
     link,
     mqtt::{bridge::RemoteTls, listen::ListenAddress},
-    pki::{self, Kind},
 };
 
 /// How long a server may take until it counts as not reached.

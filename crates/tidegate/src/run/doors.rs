@@ -2,35 +2,39 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
-
-use crate::{
+use tidegate_identity::{
     access::Access,
     auth::{
         self, Rejected,
         audit::{Entry, Outcome},
         limits::Lease,
     },
-    mqtt::settings::{Authenticate, Scram},
 };
+use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
 
-impl Authenticate for Access {
+use crate::mqtt::settings::{Authenticate, Scram};
+
+/// The rights of a node, as the MQTT server asks for them.
+#[derive(Debug)]
+pub(super) struct AuditedAccess(pub(super) Access);
+
+impl Authenticate for AuditedAccess {
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
-        match self.doors.authenticate(proof, auth::now()) {
+        match self.0.doors.authenticate(proof, auth::now()) {
             Ok(admitted) => Ok(admitted.identity),
             Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
         }
     }
 
     fn recall(&self, proof: &Proof) -> Option<Result<Identity, Refusal>> {
-        Some(match self.doors.recall(proof, auth::now())? {
+        Some(match self.0.doors.recall(proof, auth::now())? {
             Ok(admitted) => Ok(admitted.identity),
             Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
         })
     }
 
     fn generation(&self) -> u64 {
-        Authorize::generation(&*self.doors)
+        Authorize::generation(&*self.0.doors)
     }
 
     fn is_slow(&self, proof: &Proof) -> bool {
@@ -38,10 +42,10 @@ impl Authenticate for Access {
     }
 
     fn scram(self: Arc<Self>, proof: Proof, first: &[u8]) -> Result<Scram, Refusal> {
-        let (scram, challenge) = self.doors.begin_scram(first)?;
+        let (scram, challenge) = self.0.doors.begin_scram(first)?;
         let finish = Box::new(move |last: &[u8]| {
             let user = scram.claimed_user().to_owned();
-            let finished = self.doors.finish_scram(scram, last, &proof, auth::now());
+            let finished = self.0.doors.finish_scram(scram, last, &proof, auth::now());
             let (admitted, last) =
                 finished.map_err(|rejected| self.rejected(&proof, Some(&user), &rejected))?;
             Ok((admitted.identity, last))
@@ -50,21 +54,21 @@ impl Authenticate for Access {
     }
 
     fn enter(&self, identity: &Identity) -> Result<Option<Lease>, Refusal> {
-        self.doors.meter(identity).enter().map(Some)
+        self.0.doors.meter(identity).enter().map(Some)
     }
 
     fn refused(&self, client: &str, address: Option<IpAddr>, refusal: Refusal) {
-        self.audit.tell(|| login(client, address, None, refusal.to_string()));
+        self.0.audit.tell(|| login(client, address, None, refusal.to_string()));
     }
 }
 
 /// Refusals are logged, but for messages that a filter brought and a rule keeps back: those are many, and were not asked
 /// for one by one.
-impl Authorize for Access {
+impl Authorize for AuditedAccess {
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
-        let decision = self.doors.decide(identity, action, target);
+        let decision = self.0.doors.decide(identity, action, target);
         if !decision.allow && action != Action::Receive {
-            self.audit.tell(|| Entry {
+            self.0.audit.tell(|| Entry {
                 what: action.word().to_owned(),
                 target: target.to_string(),
                 rule: decision.rule.to_string(),
@@ -75,21 +79,21 @@ impl Authorize for Access {
     }
 
     fn generation(&self) -> u64 {
-        Authorize::generation(&*self.doors)
+        Authorize::generation(&*self.0.doors)
     }
 
     fn receives_all(&self) -> bool {
-        self.doors.receives_all()
+        self.0.doors.receives_all()
     }
 }
 
-impl Access {
+impl AuditedAccess {
     fn rejected(&self, proof: &Proof, user: Option<&str>, rejected: &Rejected) -> Refusal {
         let why = tidegate_message::error_chain(rejected);
         if rejected.token.is_some() {
             tracing::info!(client = %proof.client, error = why, "a token is not accepted");
         }
-        self.audit.tell(|| login(&proof.client, proof.address, user, why));
+        self.0.audit.tell(|| login(&proof.client, proof.address, user, why));
         rejected.refusal
     }
 }

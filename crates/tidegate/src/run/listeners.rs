@@ -18,6 +18,15 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 use tidegate_api::ApiError;
 use tidegate_broker::BrokerConfig;
+use tidegate_identity::{
+    access::Access,
+    pki::{
+        fields::{self, Fields},
+        files::{self, unreadable},
+        known::{Fingerprint, Known},
+        revocation::{Checked, Revocations},
+    },
+};
 use tidegate_message::Code;
 use tidegate_wire::websocket::Paths;
 
@@ -27,7 +36,6 @@ use super::{
     invalid,
 };
 use crate::{
-    access::Access,
     config::{
         ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
         Purpose, is_id_prefix, problems::Problems,
@@ -35,12 +43,6 @@ use crate::{
     mqtt::{
         listen::ListenAddress,
         settings::{ListenerSettings, SessionSettings},
-    },
-    pki::{
-        fields::{self, Fields},
-        files::{self, unreadable},
-        known::{Fingerprint, Known},
-        revocation::{Checked, Revocations},
     },
 };
 
@@ -379,12 +381,10 @@ fn is_authority(certificate: &CertificateDer<'_>) -> bool {
 mod tests {
     use rustls::ClientConfig;
     use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
+    use tidegate_identity::pki::{self, files::certificates};
 
     use super::*;
-    use crate::{
-        pki::{self, files::certificates},
-        run::{broker::settings, users},
-    };
+    use crate::run::{broker::settings, users};
 
     fn access(config: &Config) -> Result<Access, ApiError> {
         Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
@@ -426,7 +426,7 @@ mod tests {
     }
 
     /// Where the certificates of clients are that tests show.
-    const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tls");
+    const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tidegate-identity/testdata/tls");
 
     /// Shows one certificate, whatever is wrong with it.
     #[derive(Debug)]

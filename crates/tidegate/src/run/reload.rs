@@ -6,6 +6,15 @@ use std::{
 };
 
 use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_identity::{
+    access::Access,
+    auth::{
+        self,
+        audit::{Entry, Outcome},
+        fetch::{self, Fetcher},
+    },
+    pki::Credentials,
+};
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
 use tokio::{
@@ -22,15 +31,8 @@ use super::{
     uplinks, users,
 };
 use crate::{
-    access::Access,
-    auth::{
-        self,
-        audit::{Entry, Outcome},
-        fetch::{self, Fetcher},
-    },
     config::{Config, problems::Problems},
     link::LinkSettings,
-    pki::Credentials,
     uplink::{self, UplinkSettings, Uplinks},
 };
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use tidegate_api::ApiError;
+use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_message::{Code, IdentityKind};
 use tidegate_process::health::Health;
 
@@ -18,7 +19,6 @@ use super::{
     users,
 };
 use crate::{
-    access::Access,
     config::{Config, Purpose},
     flow::{Flows, Keeper},
     ingest::Ingest,
@@ -27,7 +27,6 @@ use crate::{
         listen::ListenAddress,
         server::{Connector, Server},
     },
-    pki::Revocations,
     sink::{Sink, SinkSettings},
     uplink::Receivers,
 };

@@ -26,16 +26,16 @@ use tidegate_auth::{
     roles,
     token::TokenConfig,
 };
+use tidegate_identity::{
+    auth::{audit::AuditSettings, fetch::Fetcher},
+    pki::files,
+};
 use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::kept::kept_random;
-use crate::{
-    auth::{audit::AuditSettings, fetch::Fetcher},
-    config::{Config, Purpose, problems::Problems},
-    pki::files,
-};
+use crate::config::{Config, Purpose, problems::Problems};
 
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;

@@ -23,6 +23,7 @@ use std::{
 use tidegate_api::ApiError;
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_compress::Message;
+use tidegate_identity::access::Identity;
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -42,7 +43,6 @@ use super::{
     sender::LOOPS_EVERY,
 };
 use crate::{
-    access::Identity,
     link::{self, Link},
     mqtt::{
         bridge::{Direction, Stamps},

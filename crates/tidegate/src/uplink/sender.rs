@@ -19,6 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_compress::Message;
+use tidegate_identity::pki::{Credentials, Revocations, revocation::Revoked};
 use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -47,7 +48,6 @@ use crate::{
         local::{Local, LocalError, LocalOptions},
         server::Connector,
     },
-    pki::{Credentials, Revocations, revocation::Revoked},
 };
 
 /// Longest wait for the other node's answers when a link begins.

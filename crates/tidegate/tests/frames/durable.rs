@@ -13,11 +13,11 @@ use std::{
 
 use futures::StreamExt;
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
 use tidegate_client::{
     Client, Credentials, Delivery, Event, Frame, Instant, Missed, MissedWhy, Registration,
     SubscribeRequest, Subscription,
 };
+use tidegate_identity::pki::{self, InitRequest};
 use tokio::time::timeout;
 
 use crate::world::captured;

@@ -3,14 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt;
-use tidegate::{
-    camera::CameraError,
-    link::Transport,
-    pki::{self, InitRequest, revocation::Reason},
-};
+use tidegate::{camera::CameraError, link::Transport};
 use tidegate_client::{
     Changes, Code, ControllerKind, Event, Instant, SubscribeRequest, Subscription,
 };
+use tidegate_identity::pki::{self, InitRequest, revocation::Reason};
 use tokio::time::timeout;
 
 use crate::world::World;

@@ -10,15 +10,17 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
-    access::Access,
     camera::{self, CameraError, CameraSettings, DialSettings, Privacy},
     link::{LinkSettings, Transport},
     node::{Node, NodeSettings},
-    pki::{self, InitRequest, Revocations},
     uplink::Receivers,
 };
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
+use tidegate_identity::{
+    access::Access,
+    pki::{self, InitRequest, Revocations},
+};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
 use tidegate_wire::TransferHints;

@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
-use tidegate::{
+use tidegate::link::{Incoming, Link, LinkSettings, Listener, Transport, dial};
+use tidegate_identity::{
     auth::audit::Audit,
-    link::{Incoming, Link, LinkSettings, Listener, Transport, dial},
     pki::{self, Credentials, InitRequest},
 };
 use tidegate_message::{FrameSize, Instant};

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::auth::scram::ScramClient;
+use tidegate_identity::auth::scram::ScramClient;
 use tidegate_load::client::{Client, ClientError, Options};
 use tidegate_wire::mqtt::{
     Auth, Connect, ConnectProperties, FixedHeader, Packet, QoS, ReasonCode, RetainHandling,
@@ -135,7 +135,7 @@ fn decode(bytes: &[u8]) -> Packet<'_> {
 #[test]
 fn users_prove_who_they_are_when_they_come_and_again() {
     let folder = tempfile::tempdir().unwrap();
-    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
     let users = folder.path().join("users");
     passwd(&users, &["--scram", "ada"], "first\n");
     passwd(&users, &["--scram", "bob"], "second\n");
@@ -287,7 +287,7 @@ fn logins(program: &Program, wanted: impl Fn(&Counts) -> bool) -> Counts {
 /// A node whose users, `ada` first, all have the password `tide`.
 fn node_of(users: impl IntoIterator<Item = String>) -> Program {
     let folder = tempfile::tempdir().unwrap();
-    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
     let file = folder.path().join("users");
     passwd(&file, &["ada"], "tide\n");
     let text = std::fs::read_to_string(&file).unwrap();

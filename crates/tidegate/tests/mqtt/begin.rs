@@ -242,7 +242,7 @@ fn a_missing_certificate_names_the_command_that_makes_it() {
 fn a_node_that_joined_has_the_name_of_its_certificate() {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one").port();
     let folder = tempfile::tempdir().expect("a folder");
-    tidegate::pki::init(&folder.path().join("tidegate-data/pki"), &Default::default())
+    tidegate_identity::pki::init(&folder.path().join("tidegate-data/pki"), &Default::default())
         .expect("certificates");
     let text = format!(
         "[node]\napi_listen = \"127.0.0.1:0\"\nenrol_listen = \"127.0.0.1:{port}\"\n[link]\nlisten = \"127.0.0.1:0\"\n\

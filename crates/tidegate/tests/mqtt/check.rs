@@ -9,7 +9,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::Client;
 
 use crate::program::{LONGEST, Program, options_of, signal};

@@ -156,7 +156,7 @@ fn a_name_that_nobody_can_prove_is_no_way_past_a_closed_door() {
 #[test]
 fn users_and_rules_hold_and_are_read_anew_on_a_hangup() {
     let folder = tempfile::tempdir().unwrap();
-    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
     let (users, rules) = (folder.path().join("users"), folder.path().join("rules"));
     passwd(&users, &["ada"], "first\n");
     fs::write(&rules, "user ada\ntopic read home/#\ntopic write home/door\n").unwrap();

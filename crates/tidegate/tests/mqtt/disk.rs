@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
@@ -81,7 +81,7 @@ fn the_doctor_finds_nothing_wrong_with_what_nodes_make() {
         let path = |name: &str| root.join(name);
         pki::init(&path("data/pki"), &InitRequest::default()).expect("certificates");
         fs::write(path("flows.toml"), FLOW).expect("a file");
-        let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+        let hash = tidegate_identity::auth::password::hash(b"word").expect("a hash");
         fs::write(path("users"), format!("u:{hash}\n")).expect("a file");
         tidegate_log::KeyFile::create(&path("node.key")).expect("a key");
         let key = match at_rest {

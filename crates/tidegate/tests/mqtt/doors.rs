@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-use tidegate::pki::{InitRequest, revocation::Reason};
+use tidegate_identity::pki::{InitRequest, revocation::Reason};
 use tidegate_load::client::{Client, ClientError, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
@@ -42,7 +42,7 @@ pub(crate) fn shows(pki: &Path, name: Option<&str>) -> rustls::ClientConfig {
 fn a_certificate_says_who_its_client_is() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");
-    tidegate::pki::init(&pki, &Default::default()).unwrap();
+    tidegate_identity::pki::init(&pki, &Default::default()).unwrap();
     let rules = folder.path().join("rules");
     std::fs::write(&rules, "user application\ntopic readwrite its/#\n").unwrap();
     let program = Program::start_in(
@@ -82,8 +82,8 @@ fn a_certificate_of_the_site_is_the_same_over_tls_and_websocket_as_elsewhere() {
         cameras: vec!["cam".to_owned()],
         ..InitRequest::default()
     };
-    tidegate::pki::init(&pki, &request).unwrap();
-    tidegate::pki::init(&other, &request).unwrap();
+    tidegate_identity::pki::init(&pki, &request).unwrap();
+    tidegate_identity::pki::init(&other, &request).unwrap();
     let roles = folder.path().join("roles");
     let text = "[role.app]\npublish = [\"app/#\"]\n[role.node]\npublish = [\"node/#\"]\n\
                 [certificate.cam]\nroles = [\"app\"]\n[certificate.hub]\nroles = [\"app\"]\n\
@@ -155,10 +155,10 @@ fn a_certificate_of_the_site_is_the_same_over_tls_and_websocket_as_elsewhere() {
 
 #[test]
 fn why_a_certificate_is_refused_is_in_the_log_and_a_pin_lets_it_in() {
-    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tls");
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-identity/testdata/tls");
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");
-    tidegate::pki::init(&pki, &Default::default()).unwrap();
+    tidegate_identity::pki::init(&pki, &Default::default()).unwrap();
     let listener = |name: &str, lines: &str| {
         format!(
             "[mqtt.listener.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\nrequire_certificate = true\n\
@@ -228,7 +228,8 @@ fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");
     let applications = vec!["application".to_owned(), "stolen".to_owned()];
-    tidegate::pki::init(&pki, &InitRequest { applications, ..Default::default() }).unwrap();
+    tidegate_identity::pki::init(&pki, &InitRequest { applications, ..Default::default() })
+        .unwrap();
     let ca = pki.join("ca.pem");
     let listener = |name: &str| {
         format!(
@@ -246,7 +247,7 @@ fn a_revoked_certificate_loses_its_connection_and_gets_no_other() {
     let mut client = Client::connect(options("application")).unwrap();
     let mut stolen = Client::connect(options("stolen")).unwrap();
     let revoke = |name: &str| {
-        tidegate::pki::revoke(&pki, &[name.to_owned()], Reason::KeyCompromise).unwrap();
+        tidegate_identity::pki::revoke(&pki, &[name.to_owned()], Reason::KeyCompromise).unwrap();
     };
     revoke("stolen");
     // The node is not notified: it looks by itself.
@@ -292,11 +293,13 @@ fn a_certificate_that_is_taken_out_loses_its_connection_and_others_keep_theirs()
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().join("data/pki");
     let applications = ["kept", "pinned", "lent"].map(str::to_owned).to_vec();
-    tidegate::pki::init(&pki, &InitRequest { applications, ..Default::default() }).unwrap();
+    tidegate_identity::pki::init(&pki, &InitRequest { applications, ..Default::default() })
+        .unwrap();
     // Those of another authority.
     let lent = folder.path().join("lent");
     let applications = vec!["stranger".to_owned()];
-    tidegate::pki::init(&lent, &InitRequest { applications, ..Default::default() }).unwrap();
+    tidegate_identity::pki::init(&lent, &InitRequest { applications, ..Default::default() })
+        .unwrap();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
     let own = read(&pki.join("ca.pem"));
     let both = folder.path().join("both.pem");
@@ -433,7 +436,7 @@ fn connected_clients_learn_that_the_server_stops() {
 #[test]
 fn a_congestion_control_that_there_is_not_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
     let config = format!(
         "[node]\ndata_dir = {:?}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\ntcp_congestion = \"bbrr\"\n",
         folder.path().join("data")

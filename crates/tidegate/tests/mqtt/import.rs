@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 
 use crate::program::Program;
 

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 
 use crate::program::{LONGEST, Program};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 

@@ -10,7 +10,7 @@ use crate::program::{Program, options_of};
 #[test]
 fn every_command_that_prints_data_prints_json() {
     let folder = tempfile::tempdir().expect("a folder");
-    tidegate::pki::init(&folder.path().join("data/pki"), &Default::default())
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default())
         .expect("certificates");
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);

@@ -51,7 +51,7 @@ messages_per_second = 20
 /// A node with these roles that takes tokens, and what reloads it.
 fn start(folder: tempfile::TempDir, issuer: &Issuer) -> (Program, String) {
     let path = |name: &str| folder.path().join(name);
-    tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+    tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
     fs::write(path("roles"), ROLES).expect("a file");
     fs::write(path("keys"), issuer.keys("one")).expect("a file");
     let text = format!(
@@ -297,9 +297,9 @@ fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
-        tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+        tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
         let users = ["root", "ada"].map(|user| {
-            let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+            let hash = tidegate_identity::auth::password::hash(b"word").expect("a hash");
             format!("{user}:{hash}\n")
         });
         fs::write(path("users"), users.concat()).expect("a file");
@@ -372,8 +372,8 @@ fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
 fn sessions_are_listed_ended_and_gone_with_their_owner() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
-    tidegate::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
-    let hash = tidegate::auth::password::hash(b"word").expect("a hash");
+    tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+    let hash = tidegate_identity::auth::password::hash(b"word").expect("a hash");
     let users = |names: &[&str]| -> String {
         names.iter().map(|name| format!("{name}:{hash}\n")).collect()
     };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::{Client, ClientError, Message, Options, Outgoing};
 use tidegate_netlab::Lab;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};

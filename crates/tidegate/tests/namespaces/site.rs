@@ -11,10 +11,10 @@ use std::{
 
 use futures::StreamExt;
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_client::{
     Bounds, Client, Credentials, Delivery, Event, Frame, Instant, SubscribeRequest, Subscription,
 };
+use tidegate_identity::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
 

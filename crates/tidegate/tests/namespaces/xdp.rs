@@ -15,7 +15,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tidegate::pki::{self, InitRequest};
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Message, Options};
 use tidegate_sys::{bpf::Counters, tun::Namespace};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};

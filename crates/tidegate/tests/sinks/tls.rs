@@ -16,7 +16,6 @@ use std::{
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::PrivateKeyDer;
 use tidegate::{
-    access::Access,
     config::Config,
     mqtt::{
         Server,
@@ -30,6 +29,7 @@ use tidegate::{
     },
 };
 use tidegate_broker::BrokerConfig;
+use tidegate_identity::access::Access;
 use tidegate_message::{AllowAll, Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_process::health::Health;
 

@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::pki::{self, InitRequest};
 use tidegate_api::ApiError;
+use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::{client::Options, process::usage};
 use tidegate_message::Code;
 use tidegate_netlab::Lab;

@@ -10,6 +10,11 @@ use std::{
 };
 
 use socket2::SockRef;
+use tidegate_identity::{
+    access::{Access, Identity},
+    callers::{Peer, refused_login},
+    pki::{PeerIdentity, PkiError},
+};
 use tidegate_message::Code;
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
@@ -26,11 +31,6 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::Room;
-use crate::{
-    access::{Access, Identity},
-    callers::{Peer, refused_login},
-    pki::{PeerIdentity, PkiError},
-};
 
 /// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one
 /// that takes longest gives way.

@@ -23,6 +23,7 @@ use std::{
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tidegate_api::{ApiError, MESSAGE_BYTES_MAX};
+use tidegate_identity::callers::Callers;
 use tidegate_message::Code;
 use tidegate_wire::NodeId;
 use tokio::time::Sleep;
@@ -42,7 +43,6 @@ use super::{
         sessions_server::SessionsServer,
     },
 };
-use crate::callers::Callers;
 
 /// Longest message of a call that carries no frame.
 const SMALL_BYTES_MAX: usize = 1 << 20;

@@ -11,6 +11,7 @@ use tidegate_api::{
     SubscribeRequest, SubscriptionId,
     proto::{self, publish_response as answer, subscribe_response as event},
 };
+use tidegate_identity::{auth::limits::Lease, callers::Callers};
 use tidegate_message::{CameraName, Code, Instant};
 use tidegate_process::clock;
 use tokio::sync::mpsc;
@@ -25,11 +26,7 @@ use super::{
         sessions_server as sessions_wire,
     },
 };
-use crate::{
-    api::{Frames, Identity},
-    auth::limits::Lease,
-    callers::Callers,
-};
+use crate::api::{Frames, Identity};
 
 /// The one service of the server.
 pub(super) struct Service {

@@ -22,21 +22,21 @@ use tidegate_api::{
 use tidegate_client::{
     Client, ConnectOptions, Credentials, failure, proto::frames_client::FramesClient,
 };
-use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
-use tokio::task::JoinHandle;
-use tonic::codegen::http;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
-
-use super::*;
-use crate::{
+use tidegate_identity::{
     access::Access,
-    api::{EVENTS_BUFFERED, Identity, Subscription},
     auth::{
         Authenticator, Source, Sources, TokenSource, keys::KeySet, password::DecoyKey,
         scram::Credentials as ScramCredentials, token::TokenConfig,
     },
     pki::{self, InitRequest, NODE_SERVER_NAME},
 };
+use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
+use tokio::task::JoinHandle;
+use tonic::codegen::http;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
+
+use super::*;
+use crate::api::{EVENTS_BUFFERED, Identity, Subscription};
 
 /// A session that the test plays.
 struct Session {
@@ -783,7 +783,7 @@ impl Issuer {
 
     /// One for `name` that expires `seconds` from now.
     fn token(&self, name: &str, seconds: i64) -> String {
-        let until = crate::auth::now().wall.as_nanos() / 1_000_000_000 + seconds;
+        let until = tidegate_identity::auth::now().wall.as_nanos() / 1_000_000_000 + seconds;
         let header = serde_json::json!({"alg": "EdDSA", "kid": "one"});
         let claims = serde_json::json!({"aud": "us", "sub": name, "exp": until});
         let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());

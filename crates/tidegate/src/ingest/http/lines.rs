@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
+use tidegate_identity::callers::Peer;
 use tidegate_wire::{
     line_protocol::{Batch, Precision},
     mqtt::put_user_property,
@@ -11,7 +12,6 @@ use tidegate_wire::{
 
 use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
 use crate::{
-    callers::Peer,
     ingest::{
         counters::add,
         line,

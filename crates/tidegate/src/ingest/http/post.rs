@@ -7,6 +7,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode, body::Incoming, header};
+use tidegate_identity::callers::Peer;
 use tidegate_process::clock;
 
 use super::{
@@ -14,10 +15,7 @@ use super::{
     array::{self, ArrayError},
     decode, parameter, plain, senml,
 };
-use crate::{
-    callers::Peer,
-    ingest::{message::Message, refused::Refused},
-};
+use crate::ingest::{message::Message, refused::Refused};
 
 /// Longest record of a SenML pack as it is written.
 const RECORD_BYTES_MAX: usize = 64 << 10;

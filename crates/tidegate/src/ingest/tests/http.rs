@@ -4,9 +4,9 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use tidegate_identity::pki::{self, InitRequest};
 
 use super::*;
-use crate::pki::{self, InitRequest};
 
 fn listener(rest: &str) -> String {
     format!("[ingest.x]\nkind = \"http\"\nlisten = \"127.0.0.1:0\"\n{rest}\n")
@@ -334,7 +334,7 @@ fn a_request_has_no_more_messages_than_there_is_room_for() {
 
 #[test]
 fn who_shows_nothing_or_too_little_is_refused() {
-    let password = crate::auth::password::hash(b"pool").expect("random bytes");
+    let password = tidegate_identity::auth::password::hash(b"pool").expect("random bytes");
     let world = World::with_files(
         &format!(
             "[mqtt]\npassword_file = \"$PLACE/passwords\"\nacl_file = \"$PLACE/rules\"\n{}",

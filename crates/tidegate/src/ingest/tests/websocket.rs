@@ -158,7 +158,7 @@ fn openings_that_are_none_are_refused() {
     let offer = format!("{KEY}Sec-WebSocket-Extensions: permessage-deflate\r\n");
     let (_, head) = open(&world, "/ingest", &offer);
     assert!(head.starts_with("HTTP/1.1 101") && !head.contains("deflate"), "{head}");
-    let users = format!("ada:{}\n", crate::auth::password::hash(b"pool").unwrap());
+    let users = format!("ada:{}\n", tidegate_identity::auth::password::hash(b"pool").unwrap());
     let world = World::with_files(
         &format!("[mqtt]\npassword_file = \"$PLACE/passwords\"\n{}", listener("")),
         &[("passwords", &users)],

@@ -4,11 +4,11 @@ use std::{collections::VecDeque, fmt, io};
 
 use rustls::{CertificateError, OtherError};
 use tidegate_broker::ConnectionKey;
+use tidegate_identity::pki::known::UnknownCertificate;
 use tidegate_message::{Instant, Refusal};
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LINGER, Shard, Stage, visits::why_ended};
-use crate::pki::known::UnknownCertificate;
 
 impl Shard {
     pub(super) fn broke(&mut self, now: Instant, slot: usize, error: &io::Error) {

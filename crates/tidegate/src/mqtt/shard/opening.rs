@@ -10,16 +10,14 @@ use std::{
 
 use mio::net::TcpStream;
 use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MAX};
+use tidegate_identity::auth::checks::{Turn, checks};
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_process::descriptors::{self, Descriptor, Front};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
-use crate::{
-    auth::checks::{Turn, checks},
-    mqtt::{listen::ListenAddress, transport::Transport},
-};
+use crate::mqtt::{listen::ListenAddress, transport::Transport};
 
 /// Bytes that the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
@@ -406,7 +404,7 @@ impl Shard {
         }
         // Its expiry by the wall clock, by ours.
         connection.expires_at =
-            identity.until.map(|until| now + until.since(crate::auth::now().wall));
+            identity.until.map(|until| now + until.since(tidegate_identity::auth::now().wall));
         let home = if connect.client_id.is_empty() {
             self.parts.shard
         } else {

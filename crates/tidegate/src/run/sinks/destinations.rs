@@ -1,12 +1,12 @@
 //! From `[sink.NAME]` to where its messages go.
 
+use tidegate_identity::pki::files;
 use tidegate_message::Secret;
 use tidegate_process::reach::host_and_port;
 use tidegate_sys::regular;
 
 use crate::{
     config::{Config, Purpose, SinkSection, words::SinkKind},
-    pki::files,
     run::node_name::numbered_node,
     sink::{DestinationSettings, SinkError, memory::Ring},
 };

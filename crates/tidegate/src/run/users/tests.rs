@@ -115,7 +115,7 @@ fn kept_keys_serve_until_newer_ones_come() {
 /// A server at an address of its own that answers each request with `answer`.
 async fn server(pki: &Path, answer: String) -> std::net::SocketAddr {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let credentials = crate::pki::load(pki, "edge").unwrap();
+    let credentials = tidegate_identity::pki::load(pki, "edge").unwrap();
     let tls = std::sync::Arc::new(credentials.server_tls_open(b"http/1.1").unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -140,9 +140,11 @@ async fn server(pki: &Path, answer: String) -> std::net::SocketAddr {
 #[tokio::test]
 async fn keys_are_fetched_over_https_and_bounded() {
     let pki = tempfile::tempdir().unwrap();
-    crate::pki::init(pki.path(), &crate::pki::InitRequest::default()).unwrap();
+    tidegate_identity::pki::init(pki.path(), &tidegate_identity::pki::InitRequest::default())
+        .unwrap();
     let other = tempfile::tempdir().unwrap();
-    crate::pki::init(other.path(), &crate::pki::InitRequest::default()).unwrap();
+    tidegate_identity::pki::init(other.path(), &tidegate_identity::pki::InitRequest::default())
+        .unwrap();
     let whole =
         |body: &str| format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let large = format!("{}{KEYS}", " ".repeat(KEY_SET_BYTES_MAX));
@@ -183,7 +185,8 @@ async fn keys_are_fetched_over_https_and_bounded() {
 #[tokio::test]
 async fn fetched_keys_reach_the_doors_and_the_disk() {
     let pki = tempfile::tempdir().unwrap();
-    crate::pki::init(pki.path(), &crate::pki::InitRequest::default()).unwrap();
+    tidegate_identity::pki::init(pki.path(), &tidegate_identity::pki::InitRequest::default())
+        .unwrap();
     let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{KEYS}", KEYS.len());
     let address = server(pki.path(), answer).await;
     let (_folder, config) = site(
@@ -196,7 +199,7 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
     );
     let doors = std::sync::Arc::new(open(&config).unwrap());
     let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
-    let running = tokio::spawn(crate::auth::fetch::run(newest, doors.clone(), || {
+    let running = tokio::spawn(tidegate_identity::auth::fetch::run(newest, doors.clone(), || {
         panic!("none is withdrawn")
     }));
     let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
@@ -215,7 +218,8 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
 #[tokio::test]
 async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
     let pki = tempfile::tempdir().unwrap();
-    crate::pki::init(pki.path(), &crate::pki::InitRequest::default()).unwrap();
+    tidegate_identity::pki::init(pki.path(), &tidegate_identity::pki::InitRequest::default())
+        .unwrap();
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"keys\":[]}".to_owned();
     let address = server(pki.path(), answer).await;
     let (_folder, config) = site(
@@ -234,7 +238,7 @@ async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
     let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
     let (told, mut withdrawn) = tokio::sync::mpsc::channel(1);
     let tell = move || told.try_send(()).expect("sent once");
-    let running = tokio::spawn(crate::auth::fetch::run(newest, doors.clone(), tell));
+    let running = tokio::spawn(tidegate_identity::auth::fetch::run(newest, doors.clone(), tell));
     let told = tokio::time::timeout(std::time::Duration::from_secs(20), withdrawn.recv()).await;
     assert_eq!(told.expect("clients with a token have to authenticate again"), Some(()));
     assert!(!path.exists(), "the next start has them no more");

@@ -7,16 +7,19 @@ use tidegate_message::{CivilDate, Instant};
 pub(crate) const INTEGER: u8 = 0x02;
 pub(crate) const BIT_STRING: u8 = 0x03;
 pub(crate) const OCTET_STRING: u8 = 0x04;
-pub(crate) const OBJECT_IDENTIFIER: u8 = 0x06;
-pub(crate) const SEQUENCE: u8 = 0x30;
-pub(crate) const SET: u8 = 0x31;
+/// The tag of an object identifier.
+pub const OBJECT_IDENTIFIER: u8 = 0x06;
+/// The tag of a sequence.
+pub const SEQUENCE: u8 = 0x30;
+/// The tag of a set.
+pub const SET: u8 = 0x31;
 /// The first explicitly tagged field of a sequence: the version of a certificate, the extensions of a revocation list.
 pub(crate) const CONTEXT_0: u8 = 0xa0;
 pub(crate) const UTC_TIME: u8 = 0x17;
 pub(crate) const GENERALIZED_TIME: u8 = 0x18;
 
 /// Tag, content and what follows of the first DER element.
-pub(crate) fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {

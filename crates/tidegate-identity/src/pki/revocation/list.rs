@@ -205,7 +205,7 @@ impl Serial {
     }
 
     /// As DER has it: big-endian, with a zero before a first bit that is set.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }

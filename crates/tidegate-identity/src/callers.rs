@@ -43,7 +43,7 @@ const AUTHORIZATION_BYTES_MAX: usize = TOKEN_BYTES_MAX + 16;
 
 /// The other end of a connection.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     address: SocketAddr,
     certificate: Option<Arc<Identity>>,
     /// The digest of the password that came with the last call, and who it was: checking one takes long.
@@ -54,27 +54,27 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// The peer at `address`, which has shown `certificate` if it has shown one.
-    pub(crate) fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
+    pub fn new(address: SocketAddr, certificate: Option<Arc<Identity>>) -> Self {
         let has_proved = AtomicBool::new(certificate.is_some());
         Self { address, certificate, last: Mutex::default(), has_proved }
     }
 
     /// Whether a call over this connection has authenticated.
-    pub(crate) fn has_proved(&self) -> bool {
+    pub fn has_proved(&self) -> bool {
         self.has_proved.load(Ordering::Acquire)
     }
 }
 
 /// Finds out who calls.
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub struct Callers {
     access: Access,
     door: &'static str,
 }
 
 impl Callers {
     /// Authenticates by `access`; `door` is the name of this front in the audit log.
-    pub(crate) fn new(access: Access, door: &'static str) -> Self {
+    pub fn new(access: Access, door: &'static str) -> Self {
         Self { access, door }
     }
 
@@ -82,7 +82,7 @@ impl Callers {
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`] if it showed nothing, or nothing valid; [`Code::LIMIT_REACHED`] after too many that were not.
-    pub(crate) async fn known(
+    pub async fn known(
         &self,
         peer: &Peer,
         authorization: Option<&[u8]>,
@@ -111,11 +111,7 @@ impl Callers {
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`], as for any call.
-    pub(crate) fn may_look(
-        &self,
-        peer: &Peer,
-        authorization: Option<&[u8]>,
-    ) -> Result<(), ApiError> {
+    pub fn may_look(&self, peer: &Peer, authorization: Option<&[u8]>) -> Result<(), ApiError> {
         match proof_of(authorization, peer.address.ip())? {
             None => {
                 self.by_certificate(peer)?;
@@ -137,7 +133,7 @@ impl Callers {
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`] if it is no good, [`Code::LIMIT_REACHED`] after too many that were not.
-    pub(crate) async fn by_authorization(
+    pub async fn by_authorization(
         &self,
         peer: &Peer,
         authorization: Option<&[u8]>,
@@ -205,7 +201,7 @@ impl Callers {
     ///
     /// # Errors
     /// [`Code::LIMIT_REACHED`] if it has as many as it may.
-    pub(crate) fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
+    pub fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
         self.access.doors.meter(identity.who()).enter().map_err(|refusal| {
             ApiError::new(Code::LIMIT_REACHED, format!("{identity} is refused: {refusal}"))
         })
@@ -230,7 +226,7 @@ impl Callers {
 }
 
 /// A client that was refused.
-pub(crate) fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
+pub fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
     Entry {
         at: auth::now().wall,
         outcome: Outcome::Refused,

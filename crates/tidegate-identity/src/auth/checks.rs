@@ -37,7 +37,7 @@ type Job = Box<dyn FnOnce(Turn) + Send>;
 
 /// The outcome of a login that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub enum Turn {
     /// It is checked now, on this thread.
     Check,
     /// More came than can be checked; the client is asked to try again.
@@ -45,7 +45,7 @@ pub(crate) enum Turn {
 }
 
 /// The logins that wait for a check, and the threads that check them.
-pub(crate) struct Checks {
+pub struct Checks {
     state: Mutex<State>,
     more: Condvar,
     checked: AtomicU64,
@@ -60,10 +60,10 @@ struct State {
 
 /// A login that waits; dropped, it waits no more.
 #[derive(Debug)]
-pub(crate) struct Waiting(Ticket);
+pub struct Waiting(Ticket);
 
 /// Those of this process.
-pub(crate) fn checks() -> &'static Checks {
+pub fn checks() -> &'static Checks {
     static CHECKS: OnceLock<Checks> = OnceLock::new();
     CHECKS.get_or_init(|| Checks {
         state: Mutex::new(State { logins: Logins::default(), threads: 0 }),
@@ -79,7 +79,7 @@ impl Checks {
     ///
     /// # Errors
     /// The system's, if it gives no thread.
-    pub(crate) fn push(
+    pub fn push(
         &'static self,
         address: Option<IpAddr>,
         user: &str,
@@ -103,7 +103,7 @@ impl Checks {
     }
 
     /// Counts, by name: logins that wait, were checked, hung up before that, and were asked to try again.
-    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("waiting", self.state().logins.len() as u64),
             ("checked", self.checked.load(Ordering::Relaxed)),

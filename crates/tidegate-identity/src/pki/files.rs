@@ -12,7 +12,7 @@ use tidegate_sys::regular;
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key of the configuration and the file.
-pub(crate) fn private_key(key: &str, path: &Path) -> Result<PrivateKeyDer<'static>, ApiError> {
+pub fn private_key(key: &str, path: &Path) -> Result<PrivateKeyDer<'static>, ApiError> {
     let pem = regular::read(path).map_err(|error| unreadable(key, path, &error))?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unreadable(key, path, &error))
 }
@@ -21,10 +21,7 @@ pub(crate) fn private_key(key: &str, path: &Path) -> Result<PrivateKeyDer<'stati
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(crate) fn certificates(
-    key: &str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+pub fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ApiError> {
     let pem = regular::read(path).map_err(|error| unreadable(key, path, &error))?;
     let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let certificates = read.map_err(|error| unreadable(key, path, &error))?;
@@ -40,10 +37,7 @@ pub(crate) fn certificates(
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(crate) fn authorities(
-    key: &str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+pub fn authorities(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ApiError> {
     if !path.is_dir() {
         return certificates(key, path);
     }
@@ -69,13 +63,13 @@ pub(crate) fn authorities(
 }
 
 /// Where Linux systems keep the authorities that they trust.
-pub(crate) const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The authorities for a server's certificate: those in the file that `key` names, else those of the system.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(crate) fn roots(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
+pub fn roots(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
     let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
     let mut roots = RootCertStore::empty();
     for certificate in authorities(key, path)? {
@@ -103,7 +97,7 @@ fn is_hashed(name: &OsStr) -> bool {
 }
 
 /// The file that a key of the configuration names is no good.
-pub(crate) fn unreadable(key: &str, path: &Path, error: &dyn std::error::Error) -> ApiError {
+pub fn unreadable(key: &str, path: &Path, error: &dyn std::error::Error) -> ApiError {
     let text = format!("{key}: {} cannot be used", path.display());
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }

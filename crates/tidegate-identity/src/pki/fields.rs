@@ -22,13 +22,13 @@ const KEY_CERT_SIGN: u8 = 0b100;
 
 /// The fields of a certificate, unverified.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     /// As DER has it.
     pub(crate) serial: &'a [u8],
     /// The names in it, without the head of their sequence.
     pub(crate) issuer: &'a [u8],
     /// The same of its owner.
-    pub(crate) subject: &'a [u8],
+    pub subject: &'a [u8],
     /// Its public key, with all that says what key it is (SubjectPublicKeyInfo).
     pub(crate) key: &'a [u8],
     /// Whether it is of version 1 or 2, in which there are no extensions.
@@ -38,7 +38,7 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Those of a certificate; none if it cannot be read.
-    pub(crate) fn of(certificate: &'a CertificateDer<'_>) -> Option<Self> {
+    pub fn of(certificate: &'a CertificateDer<'_>) -> Option<Self> {
         let (SEQUENCE, certificate, _) = element(certificate)? else { return None };
         let (SEQUENCE, mut rest, _) = element(certificate)? else { return None };
         let mut is_old = true;
@@ -67,13 +67,13 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether it names itself as its issuer.
-    pub(crate) fn is_self_issued(&self) -> bool {
+    pub fn is_self_issued(&self) -> bool {
         self.issuer == self.subject
     }
 
     /// Whether it is of an authority: it says so, or, where it does not say, that its key signs certificates. One without
     /// extensions says neither.
-    pub(crate) fn is_authority(&self) -> bool {
+    pub fn is_authority(&self) -> bool {
         if let Some(constraints) = self.extension(BASIC_CONSTRAINTS) {
             let Some((SEQUENCE, constraints, _)) = element(constraints) else { return false };
             return matches!(element(constraints), Some((BOOLEAN, [0xff], _)));
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
 }
 
 /// `chain`, with the certificates of `pool` between its end and the authority behind it, which clients have themselves.
-pub(crate) fn completed(
+pub fn completed(
     mut chain: Vec<CertificateDer<'static>>,
     pool: &[CertificateDer<'static>],
 ) -> Vec<CertificateDer<'static>> {

@@ -43,13 +43,13 @@ use tidegate_message::CameraName;
 use tidegate_sys::regular;
 use tidegate_wire::NodeId;
 
-pub(crate) mod der;
-pub(crate) mod fields;
-pub(crate) mod files;
+pub mod der;
+pub mod fields;
+pub mod files;
 mod issue;
 mod issued;
 mod join;
-pub(crate) mod known;
+pub mod known;
 pub mod revocation;
 mod revoke;
 mod tls;

@@ -2,7 +2,7 @@
 //! on threads of their own, and the keys of tokens that are fetched. `tidegate-auth` makes the decisions.
 
 pub mod audit;
-pub(crate) mod checks;
+pub mod checks;
 pub mod fetch;
 
 pub use tidegate_auth::{

@@ -21,16 +21,16 @@ use super::{fields::Fields, tls::signatures_by, validity};
 
 /// The SHA-256 digest of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fingerprint([u8; 32]);
+pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
     /// That of a certificate.
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate).into())
     }
 
     /// From 64 hexadecimal digits, with or without colons between the bytes; none if it is anything else.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    pub fn read(text: &str) -> Option<Self> {
         let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b':').collect();
         if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
             return None;
@@ -68,7 +68,7 @@ pub struct Known {
 
 impl Known {
     /// Takes those certificates, those with such a fingerprint, and what `others` takes.
-    pub(crate) fn new(
+    pub fn new(
         certificates: Vec<CertificateDer<'static>>,
         pins: Vec<Fingerprint>,
         others: Option<Arc<dyn ClientCertVerifier>>,
@@ -90,7 +90,7 @@ impl Known {
 
     /// Whether whoever `former` took is taken here as well, as far as that shows without looking at certificates one by one: all is known
     /// that was known there, and none must show one who needed not.
-    pub(crate) fn takes_all_of(&self, former: &Self) -> bool {
+    pub fn takes_all_of(&self, former: &Self) -> bool {
         (former.is_mandatory || !self.is_mandatory)
             && former.certificates.iter().all(|known| self.certificates.contains(known))
             && former.pins.iter().all(|pin| self.pins.contains(pin))
@@ -98,7 +98,7 @@ impl Known {
 
     /// Whether a client that showed `chain` when it came, nothing if it is empty, would be taken `now`. That the time of its certificate is
     /// over does not count: it was not when the client came.
-    pub(crate) fn still_takes(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+    pub fn still_takes(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         let Some((end_entity, intermediates)) = chain.split_first() else {
             return !self.is_mandatory;
         };
@@ -119,7 +119,7 @@ impl Known {
 
 /// Why a certificate is not taken that might be if it were known.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UnknownCertificate {
+pub enum UnknownCertificate {
     /// It is of a version that no authority's word counts for.
     #[error(
         "the certificate is of X.509 version 1, which is only taken where client_ca holds that very certificate, or client_pins its SHA-256 \
@@ -234,11 +234,11 @@ impl ClientCertVerifier for Known {
 
 /// A verifier of servers that takes a certificate for whatever name it is, once all else about it is right.
 #[derive(Debug)]
-pub(crate) struct AnyName(Arc<dyn ServerCertVerifier>);
+pub struct AnyName(Arc<dyn ServerCertVerifier>);
 
 impl AnyName {
     /// The verdict of `verifier`, names aside.
-    pub(crate) fn new(verifier: Arc<dyn ServerCertVerifier>) -> Self {
+    pub fn new(verifier: Arc<dyn ServerCertVerifier>) -> Self {
         Self(verifier)
     }
 }

@@ -1,0 +1,8 @@
+//! Identities and rights: certificates and their revocation, how other machines get one, checks of passwords and tokens, rights at
+//! the API and at links, and the audit log.
+
+pub mod access;
+pub mod auth;
+pub mod callers;
+pub mod enrol;
+pub mod pki;
