@@ -127,12 +127,19 @@ const RULES: &[Rule] = &[
     rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
     rule("tidegate-process", Layer::Shell, &[], &[]),
     rule("tidegate-identity", Layer::Shell, &[], &["tidegate-process"]),
+    rule("tidegate-link", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
         Layer::Shell,
         &[],
-        &["tidegate-client", "tidegate-identity", "tidegate-load", "tidegate-process"],
+        &[
+            "tidegate-client",
+            "tidegate-identity",
+            "tidegate-link",
+            "tidegate-load",
+            "tidegate-process",
+        ],
     ),
     rule(
         "tidegate-lab",

@@ -26,8 +26,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["logging", "source", "tasks"]),
             ("stores", &["config", "detector", "flow", "frame_log"]),
-            ("rights and links", &["link"]),
-            ("server", &["carrier", "mqtt"]),
+            ("server", &["mqtt"]),
             (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
             ("composition", &["characterize", "run"]),
             ("commands", &["doctor", "import"]),
@@ -42,6 +41,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("callers", &["callers"]),
         ],
     ),
+    ("tidegate-link", &[("ground", &["link"]), ("carriers", &["carrier"])]),
     (
         "tidegate-process",
         &[

@@ -29,6 +29,10 @@ use tidegate_frame::{
     transfer::TransferConfig,
 };
 use tidegate_identity::pki::{Credentials, revocation::Revoked};
+use tidegate_link::{
+    carrier::{Carrier, Down, Incoming},
+    link::{self, Link, LinkError, LinkSettings, Transport},
+};
 use tidegate_log::{Entry, LogError};
 use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
 use tidegate_process::{
@@ -49,9 +53,7 @@ use self::{
     refusals::{Refusals, Supply},
 };
 use crate::{
-    carrier::{Carrier, Down, Incoming},
     frame_log::{FrameLog, FrameLogSettings, Log, LogName},
-    link::{self, Link, LinkError, LinkSettings, Transport},
     source::{Source, SourceControl, SourceError, SourceSpec},
 };
 

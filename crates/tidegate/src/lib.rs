@@ -2,7 +2,6 @@
 
 pub mod api;
 pub mod camera;
-pub mod carrier;
 pub mod characterize;
 pub mod cli;
 pub mod config;
@@ -12,7 +11,6 @@ pub mod flow;
 pub mod frame_log;
 pub mod import;
 pub mod ingest;
-pub mod link;
 pub mod logging;
 pub mod mqtt;
 pub mod node;

@@ -38,6 +38,10 @@ use tidegate_identity::{
     access::{Access, Identity},
     pki::{Credentials, Kind, PkiError, revocation::Revoked},
 };
+use tidegate_link::{
+    carrier::{Carrier, Down, Incoming},
+    link::{Link, LinkError, LinkSettings, Listener},
+};
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -55,9 +59,7 @@ use self::{
 use crate::{
     api::{self, ServerConfig, ServerError},
     camera::{self, CameraSettings},
-    carrier::{Carrier, Down, Incoming},
     frame_log::FrameLogSettings,
-    link::{Link, LinkError, LinkSettings, Listener},
     tasks::{self, Tasks},
     uplink::Receivers,
 };

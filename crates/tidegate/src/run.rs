@@ -37,6 +37,7 @@ use tidegate_identity::{
     enrol::{Enrolment, Invitations},
     pki::{Kind, Revocations},
 };
+use tidegate_link::link::LinkSettings;
 use tidegate_message::{CameraName, Code};
 use tidegate_process::{
     clock,
@@ -63,7 +64,6 @@ use crate::{
     camera::{self, CameraSettings},
     config::Config,
     frame_log,
-    link::LinkSettings,
     node::{Node, NodeSettings},
     source::SourceSpec,
     uplink,

@@ -62,16 +62,14 @@ use std::{
 use tidegate_broker::SessionConfig;
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
+use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_message::Backoff;
 use tidegate_sys::sched;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::{outgoing::OutgoingConfig, sender::Sender};
-use crate::{
-    link::{LinkSettings, Transport},
-    mqtt::{bridge::Stamps, server::Connector},
-};
+use crate::mqtt::{bridge::Stamps, server::Connector};
 
 pub use incoming::TOPICS_MAX;
 pub use receiver::Receivers;

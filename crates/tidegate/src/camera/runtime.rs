@@ -10,6 +10,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
+use tidegate_link::{
+    carrier::{Carrier, Down, Incoming, Sent},
+    link::FrameSending,
+};
 use tidegate_message::Instant;
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -26,11 +30,7 @@ use super::{
     engine::{Action, CameraLog, Engine},
     refusals::NoFrames,
 };
-use crate::{
-    carrier::{Carrier, Down, Incoming, Sent},
-    link::FrameSending,
-    source::SourceControl,
-};
+use crate::source::SourceControl;
 
 /// Everything of a camera apart from its link; survives reconnects.
 pub(crate) struct Camera {

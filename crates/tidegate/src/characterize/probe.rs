@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tidegate_link::link::{Link, LinkError, Outcome, Priority};
 use tidegate_message::FrameSize;
 use tidegate_process::clock;
 use tidegate_wire::{FrameHeader, TransferId};
 
-use crate::{
-    camera::{self, CameraError, DialSettings},
-    link::{Link, LinkError, Outcome, Priority},
-};
+use crate::camera::{self, CameraError, DialSettings};
 
 /// No transfer has this name: the edge node acknowledges the frame and drops it.
 const NO_TRANSFER: TransferId = TransferId(0);

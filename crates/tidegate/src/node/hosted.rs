@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, Registration};
+use tidegate_link::carrier;
 use tidegate_message::{CameraName, Code, Instant};
 use tidegate_wire::NodeId;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,6 @@ use super::{NodeState, cameras::Owner, serve};
 use crate::{
     api::Identity,
     camera::{self, CameraSettings, Intake},
-    carrier,
     frame_log::{FrameLogSettings, TakenBack},
 };
 

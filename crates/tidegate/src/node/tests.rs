@@ -7,6 +7,7 @@ use tidegate_identity::{
     auth::{Admitted, Source, Sources, password::DecoyKey},
     pki::PeerIdentity,
 };
+use tidegate_link::carrier;
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
@@ -21,7 +22,6 @@ use super::{
 use crate::{
     api::{Frames, Subscription},
     camera::Privacy,
-    carrier,
     uplink::Receivers,
 };
 

@@ -21,6 +21,7 @@ use tidegate_identity::{
     access::Access,
     pki::{self, Kind},
 };
+use tidegate_link::link;
 use tidegate_message::{Code, error_chain};
 use tidegate_process::reach::server;
 use tokio::{task::JoinSet, time::timeout};
@@ -35,7 +36,6 @@ use crate::{
     camera,
     config::{Config, Purpose, problems::Problems},
     flow::{Flows, PlanError},
-    link,
     mqtt::{bridge::RemoteTls, listen::ListenAddress},
 };
 

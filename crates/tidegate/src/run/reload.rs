@@ -15,6 +15,7 @@ use tidegate_identity::{
     },
     pki::Credentials,
 };
+use tidegate_link::link::LinkSettings;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
 use tokio::{
@@ -32,7 +33,6 @@ use super::{
 };
 use crate::{
     config::{Config, problems::Problems},
-    link::LinkSettings,
     uplink::{self, UplinkSettings, Uplinks},
 };
 

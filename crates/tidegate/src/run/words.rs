@@ -1,6 +1,7 @@
 //! Which word of the configuration is which of the parts'.
 
 use tidegate_broker::Versions;
+use tidegate_link::link::Transport;
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::Version;
 
@@ -8,7 +9,6 @@ use crate::{
     camera::Originals,
     config::{self, words},
     ingest::{Format, Kind},
-    link::Transport,
     logging::LogFormat,
     mqtt::{bridge::RemoteVersion, journal, settings::Protocol},
 };

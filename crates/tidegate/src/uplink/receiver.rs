@@ -24,6 +24,7 @@ use tidegate_api::ApiError;
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_compress::Message;
 use tidegate_identity::access::Identity;
+use tidegate_link::link::{self, Link};
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -42,14 +43,11 @@ use super::{
     message::{Attributes, AttributesError},
     sender::LOOPS_EVERY,
 };
-use crate::{
-    link::{self, Link},
-    mqtt::{
-        bridge::{Direction, Stamps},
-        bundle::Exchanges,
-        local::{Local, LocalError, LocalOptions},
-        server::Connector,
-    },
+use crate::mqtt::{
+    bridge::{Direction, Stamps},
+    bundle::Exchanges,
+    local::{Local, LocalError, LocalOptions},
+    server::Connector,
 };
 
 /// Longest wait for an uplink to say which one it is.

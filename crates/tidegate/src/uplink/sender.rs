@@ -20,6 +20,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_compress::Message;
 use tidegate_identity::pki::{Credentials, Revocations, revocation::Revoked};
+use tidegate_link::link::{self, Incoming, Link, LinkError, LinkSettings};
 use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_process::clock;
 use tidegate_wire::{
@@ -41,13 +42,10 @@ use super::{
     message::{self, Attributes},
     outgoing::{Outgoing, ProtocolError, TooLong},
 };
-use crate::{
-    link::{self, Incoming, Link, LinkError, LinkSettings},
-    mqtt::{
-        bridge::{Direction, Stamps},
-        local::{Local, LocalError, LocalOptions},
-        server::Connector,
-    },
+use crate::mqtt::{
+    bridge::{Direction, Stamps},
+    local::{Local, LocalError, LocalOptions},
+    server::Connector,
 };
 
 /// Longest wait for the other node's answers when a link begins.

@@ -6,11 +6,11 @@ use std::{
 };
 
 use futures::StreamExt;
-use tidegate::link::Transport;
 use tidegate_client::{
     Changes, Code, Delivery, EndReason, Event, FeedbackOf, Frame, Instant, Outcome, Registration,
     SubscribeRequest, Subscription, TransferState,
 };
+use tidegate_link::link::Transport;
 use tokio::time::timeout;
 
 use crate::world::{World, captured};

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use tidegate::{characterize::Probe, link::Transport};
+use tidegate::characterize::Probe;
 use tidegate_client::{Delivery, Event, Frame, Instant, SubscribeRequest, Subscription};
+use tidegate_link::link::Transport;
 use tokio::time::{sleep, timeout};
 
 use crate::world::{World, captured};

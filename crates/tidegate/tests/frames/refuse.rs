@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt;
-use tidegate::{camera::CameraError, link::Transport};
+use tidegate::camera::CameraError;
 use tidegate_client::{
     Changes, Code, ControllerKind, Event, Instant, SubscribeRequest, Subscription,
 };
 use tidegate_identity::pki::{self, InitRequest, revocation::Reason};
+use tidegate_link::link::Transport;
 use tokio::time::timeout;
 
 use crate::world::World;

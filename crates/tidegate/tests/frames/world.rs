@@ -11,7 +11,6 @@ use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
     camera::{self, CameraError, CameraSettings, DialSettings, Privacy},
-    link::{LinkSettings, Transport},
     node::{Node, NodeSettings},
     uplink::Receivers,
 };
@@ -21,6 +20,7 @@ use tidegate_identity::{
     access::Access,
     pki::{self, InitRequest, Revocations},
 };
+use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
 use tidegate_wire::TransferHints;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::link::{
+use tidegate_link::link::{
     Congestion, Incoming, Link, LinkSettings, Listener, Outcome, Priority, Transport, dial,
 };
 use tidegate_message::Instant;

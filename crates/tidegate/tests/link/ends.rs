@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Duration};
 
-use tidegate::link::{DownReason, LinkSettings, Priority, Transport, dial};
+use tidegate_link::link::{DownReason, LinkSettings, Priority, Transport, dial};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Handle,

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate::link::{Incoming, LinkError, Outcome, Priority, Transport};
+use tidegate_link::link::{Incoming, LinkError, Outcome, Priority, Transport};
 use tidegate_message::{Bounds, Code, Demand, DropReason, FrameSize, Instant};
 use tidegate_wire::*;
 use tokio::time::timeout;
@@ -83,7 +83,7 @@ async fn a_hundred_frames_back_to_back_arrive_once_each() {
             let mut under_way = std::collections::VecDeque::new();
             for millis in 0..100 {
                 if under_way.len() == 16 {
-                    let oldest: tidegate::link::FrameSending = under_way.pop_front().unwrap();
+                    let oldest: tidegate_link::link::FrameSending = under_way.pop_front().unwrap();
                     assert_eq!(oldest.done().await, Outcome::Sent);
                 }
                 let body = body(20_000, millis as u64);

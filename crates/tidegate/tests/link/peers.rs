@@ -1,7 +1,9 @@
 use std::{net::UdpSocket, time::Duration};
 
-use tidegate::link::{DownReason, LinkError, LinkSettings, Outcome, Priority, Transport, dial};
 use tidegate_identity::pki::{self, Kind, revocation::Reason};
+use tidegate_link::link::{
+    DownReason, LinkError, LinkSettings, Outcome, Priority, Transport, dial,
+};
 
 use crate::support::{PATIENCE, Site, body, header, next_frame};
 

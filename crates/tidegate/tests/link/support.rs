@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
-use tidegate::link::{Incoming, Link, LinkSettings, Listener, Transport, dial};
 use tidegate_identity::{
     auth::audit::Audit,
     pki::{self, Credentials, InitRequest},
 };
+use tidegate_link::link::{Incoming, Link, LinkSettings, Listener, Transport, dial};
 use tidegate_message::{FrameSize, Instant};
 use tidegate_wire::{FrameHeader, TransferId};
 

@@ -7,13 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use serde_json::Value;
-use tidegate::link::{
-    self, DownReason, Incoming, Link, LinkError, LinkSettings, Listener, Transport,
-};
 use tidegate_compress::{Encoder, EncoderConfig, Message};
 use tidegate_identity::{
     auth::audit::Audit,
     pki::{self, Credentials, Kind},
+};
+use tidegate_link::link::{
+    self, DownReason, Incoming, Link, LinkError, LinkSettings, Listener, Transport,
 };
 use tidegate_load::client::Client;
 use tidegate_message::Code;
