@@ -1,6 +1,6 @@
 //! Any bytes as a camera's frame, every way through the codec and the knobs; and as a stream of frames.
 
-use tidegate::source::Splitter;
+use tidegate_camera::source::Splitter;
 use tidegate_frame::{
     knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
     privacy::{Cover, Mask, Masker, Region},

@@ -128,12 +128,19 @@ const RULES: &[Rule] = &[
     rule("tidegate-process", Layer::Shell, &[], &[]),
     rule("tidegate-identity", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-link", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    rule(
+        "tidegate-camera",
+        Layer::Shell,
+        &[],
+        &["tidegate-identity", "tidegate-link", "tidegate-process"],
+    ),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
         Layer::Shell,
         &[],
         &[
+            "tidegate-camera",
             "tidegate-client",
             "tidegate-identity",
             "tidegate-link",
@@ -147,6 +154,7 @@ const RULES: &[Rule] = &[
         &[],
         &[
             "tidegate",
+            "tidegate-camera",
             "tidegate-client",
             "tidegate-identity",
             "tidegate-load",

@@ -24,13 +24,22 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate",
         &[
-            ("ground", &["logging", "source", "tasks"]),
-            ("stores", &["config", "detector", "flow", "frame_log"]),
+            ("ground", &["logging", "tasks"]),
+            ("stores", &["config", "flow"]),
             ("server", &["mqtt"]),
-            (SERVICES, &["api", "camera", "ingest", "node", "sink", "uplink"]),
-            ("composition", &["characterize", "run"]),
+            (SERVICES, &["api", "ingest", "node", "sink", "uplink"]),
+            ("composition", &["run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),
+        ],
+    ),
+    (
+        "tidegate-camera",
+        &[
+            ("ground", &["frame_log", "source"]),
+            ("detectors", &["detector"]),
+            ("camera", &["camera"]),
+            ("tables", &["characterize"]),
         ],
     ),
     (
@@ -63,8 +72,7 @@ const CONFIG_READERS: &[&str] = &["cli", "doctor", "import", "run"];
 type Exception = (&'static str, &'static str, usize);
 
 /// Imports that are left to untie. Rows go, and numbers fall; neither comes.
-const EXCEPTIONS: &[Exception] =
-    &[("node", "api", 3), ("node", "camera", 4), ("node", "uplink", 1)];
+const EXCEPTIONS: &[Exception] = &[("node", "api", 3), ("node", "uplink", 1)];
 
 /// Files by the module that they belong to and the module or crate of ours that they import.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
@@ -465,6 +473,6 @@ mod tests {
     fn only_so_much_is_left_to_untie() {
         // A bound that only falls.
         let files: usize = EXCEPTIONS.iter().map(|(.., files)| files).sum();
-        assert!(EXCEPTIONS.len() <= 3 && files <= 8, "{EXCEPTIONS:?}");
+        assert!(EXCEPTIONS.len() <= 2 && files <= 4, "{EXCEPTIONS:?}");
     }
 }

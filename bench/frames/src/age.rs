@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target, Tolerance, percentile};
-use tidegate::source::{Source, SourceSpec};
+use tidegate_camera::source::{Source, SourceSpec};
 use tidegate_jpeg::{Codec, Header, Limits, Planes};
 use tidegate_load::camera::{self, Camera, Clip, Coding, Options};
 

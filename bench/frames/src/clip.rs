@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use tidegate::source::{self, SourceSpec};
+use tidegate_camera::source::{self, SourceSpec};
 
 /// A loop of pictures in a folder.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use bench_harness::{Figure, Report, machine};
 use tempfile::TempDir;
-use tidegate::{
+use tidegate_camera::{
     characterize,
     detector::{self, Detector, DetectorKind, DetectorSpec, Pair},
 };

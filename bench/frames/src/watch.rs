@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use tidegate::detector::Pair;
+use tidegate_camera::detector::Pair;
 use tidegate_client::{Client, Credentials, Event, Stages, SubscribeRequest, Subscription};
 use tidegate_identity::pki::NODE_SERVER_NAME;
 use tidegate_message::{CameraName, Demand, Instant};

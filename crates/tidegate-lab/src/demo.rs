@@ -24,11 +24,11 @@ use std::{
     time::Duration,
 };
 
-use tidegate::{
+use tidegate_api::ApiError;
+use tidegate_camera::{
     characterize,
     detector::{self, Detector, DetectorKind, DetectorSpec, Pair},
 };
-use tidegate_api::ApiError;
 use tidegate_message::{AdaptationProfile, Bounds, Code, ControllerKind, Demand};
 use tidegate_netlab::{Audit, Lab, LabError, Options};
 use tidegate_process::clock;

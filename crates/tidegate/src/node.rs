@@ -30,6 +30,10 @@ use std::{
 };
 
 use tidegate_api::{ApiError, ReloadedConfiguration, SubscriptionId};
+use tidegate_camera::{
+    camera::{self, CameraSettings},
+    frame_log::FrameLogSettings,
+};
 use tidegate_frame::{
     coordinator::CoordinatorConfig,
     table::{TableError, TableSet},
@@ -58,8 +62,6 @@ use self::{
 };
 use crate::{
     api::{self, ServerConfig, ServerError},
-    camera::{self, CameraSettings},
-    frame_log::FrameLogSettings,
     tasks::{self, Tasks},
     uplink::Receivers,
 };

@@ -30,6 +30,11 @@ mod words;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tidegate_api::ApiError;
+use tidegate_camera::{
+    camera::{self, CameraSettings},
+    frame_log,
+    source::SourceSpec,
+};
 use tidegate_frame::coordinator::CoordinatorConfig;
 use tidegate_identity::{
     access::Access,
@@ -61,11 +66,8 @@ use self::{
     reload::{Guarded, Reloader, Upwards},
 };
 use crate::{
-    camera::{self, CameraSettings},
     config::Config,
-    frame_log,
     node::{Node, NodeSettings},
-    source::SourceSpec,
     uplink,
 };
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate::source::{Rate, SourceSpec};
 use tidegate_api::ApiError;
+use tidegate_camera::source::{Rate, SourceSpec};
 use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::{Code, FrameSize};
 
@@ -149,7 +149,7 @@ fn convert(file: &Path, folder: &Path) -> Result<String, ApiError> {
 }
 
 fn generate(folder: &Path) -> Result<String, ApiError> {
-    let unusable = |error: tidegate::source::SourceError| {
+    let unusable = |error: tidegate_camera::source::SourceError| {
         ApiError::new(Code::INTERNAL, "the scene cannot be made")
             .caused_by(tidegate_message::error_chain(&error))
     };
@@ -159,7 +159,7 @@ fn generate(folder: &Path) -> Result<String, ApiError> {
         .build()
         .map_err(|error| super::failed("no runtime", error))?;
     let pictures = runtime
-        .block_on(tidegate::source::read_pictures(&spec, FRAMES_MAX as usize))
+        .block_on(tidegate_camera::source::read_pictures(&spec, FRAMES_MAX as usize))
         .map_err(unusable)?;
     for (index, picture) in pictures.iter().enumerate() {
         let file = folder.join(format!("{index:05}.jpg"));

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate::detector::Pair;
 use tidegate_api::{ApiError, Event, SubscribeRequest};
+use tidegate_camera::detector::Pair;
 use tidegate_client::{Client, Credentials};
 use tidegate_identity::pki::NODE_SERVER_NAME;
 use tidegate_message::{CameraName, Code, Demand, Instant};

@@ -7,6 +7,7 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_camera::source::SourceSpec;
 use tidegate_client::{Client, Credentials};
 use tidegate_identity::pki::{Kind, NODE_SERVER_NAME};
 use tidegate_message::{AdaptationProfile, CameraName, Code};
@@ -16,7 +17,6 @@ use zeroize::Zeroizing;
 use crate::{
     config::Config,
     run::{how_to_make, source_spec},
-    source::SourceSpec,
 };
 
 /// Which node to talk to, and as whom.

@@ -8,7 +8,7 @@ use std::{
     io::{self, Seek, SeekFrom, Write},
 };
 
-use crate::source;
+use tidegate_camera::source;
 
 /// Writes over what may be secret in the addresses among our arguments. Says whether there was any.
 ///

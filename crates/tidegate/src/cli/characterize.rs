@@ -3,18 +3,17 @@
 use std::{io::Write, path::PathBuf};
 
 use tidegate_api::ApiError;
+use tidegate_camera::{
+    characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
+    detector::DetectorSpec,
+};
 use tidegate_message::{CameraName, Code};
 
 use super::{
     args::{CharacterizeArgs, source_with_password},
     print,
 };
-use crate::{
-    characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
-    config::Config,
-    detector::DetectorSpec,
-    run,
-};
+use crate::{config::Config, run};
 
 /// Frames of each size that the 95th percentile of the latency is taken over.
 const LINK_REPEATS: usize = 20;

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_camera::frame_log;
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
 
 use super::{Output, print};
 use crate::{
     config::{Config, ConfigError},
-    doctor, frame_log,
+    doctor,
 };
 
 /// Arguments of `tidegate doctor`.

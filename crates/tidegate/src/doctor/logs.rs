@@ -8,11 +8,12 @@ use std::{
 };
 
 use serde::Serialize;
+use tidegate_camera::frame_log::log_id;
 use tidegate_log::{NodeKeys, SegmentId, SegmentState, Survey, segment_named, survey};
 use tidegate_message::{Instant, Position};
 
 use super::{Examination, files};
-use crate::{config::words::AtRest, frame_log::log_id};
+use crate::config::words::AtRest;
 
 /// One log.
 #[derive(Debug, Default, Serialize)]

@@ -9,11 +9,11 @@ use std::{
 
 use bytes::Bytes;
 use tempfile::TempDir;
+use tidegate_camera::frame_log::{self, FrameLog, FrameLogSettings, LogName, Place};
 use tidegate_identity::pki::{self, InitRequest};
 use tidegate_log::{Durability, LogConfig, NodeKey, NodeKeys};
 
 use super::*;
-use crate::frame_log::{self, FrameLog, FrameLogSettings, LogName, Place};
 
 /// A data folder with certificates and the log of a camera with so many frames.
 fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
@@ -35,7 +35,7 @@ fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
         opened.writer.append(clock::now(), b"meta", &Bytes::from(vec![7; 1000])).unwrap();
     }
     drop(opened);
-    crate::frame_log::finish();
+    tidegate_camera::frame_log::finish();
     folder
 }
 

@@ -16,6 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, Event};
+use tidegate_camera::frame_log::FrameLogSettings;
 use tidegate_identity::{access::Identity, pki::Kind};
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_wire::{
@@ -32,7 +33,6 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::Verdicts,
 };
-use crate::frame_log::FrameLogSettings;
 
 /// Records on their way to one camera; more than this and its link has stalled.
 pub(super) const RECORDS_MAX: usize = 256;

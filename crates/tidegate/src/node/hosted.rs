@@ -11,17 +11,17 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, Registration};
+use tidegate_camera::{
+    camera::{self, CameraSettings, Intake},
+    frame_log::{FrameLogSettings, TakenBack},
+};
 use tidegate_link::carrier;
 use tidegate_message::{CameraName, Code, Instant};
 use tidegate_wire::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeState, cameras::Owner, serve};
-use crate::{
-    api::Identity,
-    camera::{self, CameraSettings, Intake},
-    frame_log::{FrameLogSettings, TakenBack},
-};
+use crate::api::Identity;
 
 /// Cameras that one node hosts.
 const HOSTED_MAX: usize = 256;

@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
+use tidegate_camera::camera::HEARTBEAT;
 use tidegate_message::Instant;
-
-use crate::camera::HEARTBEAT;
 
 /// Gaps between captures that are remembered; the longest of them counts.
 const GAPS: usize = 8;

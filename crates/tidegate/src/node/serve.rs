@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, Event, Infeasible, Missed, MissedWhy, Outcome};
+use tidegate_camera::camera::PREPARE_AFTER;
 use tidegate_link::carrier::{Carrier, Down, Incoming};
 use tidegate_message::{Code, FrameRate, Instant};
 use tidegate_process::clock;
@@ -20,7 +21,6 @@ use super::{
     stream::{AppendFailed, Stream},
     verdict,
 };
-use crate::camera::PREPARE_AFTER;
 
 /// How often the clock offset is read and the camera's share sent again.
 const TICK: Duration = Duration::from_millis(500);

@@ -19,6 +19,7 @@ use bytes::Bytes;
 use tidegate_api::{
     ApiError, EndReason, Event, Frame, KnobsChanged, Missed, MissedWhy, Outcome, Unchanged,
 };
+use tidegate_camera::frame_log::{Log, Reader};
 use tidegate_log::{Entry, ReadError};
 use tidegate_message::{Code, Delivery, Demand, Instant};
 use tidegate_process::clock;
@@ -37,7 +38,6 @@ use super::{
     stream::{Notice, Stream, Subscribed},
     verdict::{self, Verdicts},
 };
-use crate::frame_log::{Log, Reader};
 
 /// Longest wait for a subscriber to take the last event.
 const ENDED_MAX: Duration = Duration::from_secs(5);

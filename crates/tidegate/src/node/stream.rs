@@ -20,13 +20,13 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use tidegate_api::{ApiError, Event, KnobsChanged, Missed, MissedWhy};
+use tidegate_camera::frame_log::{FrameLog, FrameLogSettings, FrameWriter, Log, LogName};
 use tidegate_log::{AppendError, Entry, LogError};
 use tidegate_message::{CameraName, Code, Demand, Instant, Position};
 use tidegate_wire::{EndReason, TransferHints, TransferId};
 use tokio::sync::{broadcast, watch};
 
 use super::entry::{self, Arrival, Epoch, Meta};
-use crate::frame_log::{FrameLog, FrameLogSettings, FrameWriter, Log, LogName};
 
 /// Notices kept for a slow reader; older ones are dropped.
 const NOTICES_MAX: usize = 256;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
+use tidegate_camera::camera::Privacy;
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_identity::{
     auth::{Admitted, Source, Sources, password::DecoyKey},
@@ -21,7 +22,6 @@ use super::{
 };
 use crate::{
     api::{Frames, Subscription},
-    camera::Privacy,
     uplink::Receivers,
 };
 

@@ -3,6 +3,12 @@
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use tidegate_api::ApiError;
+use tidegate_camera::{
+    camera::{CameraSettings, DialSettings, Privacy},
+    detector::DetectorSpec,
+    frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
+    source::{self, SourceSpec},
+};
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,
@@ -15,13 +21,7 @@ use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
 
 use super::{certificates::credentials, link_settings};
-use crate::{
-    camera::{CameraSettings, DialSettings, Privacy},
-    config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest},
-    detector::DetectorSpec,
-    frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
-    source::{self, SourceSpec},
-};
+use crate::config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest};
 
 /// The keys that `[log]` names; none if logs are in clear text.
 ///
@@ -169,7 +169,7 @@ pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
         (_, true) => format!("video:{text}"),
         _ => text.to_owned(),
     };
-    described.parse().map_err(|error: crate::source::SourceError| {
+    described.parse().map_err(|error: tidegate_camera::source::SourceError| {
         ApiError::new(Code::CONFIG_INVALID, format!("{:?} is no source", source::shown(text)))
             .caused_by(tidegate_message::error_chain(&error))
     })

@@ -17,6 +17,7 @@ use std::{
 };
 
 use tidegate_api::ApiError;
+use tidegate_camera::camera;
 use tidegate_identity::{
     access::Access,
     pki::{self, Kind},
@@ -33,7 +34,6 @@ use super::{
     flows, link_settings, sinks, uplinks, users,
 };
 use crate::{
-    camera,
     config::{Config, Purpose, problems::Problems},
     flow::{Flows, PlanError},
     mqtt::{bridge::RemoteTls, listen::ListenAddress},

@@ -1,12 +1,12 @@
 //! Which word of the configuration is which of the parts'.
 
 use tidegate_broker::Versions;
+use tidegate_camera::camera::Originals;
 use tidegate_link::link::Transport;
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::Version;
 
 use crate::{
-    camera::Originals,
     config::{self, words},
     ingest::{Format, Kind},
     logging::LogFormat,

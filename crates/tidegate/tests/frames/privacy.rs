@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use tidegate::{
+use tidegate_camera::{
     camera::{Originals, Privacy},
     detector::{DetectorKind, DetectorSpec},
 };

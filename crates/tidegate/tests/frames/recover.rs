@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use tidegate::characterize::Probe;
+use tidegate_camera::characterize::Probe;
 use tidegate_client::{Delivery, Event, Frame, Instant, SubscribeRequest, Subscription};
 use tidegate_link::link::Transport;
 use tokio::time::{sleep, timeout};

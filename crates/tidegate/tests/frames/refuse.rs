@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt;
-use tidegate::camera::CameraError;
+use tidegate_camera::camera::CameraError;
 use tidegate_client::{
     Changes, Code, ControllerKind, Event, Instant, SubscribeRequest, Subscription,
 };

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tidegate::camera::{CameraSettings, Privacy};
+use tidegate_camera::camera::{CameraSettings, Privacy};
 use tidegate_client::{
     Client, Event, FrameRate, MissedWhy, Registration, SubscribeRequest, Subscription,
 };

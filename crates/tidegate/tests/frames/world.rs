@@ -10,10 +10,10 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate::{
-    camera::{self, CameraError, CameraSettings, DialSettings, Privacy},
     node::{Node, NodeSettings},
     uplink::Receivers,
 };
+use tidegate_camera::camera::{self, CameraError, CameraSettings, DialSettings, Privacy};
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_identity::{

@@ -49,7 +49,7 @@ fn read(
 ///
 /// # Errors
 /// The file is missing, or others may read it.
-pub(crate) fn passphrase_in(path: &Path) -> Result<Vec<u8>, KeysError> {
+pub fn passphrase_in(path: &Path) -> Result<Vec<u8>, KeysError> {
     let mut bytes = Vec::new();
     secret::read(path, &mut bytes).map_err(|source| KeysError::Passphrase { source })?;
     let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));

@@ -39,7 +39,7 @@ mod video;
 pub(crate) use ffmpeg::last_words;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
-pub(crate) use rtsp::is_address as is_rtsp;
+pub use rtsp::is_address as is_rtsp;
 pub use rtsp::{RtspAddress, RtspError};
 pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason, shown};
 use supply::{Next, Supply};

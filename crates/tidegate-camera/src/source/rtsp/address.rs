@@ -60,7 +60,7 @@ pub(super) struct Login {
 }
 
 /// Whether a source's description is an address of RTSP, right or wrong.
-pub(crate) fn is_address(text: &str) -> bool {
+pub fn is_address(text: &str) -> bool {
     let scheme = text.split(':').next().unwrap_or_default();
     text.contains(':') && ["rtsp", "rtsps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
 }

@@ -58,7 +58,7 @@ impl fmt::Display for LogName {
 }
 
 /// The log id in the segments of folder `kind`/`name`, whose number as an earlier one does not count.
-pub(crate) fn log_id(kind: &str, name: &str) -> u64 {
+pub fn log_id(kind: &str, name: &str) -> u64 {
     let name = name.split(EARLIER).next().unwrap_or(name);
     let hash = Sha256::digest(format!("{kind}/{name}"));
     u64::from_le_bytes(*hash.first_chunk().expect("a hash is longer"))

@@ -33,9 +33,9 @@ use super::{
 use crate::source::SourceControl;
 
 /// Everything of a camera apart from its link; survives reconnects.
-pub(crate) struct Camera {
+pub struct Camera {
     /// Names this life of the camera: an edge node tells a restart from a broken link by it.
-    pub(crate) epoch: u64,
+    pub epoch: u64,
     pub(crate) announce: CameraAnnounce,
     pub(super) frames: CameraLog,
     pub(super) log_bytes_max: u64,
@@ -66,7 +66,7 @@ const ORIGINALS_MAX: usize = 32;
 
 impl Camera {
     /// The announcement, with what has been seen of the frames since.
-    pub(crate) fn announced(&self) -> CameraAnnounce {
+    pub fn announced(&self) -> CameraAnnounce {
         let measured = capture::frames_per_second(&self.frames.log);
         CameraAnnounce {
             size: self.counts.size().or(self.announce.size),
@@ -83,11 +83,7 @@ impl Camera {
     ///
     /// # Errors
     /// Why the link broke.
-    pub(crate) async fn serve(
-        &self,
-        carrier: Carrier,
-        stop: &CancellationToken,
-    ) -> Result<(), Down> {
+    pub async fn serve(&self, carrier: Carrier, stop: &CancellationToken) -> Result<(), Down> {
         let (encoder, encoded) = Encoder::start(self.limits, self.privacy.clone())
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
         let engine = Engine::new(

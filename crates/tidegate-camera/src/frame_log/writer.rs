@@ -140,7 +140,7 @@ impl FrameWriter {
     }
 
     /// Whether frames are kept in files, as far as the disk takes them.
-    pub(crate) fn is_in_files(&self) -> bool {
+    pub fn is_in_files(&self) -> bool {
         self.writing().durability != Durability::Memory
     }
 

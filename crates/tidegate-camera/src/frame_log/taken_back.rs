@@ -25,7 +25,7 @@ const LIST: &str = "unregistered-cameras";
 
 /// The logs of cameras that were taken back.
 #[derive(Debug)]
-pub(crate) struct TakenBack {
+pub struct TakenBack {
     data_dir: PathBuf,
     bytes_max: u64,
     /// Those that are not in the list yet, in order.
@@ -36,7 +36,7 @@ pub(crate) struct TakenBack {
 
 impl TakenBack {
     /// Those of a node whose cameras have such logs; none if they are in memory.
-    pub(crate) fn of(config: &FrameLogSettings) -> Option<Self> {
+    pub fn of(config: &FrameLogSettings) -> Option<Self> {
         let Place::Files { data_dir, .. } = &config.place else { return None };
         let (data_dir, bytes_max) = (data_dir.clone(), config.size.bytes_max);
         let (added, working) = (Mutex::default(), Mutex::default());
@@ -44,7 +44,7 @@ impl TakenBack {
     }
 
     /// A camera is there whose log is not to be removed.
-    pub(crate) fn forget(&self, name: &CameraName) {
+    pub fn forget(&self, name: &CameraName) {
         let _working = self.working.lock().expect("no panic while it is held");
         self.added.lock().expect("no panic while it is held").retain(|one| one != name);
         let mut names = self.names();
@@ -55,12 +55,12 @@ impl TakenBack {
     }
 
     /// A camera was taken back; its log counts from the next time that [room is made](Self::make_room).
-    pub(crate) fn add(&self, name: &CameraName) {
+    pub fn add(&self, name: &CameraName) {
         self.added.lock().expect("no panic while it is held").push(name.clone());
     }
 
     /// Removes logs of cameras that were taken back, as long as all of them take too much; waits for the disk.
-    pub(crate) fn make_room(&self) {
+    pub fn make_room(&self) {
         let _working = self.working.lock().expect("no panic while it is held");
         let added = std::mem::take(&mut *self.added.lock().expect("no panic while it is held"));
         let Some(last) = added.last() else { return };

@@ -39,9 +39,11 @@ use tokio::{
 
 use tidegate_message::{FrameSize, Instant};
 
-pub(crate) use self::address::is_address;
-pub use self::{address::RtspAddress, session::RtspError};
 pub(super) use self::{address::without_secrets, packet::SenderReport};
+pub use self::{
+    address::{RtspAddress, is_address},
+    session::RtspError,
+};
 use self::{
     assemble::{Assembler, Unit},
     packet::Packet,

@@ -42,10 +42,10 @@ use tidegate_process::{
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, MINOR, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::runtime::Camera;
 pub use self::{
     capture::CaptureError,
     privacy::{Originals, Privacy},
+    runtime::Camera,
 };
 use self::{
     capture::{Capture, CaptureCounts},
@@ -90,15 +90,15 @@ pub struct CameraSettings {
 }
 
 /// How often a camera whose source gives nothing says that it lives.
-pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
-pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(2);
+pub const PREPARE_AFTER: Duration = Duration::from_millis(2);
 
 /// How often a source that gives nothing has its log looked after.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
 /// Where a camera's frames go in.
-pub(crate) struct Intake {
+pub struct Intake {
     capture: Capture,
     supply: Supply,
 }
@@ -108,11 +108,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`CaptureError`]; nothing else is disturbed.
-    pub(crate) fn frame(
-        &mut self,
-        at: Option<Instant>,
-        jpeg: &Bytes,
-    ) -> Result<Instant, CaptureError> {
+    pub fn frame(&mut self, at: Option<Instant>, jpeg: &Bytes) -> Result<Instant, CaptureError> {
         let taken = self.capture.frame(at, jpeg);
         self.note(&taken);
         taken
@@ -129,7 +125,7 @@ impl Intake {
     }
 
     /// Whether its log is in files.
-    pub(crate) fn is_in_files(&self) -> bool {
+    pub fn is_in_files(&self) -> bool {
         self.capture.is_in_files()
     }
 
@@ -210,7 +206,7 @@ impl CameraError {
 ///
 /// # Errors
 /// [`CameraError::Log`] and [`CameraError::Table`].
-pub(crate) fn build(
+pub fn build(
     options: CameraSettings,
     source: Option<SourceControl>,
 ) -> Result<(Camera, Intake), CameraError> {
@@ -268,7 +264,7 @@ const DAMAGED_MAX: u64 = 16;
 ///
 /// # Errors
 /// [`TableError`] if the folder cannot be read.
-pub(crate) fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
+pub fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
     let mut tables = TableSet::builtin();
     if let Some(folder) = folder {
         let Loaded { count, refused } = tables.load_folder(folder)?;

@@ -21,10 +21,10 @@ use tidegate_log::{Durability, LogConfig, LogError, NodeKeys, Store};
 use tidegate_message::Instant;
 use tidegate_process::clock;
 
-pub(crate) use self::{folder::log_id, keys::passphrase_in, taken_back::TakenBack};
 pub use self::{
-    folder::{LogName, finish},
-    keys::{KeyFiles, KeysError},
+    folder::{LogName, finish, log_id},
+    keys::{KeyFiles, KeysError, passphrase_in},
+    taken_back::TakenBack,
     writer::{FrameWriter, Kept},
 };
 
