@@ -3,7 +3,6 @@
 use std::{path::Path, sync::LazyLock};
 
 use rustls_pki_types::CertificateDer;
-use tidegate::mqtt::certificate::common_name;
 use tidegate_identity::{
     auth::{
         acl::Acl,
@@ -19,6 +18,7 @@ use tidegate_message::{
     Action, Authorize as _, Identity, IdentityKind, Instant, Target, check_topic_name,
     topic_matches,
 };
+use tidegate_server::certificate::common_name;
 
 static CREDENTIALS: LazyLock<Credentials> =
     LazyLock::new(|| Credentials::derive(b"pencil", b"salt of sixteen.", 4096));

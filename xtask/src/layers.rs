@@ -134,6 +134,7 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-link", "tidegate-process"],
     ),
+    rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -146,6 +147,7 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-load",
             "tidegate-process",
+            "tidegate-server",
         ],
     ),
     rule(

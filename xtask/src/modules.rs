@@ -26,7 +26,6 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["logging", "tasks"]),
             ("stores", &["config", "flow"]),
-            ("server", &["mqtt"]),
             (SERVICES, &["api", "ingest", "node", "sink", "uplink"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),

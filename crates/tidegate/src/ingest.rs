@@ -56,8 +56,7 @@ pub use self::{
 };
 use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
-
-use crate::mqtt::{
+use tidegate_server::{
     bridge::Stamps,
     server::{Connector, Server},
 };

@@ -8,7 +8,6 @@ pub mod flow;
 pub mod import;
 pub mod ingest;
 pub mod logging;
-pub mod mqtt;
 pub mod node;
 pub mod run;
 pub mod sink;

@@ -1,8 +1,8 @@
 //! The program's log: one line an event on the standard error, as text or as JSON.
 //!
 //! ```text
-//! 2026-01-31T12:00:00.000000Z  INFO tidegate::mqtt::shard::visits: connected client=c1 user="user ada" address=192.0.2.7
-//! {"timestamp":"2026-01-31T12:00:00.000000Z","level":"INFO","target":"tidegate::…","message":"connected","client":"c1",…}
+//! 2026-01-31T12:00:00.000000Z  INFO tidegate_server::shard::visits: connected client=c1 user="user ada" address=192.0.2.7
+//! {"timestamp":"2026-01-31T12:00:00.000000Z","level":"INFO","target":"tidegate_server::…","message":"connected","client":"c1",…}
 //! ```
 //!
 //! Always true: an event is one line, and no letter in it steers a terminal but colours of our own, which only a terminal gets; a value
@@ -76,7 +76,7 @@ pub fn set_format(format: LogFormat) {
 /// The problem of the filter.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "TIDEGATE_LOG: {part:?} {problem}; choose error, warn, info, debug, trace or off, for a part of the program behind its name, such as warn,tidegate::mqtt=debug"
+    "TIDEGATE_LOG: {part:?} {problem}; choose error, warn, info, debug, trace or off, for a part of the program behind its name, such as warn,tidegate_server=debug"
 )]
 pub struct FilterError {
     part: String,
@@ -282,7 +282,7 @@ mod tests {
             "WARN",
             "off",
             "debug,tidegate=trace",
-            "tidegate::mqtt=debug",
+            "tidegate_server=debug",
             "rustls=debug",
             "tidegate",
             "tidegate_broker",

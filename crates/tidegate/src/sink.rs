@@ -51,8 +51,9 @@ pub use destination::{Destination, Refusal, Trouble};
 pub use kind::{DestinationSettings, SinkKind};
 pub use record::{Batch, Record};
 
+use tidegate_server::server::Connector;
+
 use self::runtime::Runtime;
-use crate::mqtt::server::Connector;
 
 /// Most messages of a batch: packet identifiers end at 65,535.
 pub const BATCH_MESSAGES_MAX: u32 = 60_000;

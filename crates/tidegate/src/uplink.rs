@@ -29,7 +29,7 @@
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
 //! - A message that has left this node before is not carried again, and one that has been at the other node is not published there
-//!   again: each node that it passes is added to its user properties ([`crate::mqtt::bridge::PROPERTY`]), as bridges do.
+//!   again: each node that it passes is added to its user properties ([`tidegate_server::bridge::PROPERTY`]), as bridges do.
 //! - Messages over 16 MiB are not carried. A message larger than all that the other node's broker may hold is refused there for
 //!   good.
 
@@ -64,12 +64,12 @@ use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_message::Backoff;
+use tidegate_server::{bridge::Stamps, server::Connector};
 use tidegate_sys::sched;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::{outgoing::OutgoingConfig, sender::Sender};
-use crate::mqtt::{bridge::Stamps, server::Connector};
 
 pub use incoming::TOPICS_MAX;
 pub use receiver::Receivers;

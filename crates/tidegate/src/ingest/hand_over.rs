@@ -15,16 +15,16 @@ use std::{
 
 use tidegate_broker::{Bundle, Publication, SessionConfig};
 use tidegate_process::clock;
+use tidegate_server::{
+    bundle::{Bundles, Exchanges},
+    server::LocalParts,
+};
 use tidegate_wire::mqtt::{
     Connect, FixedHeader, Packet, PacketId, QoS, Version,
     client::{Client, ClientError, Config, ReceiveBuffer},
 };
 
 use super::{Context, IngestSettings};
-use crate::mqtt::{
-    bundle::{Bundles, Exchanges},
-    server::LocalParts,
-};
 
 /// Bytes and messages after which a bundle is closed.
 const BUNDLE_BYTES: usize = 64 << 10;

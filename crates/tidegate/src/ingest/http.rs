@@ -44,6 +44,7 @@ use tidegate_process::{
     clock,
     descriptors::{self, Descriptor, Front},
 };
+use tidegate_server::bridge::NODE_HEADER;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -63,7 +64,6 @@ use super::{
     refused::Refused,
     spawn,
 };
-use crate::mqtt::bridge::NODE_HEADER;
 
 /// Bytes of all bodies that are held at a time.
 const HELD_BYTES: usize = 64 << 20;

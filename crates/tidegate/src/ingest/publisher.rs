@@ -19,6 +19,7 @@ use std::{
 use tidegate_broker::SessionConfig;
 use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_process::clock;
+use tidegate_server::server::Connector;
 use tidegate_wire::mqtt::{
     Connect, Disconnect, EncodeError, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version,
     client::{self, Client, ClientError, Config, ReceiveBuffer, SendBuffer, SubscribeError},
@@ -31,7 +32,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::message::Message;
-use crate::mqtt::server::Connector;
 
 /// Calls that wait for the connection; a caller that finds as many waits.
 const CALLS_MAX: usize = 1024;

@@ -21,6 +21,7 @@ use tidegate_identity::{
 };
 use tidegate_message::Code;
 use tidegate_process::reach::host_and_port;
+use tidegate_server::bridge::{BridgeSettings, RemoteTls};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;
 
@@ -29,10 +30,7 @@ use super::{
     invalid,
     node_name::numbered_node,
 };
-use crate::{
-    config::{Config, MqttBridgeSection, Purpose, problems::Problems},
-    mqtt::bridge::{BridgeSettings, RemoteTls},
-};
+use crate::config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 
 /// The bridges that `config` describes, of the broker with these settings.
 ///

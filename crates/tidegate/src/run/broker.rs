@@ -9,6 +9,7 @@ use tidegate_broker::{
 };
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, check_topic_filter, check_topic_name};
+use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
 use tidegate_wire::mqtt::QoS;
 
 use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners};
@@ -18,7 +19,6 @@ use crate::{
         problems::Problems,
         words::{self, Durability},
     },
-    mqtt::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings},
     uplink::hand_over,
 };
 

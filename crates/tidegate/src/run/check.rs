@@ -25,6 +25,7 @@ use tidegate_identity::{
 use tidegate_link::link;
 use tidegate_message::{Code, error_chain};
 use tidegate_process::reach::server;
+use tidegate_server::{bridge::RemoteTls, listen::ListenAddress};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
@@ -36,7 +37,6 @@ use super::{
 use crate::{
     config::{Config, Purpose, problems::Problems},
     flow::{Flows, PlanError},
-    mqtt::{bridge::RemoteTls, listen::ListenAddress},
 };
 
 /// How long a server may take until it counts as not reached.

@@ -11,8 +11,7 @@ use tidegate_identity::{
     },
 };
 use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
-
-use crate::mqtt::settings::{Authenticate, Scram};
+use tidegate_server::settings::{Authenticate, Scram};
 
 /// The rights of a node, as the MQTT server asks for them.
 #[derive(Debug)]

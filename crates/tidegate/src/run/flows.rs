@@ -5,12 +5,12 @@ use std::{path::PathBuf, sync::Arc};
 use tidegate_api::ApiError;
 use tidegate_broker::Admission;
 use tidegate_message::Code;
+use tidegate_server::{server, settings::Operators};
 
 use super::kept::kept_random;
 use crate::{
     config::{Config, Purpose, words::Durability},
     flow::{FlowSettings, Flows, PlanError},
-    mqtt::{server, settings::Operators},
 };
 
 /// The files of flows that are to run.

@@ -28,6 +28,10 @@ use tidegate_identity::{
     },
 };
 use tidegate_message::Code;
+use tidegate_server::{
+    listen::ListenAddress,
+    settings::{ListenerSettings, SessionSettings},
+};
 use tidegate_wire::websocket::Paths;
 
 use super::{
@@ -35,15 +39,9 @@ use super::{
     certificates::{certificate, write_shown},
     invalid,
 };
-use crate::{
-    config::{
-        ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
-        Purpose, is_id_prefix, problems::Problems,
-    },
-    mqtt::{
-        listen::ListenAddress,
-        settings::{ListenerSettings, SessionSettings},
-    },
+use crate::config::{
+    ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
+    Purpose, is_id_prefix, problems::Problems,
 };
 
 /// The settings of each listener.

@@ -2,12 +2,10 @@
 
 use tidegate_api::ApiError;
 use tidegate_message::Code;
+use tidegate_server::server;
 
 use super::kept::kept_random;
-use crate::{
-    config::{Config, Purpose},
-    mqtt::server,
-};
+use crate::config::{Config, Purpose};
 
 /// The name of the node among those that a message passed: two nodes may have one name, as those that keep the default do.
 ///

@@ -11,6 +11,11 @@ use tidegate_api::ApiError;
 use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_message::{Code, IdentityKind};
 use tidegate_process::health::Health;
+use tidegate_server::{
+    bridge::{Bridge, BridgeSettings},
+    listen::ListenAddress,
+    server::{Connector, Server},
+};
 
 use super::{
     bridges, broker, flows, ingest,
@@ -22,11 +27,6 @@ use crate::{
     config::{Config, Purpose},
     flow::{Flows, Keeper},
     ingest::Ingest,
-    mqtt::{
-        bridge::{Bridge, BridgeSettings},
-        listen::ListenAddress,
-        server::{Connector, Server},
-    },
     sink::{Sink, SinkSettings},
     uplink::Receivers,
 };

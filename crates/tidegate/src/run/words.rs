@@ -3,6 +3,7 @@
 use tidegate_broker::Versions;
 use tidegate_camera::camera::Originals;
 use tidegate_link::link::Transport;
+use tidegate_server::{bridge::RemoteVersion, journal, settings::Protocol};
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::Version;
 
@@ -10,7 +11,6 @@ use crate::{
     config::{self, words},
     ingest::{Format, Kind},
     logging::LogFormat,
-    mqtt::{bridge::RemoteVersion, journal, settings::Protocol},
 };
 
 // Limits of other crates that the configuration repeats.

@@ -33,13 +33,13 @@ use rustls::ClientConfig;
 use serde_json::Value as Json;
 use tidegate_message::{Instant, Secret};
 use tidegate_process::http::HttpClient;
+use tidegate_server::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps};
 use tidegate_wire::{
     line_protocol::{self, FieldValue, LineWriter, Precision},
     mqtt::PublishProperties,
 };
 
 use super::{Batch, Destination, HTTP_ANSWER_BYTES_MAX, Record, Refusal, Trouble};
-use crate::mqtt::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps};
 
 /// Places of one nanosecond among which messages of one topic are spread, of as many nanoseconds.
 const SPREAD: i64 = 1024;

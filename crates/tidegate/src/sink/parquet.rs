@@ -22,10 +22,10 @@ use async_trait::async_trait;
 use object_store::{ObjectStore, PutOptions, PutPayload, path::Path};
 use rustls::ClientConfig;
 use tidegate_message::{CivilDate, Secret};
+use tidegate_server::server::random_bytes;
 
 use self::file::encode;
 use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};
-use crate::mqtt::server::random_bytes;
 
 /// Nanoseconds of an hour.
 const HOUR: i64 = 3_600_000_000_000;

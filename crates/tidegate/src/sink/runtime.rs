@@ -10,6 +10,7 @@ use std::{
 };
 
 use tidegate_message::{Backoff, ID_PROPERTY};
+use tidegate_server::server::{Connector, random_bytes};
 use tidegate_wire::mqtt::{PacketId, ReasonCode};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,6 @@ use super::{
     Batch, Counters, Destination, Record, Refusal, SinkReport, SinkSettings, Trouble, add,
     session::{Event, Session, SessionError, sys_topic},
 };
-use crate::mqtt::server::{Connector, random_bytes};
 
 /// How long a sink that is to stop tries to hand over what it holds.
 const GRACE: Duration = Duration::from_secs(3);

@@ -8,6 +8,10 @@ use bytestring::ByteString;
 use tidegate_broker::{Delivery, Handed, Run, RunMessage, SessionConfig};
 use tidegate_message::{ID_PROPERTY, Identity, IdentityKind, Instant, TIME_PROPERTY};
 use tidegate_process::clock;
+use tidegate_server::{
+    deliveries::Deliveries,
+    server::{Connector, LocalParts},
+};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, Disconnect, EncodeError, ForwardedProperties, PacketId,
     PublishProperties, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version, Will,
@@ -23,10 +27,6 @@ use tokio::{
 };
 
 use super::{SinkKind, SinkSettings, record::Record};
-use crate::mqtt::{
-    deliveries::Deliveries,
-    server::{Connector, LocalParts},
-};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -37,7 +37,7 @@ const ROOM_BYTES: usize = 64 << 10;
 const GREETING: Duration = Duration::from_secs(10);
 /// A user property (MQTT 5, 3.3.2.3.7) called [`ID_PROPERTY`], up to the length of its value.
 const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
-/// The same of [`PROPERTY`](crate::mqtt::bridge::PROPERTY).
+/// The same of [`PROPERTY`](tidegate_server::bridge::PROPERTY).
 const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
 
 /// A message or an answer of the broker.

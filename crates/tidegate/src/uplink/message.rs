@@ -7,9 +7,8 @@
 //! Attributes seldom change from one message of a topic to the next, so they seldom travel.
 
 use tidegate_message::ID_PROPERTY;
+use tidegate_server::bridge::{Direction, Stamps};
 use tidegate_wire::mqtt::{Publish, PublishProperties, QoS};
-
-use crate::mqtt::bridge::{Direction, Stamps};
 
 const QOS: u8 = 0b0011;
 const RETAIN: u8 = 0b0100;

@@ -27,6 +27,12 @@ use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, Link};
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
+use tidegate_server::{
+    bridge::{Direction, Stamps},
+    bundle::Exchanges,
+    local::{Local, LocalError, LocalOptions},
+    server::Connector,
+};
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
@@ -42,12 +48,6 @@ use super::{
     incoming::{Incoming, IncomingError, LIMITS},
     message::{Attributes, AttributesError},
     sender::LOOPS_EVERY,
-};
-use crate::mqtt::{
-    bridge::{Direction, Stamps},
-    bundle::Exchanges,
-    local::{Local, LocalError, LocalOptions},
-    server::Connector,
 };
 
 /// Longest wait for an uplink to say which one it is.

@@ -23,6 +23,11 @@ use tidegate_identity::pki::{Credentials, Revocations, revocation::Revoked};
 use tidegate_link::link::{self, Incoming, Link, LinkError, LinkSettings};
 use tidegate_message::{Backoff, Code, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_process::clock;
+use tidegate_server::{
+    bridge::{Direction, Stamps},
+    local::{Local, LocalError, LocalOptions},
+    server::Connector,
+};
 use tidegate_wire::{
     BootId, CriticalPart, Features, Hello, MINOR, Record, Role, SensorBatch, Share, UplinkAck,
     UplinkOpen, UplinkReady,
@@ -41,11 +46,6 @@ use super::{
     hand_over::{self, HandOver},
     message::{self, Attributes},
     outgoing::{Outgoing, ProtocolError, TooLong},
-};
-use crate::mqtt::{
-    bridge::{Direction, Stamps},
-    local::{Local, LocalError, LocalOptions},
-    server::Connector,
 };
 
 /// Longest wait for the other node's answers when a link begins.
@@ -232,7 +232,7 @@ impl Sender {
         tracing::info!(uplink = %self.settings.name, "uplink takes messages");
         self.subscribed.send_replace(true);
         let seed = || -> Result<u64, LocalError> {
-            Ok(u64::from_ne_bytes(crate::mqtt::server::random_bytes()?))
+            Ok(u64::from_ne_bytes(tidegate_server::server::random_bytes()?))
         };
         let now = clock::now();
         // 0 stands for none.
@@ -496,7 +496,7 @@ impl UplinkSession<'_> {
     }
 
     fn connected(&mut self, now: Instant, link: Link, ready: &UplinkReady) -> Result<(), Down> {
-        let random = crate::mqtt::server::random_bytes();
+        let random = tidegate_server::server::random_bytes();
         let seed = random.map_err(|error| Down::Link(LinkError::Socket(error)))?;
         self.outgoing.connected(now, ready, u64::from_ne_bytes(seed))?;
         self.critical.connected(ready.critical_next)?;

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Instant};
 
-use tidegate::mqtt::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteTls, RemoteVersion};
 use tidegate_load::client::{Client, Options, Outgoing};
+use tidegate_server::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteTls, RemoteVersion};
 use tidegate_wire::mqtt::{QoS, Will};
 
 use crate::world::{

@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use tidegate::mqtt::bridge::{BridgeSettings, RemoteVersion};
+use tidegate_server::bridge::{BridgeSettings, RemoteVersion};
 use tidegate_wire::mqtt::{QoS, Version};
 
 use crate::{

@@ -11,15 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::mqtt::{
-    Server,
-    bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
-};
 use tidegate_broker::BrokerConfig;
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::AllowAll;
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    bridge::{Bridge, BridgeSettings},
+    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
 
 /// Longest wait for what must come.

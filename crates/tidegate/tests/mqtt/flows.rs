@@ -11,13 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate::{
-    flow::{Flows, Keeper, file::FlowFile},
-    mqtt::{
-        Server,
-        settings::{ListenerSettings, OpenDoors, ServerSettings},
-    },
-};
+use tidegate::flow::{Flows, Keeper, file::FlowFile};
 use tidegate_broker::BrokerConfig;
 use tidegate_flow::{EmittedPayload, Flow, Message, Output};
 use tidegate_load::{
@@ -26,6 +20,10 @@ use tidegate_load::{
 };
 use tidegate_message::{AllowAll, Instant};
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    settings::{ListenerSettings, OpenDoors, ServerSettings},
+};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::program::{Program, options_of};

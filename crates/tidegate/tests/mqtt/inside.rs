@@ -8,16 +8,16 @@ use std::{
     time::Instant,
 };
 
-use tidegate::mqtt::{
+use tidegate_broker::{BrokerConfig, Delivery, Handed, SessionConfig};
+use tidegate_load::client::{Client, Options, Outgoing};
+use tidegate_message::{AllowAll, Identity, IdentityKind};
+use tidegate_process::health::Health;
+use tidegate_server::{
     Server,
     deliveries::Deliveries,
     server::LocalParts,
     settings::{ListenerSettings, OpenDoors, ServerSettings},
 };
-use tidegate_broker::{BrokerConfig, Delivery, Handed, SessionConfig};
-use tidegate_load::client::{Client, Options, Outgoing};
-use tidegate_message::{AllowAll, Identity, IdentityKind};
-use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, Disconnect, FixedHeader, Packet, PacketId, QoS, RetainHandling,
     Subscribe, SubscribeFilter, Version,

@@ -8,13 +8,13 @@ use std::{
 };
 
 use rustls::{ClientConnection, StreamOwned};
-use tidegate::mqtt::{
-    Server,
-    settings::{ListenerSettings, OpenDoors, ServerSettings},
-};
 use tidegate_broker::BrokerConfig;
 use tidegate_message::AllowAll;
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    settings::{ListenerSettings, OpenDoors, ServerSettings},
+};
 
 use crate::{
     doors::shows,

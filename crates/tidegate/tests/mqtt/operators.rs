@@ -2,14 +2,14 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use tidegate::mqtt::{
-    Server,
-    settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
-};
 use tidegate_broker::{Admission, Batch, BrokerConfig, Draft, Verdict};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_message::{AllowAll, Identity, Instant, Payload};
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
+};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::program::options_of;

@@ -169,7 +169,7 @@ fn while_the_broker_is_away_messages_wait_and_then_come_in_order() {
 }
 
 /// The sink subscribes whether or not its destination is there.
-fn ready_when_down(server: &tidegate::mqtt::Server) {
+fn ready_when_down(server: &tidegate_server::Server) {
     let mut watcher = subscriber(server, "$SYS/broker/sink/test/state");
     receive(&mut watcher);
 }

@@ -17,10 +17,6 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, Stream
 use rustls_pki_types::PrivateKeyDer;
 use tidegate::{
     config::Config,
-    mqtt::{
-        Server,
-        settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
-    },
     run::{Service, users},
     sink::{
         Batch, DestinationSettings, Record, Sink, SinkSettings,
@@ -32,6 +28,10 @@ use tidegate_broker::BrokerConfig;
 use tidegate_identity::access::Access;
 use tidegate_message::{AllowAll, Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
+};
 
 use crate::world::{
     client, client_at, publish, ready, ready_at, receive, server, server_settings, settings, start,

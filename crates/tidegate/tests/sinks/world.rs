@@ -8,18 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::{
-    mqtt::{
-        Server,
-        settings::{ListenerSettings, OpenDoors, ServerSettings},
-        spill::SpillSettings,
-    },
-    sink::SinkSettings,
-};
+use tidegate::sink::SinkSettings;
 use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::{AllowAll, Authorize};
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    settings::{ListenerSettings, OpenDoors, ServerSettings},
+    spill::SpillSettings,
+};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 /// Longest wait for what must come.

@@ -5,20 +5,18 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
 use tidegate_identity::callers::Peer;
+use tidegate_server::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX};
 use tidegate_wire::{
     line_protocol::{Batch, Precision},
     mqtt::put_user_property,
 };
 
 use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
-use crate::{
-    ingest::{
-        counters::add,
-        line,
-        message::{Message, user_properties},
-        refused::Refused,
-    },
-    mqtt::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX},
+use crate::ingest::{
+    counters::add,
+    line,
+    message::{Message, user_properties},
+    refused::Refused,
 };
 
 const NO_NODES: &str = "tidegate-bridge names no nodes; it is for nodes, others leave it out";

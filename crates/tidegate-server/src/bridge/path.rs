@@ -15,18 +15,18 @@ use tidegate_wire::mqtt::ForwardedProperties;
 /// The user property that names nodes passed.
 pub const PROPERTY: &str = "tidegate-bridge";
 /// Which node answers a request: whoever sends it messages may leave out those that were there before.
-pub(crate) const NODE_HEADER: &str = "tidegate-node";
+pub const NODE_HEADER: &str = "tidegate-node";
 /// Nodes that a message may pass, each counted when it is fetched into it and when it leaves it.
 pub const STAMPS_MAX: usize = 32;
 
 /// Longest name of a node that somebody else says.
 const NAME_BYTES_MAX: usize = 512;
 /// Longest entry of a list that somebody else says: a name with its direction.
-pub(crate) const STAMP_BYTES_MAX: usize = NAME_BYTES_MAX + "out/".len();
+pub const STAMP_BYTES_MAX: usize = NAME_BYTES_MAX + "out/".len();
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From this node to the remote broker.
     Out,
     /// From the remote broker to this node.
@@ -35,7 +35,7 @@ pub(crate) enum Direction {
 
 /// Entries that this node adds to the list.
 #[derive(Clone, Debug)]
-pub(crate) struct Stamps {
+pub struct Stamps {
     fetched: String,
     left: String,
     fetched_property: Vec<u8>,
@@ -44,14 +44,14 @@ pub(crate) struct Stamps {
 
 impl Stamps {
     /// Those of the node that somebody else says to be called `node`; none if that can be no name.
-    pub(crate) fn of(node: &str) -> Option<Self> {
+    pub fn of(node: &str) -> Option<Self> {
         let is_name =
             (1..=NAME_BYTES_MAX).contains(&node.len()) && !node.contains(char::is_control);
         is_name.then(|| Self::new(node))
     }
 
     /// Those of the node called `node`, at most 1,000 bytes.
-    pub(crate) fn new(node: &str) -> Self {
+    pub fn new(node: &str) -> Self {
         let encode = |value: &str| {
             let mut out = Vec::new();
             let user_properties = vec![(PROPERTY, value)];
@@ -66,7 +66,7 @@ impl Stamps {
     }
 
     /// The entry that a message gets, as text.
-    pub(crate) fn value(&self, direction: Direction) -> &str {
+    pub fn value(&self, direction: Direction) -> &str {
         match direction {
             Direction::Out => &self.left,
             Direction::In => &self.fetched,
@@ -74,7 +74,7 @@ impl Stamps {
     }
 
     /// The property that a message gets, as it is encoded.
-    pub(crate) fn property(&self, direction: Direction) -> &[u8] {
+    pub fn property(&self, direction: Direction) -> &[u8] {
         match direction {
             Direction::Out => &self.left_property,
             Direction::In => &self.fetched_property,
@@ -82,7 +82,7 @@ impl Stamps {
     }
 
     /// Whether a message with these user properties may go that way.
-    pub(crate) fn passes<'a>(
+    pub fn passes<'a>(
         &self,
         direction: Direction,
         properties: impl Iterator<Item = (&'a str, &'a str)>,

@@ -9,7 +9,7 @@ use tidegate_broker::Ended;
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{Connect, ReasonCode, Version};
 
-use crate::mqtt::settings::ListenerSettings;
+use crate::settings::ListenerSettings;
 
 /// Lines of a shard that may follow each other at once: a fleet of a thousand comes back.
 const LINES_MAX: u32 = 1000;

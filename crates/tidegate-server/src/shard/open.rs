@@ -14,7 +14,7 @@ use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};
-use crate::mqtt::{deliveries::DeliveryQueue, transport::ReadOutcome};
+use crate::{deliveries::DeliveryQueue, transport::ReadOutcome};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;

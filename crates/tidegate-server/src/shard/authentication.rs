@@ -5,7 +5,7 @@ use tidegate_message::{Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, Packet, ReasonCode, Version};
 
 use super::{Shard, Stage, opening::packet_bytes_max};
-use crate::mqtt::settings::Scram;
+use crate::settings::Scram;
 
 /// The one method of extended authentication.
 pub(super) const SCRAM: &str = "SCRAM-SHA-256";

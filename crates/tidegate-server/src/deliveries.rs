@@ -155,7 +155,7 @@ mod tests {
     use tidegate_wire::mqtt::QoS;
 
     use super::*;
-    use crate::mqtt::inbox::waker;
+    use crate::inbox::waker;
 
     fn delivery(payload: &[u8]) -> Handed {
         let incoming = Incoming {

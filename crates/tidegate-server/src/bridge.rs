@@ -62,8 +62,7 @@ mod relay;
 mod runtime;
 mod topics;
 
-pub(crate) use path::{Direction, NODE_HEADER, STAMP_BYTES_MAX, Stamps};
-pub use path::{PROPERTY, STAMPS_MAX};
+pub use path::{Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps};
 
 /// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +156,7 @@ impl RemoteTls {
     }
 
     /// The configuration that TLS goes by.
-    pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
+    pub fn config(&self) -> Arc<rustls::ClientConfig> {
         self.config.clone()
     }
 }
@@ -273,7 +272,7 @@ impl BridgeSettings {
 
     /// Whether a bridge that is made anew as `new` wants all that the sessions of this one are subscribed to: the session here,
     /// and the one at the remote.
-    pub(crate) fn goes_on_as(&self, new: &Self) -> (bool, bool) {
+    pub fn goes_on_as(&self, new: &Self) -> (bool, bool) {
         let wants =
             |old: &[String], new: &[String]| old.iter().all(|pattern| new.contains(pattern));
         let local =
@@ -409,9 +408,7 @@ impl Bridge {
     }
 
     /// A function that returns each count with its name until the bridge has stopped.
-    pub(crate) fn counts(
-        &self,
-    ) -> impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static {
+    pub fn counts(&self) -> impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static {
         let counters = Arc::downgrade(&self.counters);
         move || Some(counters.upgrade()?.report().named())
     }

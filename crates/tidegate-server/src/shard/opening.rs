@@ -17,7 +17,7 @@ use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode,
 
 use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
-use crate::mqtt::{listen::ListenAddress, transport::Transport};
+use crate::{listen::ListenAddress, transport::Transport};
 
 /// Bytes that the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;

@@ -537,7 +537,11 @@ fn listen(listeners: Vec<ListenerSettings>) -> Result<Listening, ServerError> {
     Ok(listening)
 }
 
-pub(crate) fn random_bytes() -> io::Result<[u8; 8]> {
+/// Random bytes, from the system.
+///
+/// # Errors
+/// The system has none.
+pub fn random_bytes() -> io::Result<[u8; 8]> {
     let mut bytes = [0; 8];
     rustls::crypto::ring::default_provider()
         .secure_random

@@ -25,7 +25,7 @@ use super::{
     relay::{Counters, Fault, Relay, SUBSCRIBE_ID, Side, Way},
     topics::Topics,
 };
-use crate::mqtt::{
+use crate::{
     server::{Connector, random_bytes},
     transport::{ReadOutcome, Transport},
 };
