@@ -135,6 +135,7 @@ const RULES: &[Rule] = &[
         &["tidegate-identity", "tidegate-link", "tidegate-process"],
     ),
     rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -143,6 +144,7 @@ const RULES: &[Rule] = &[
         &[
             "tidegate-camera",
             "tidegate-client",
+            "tidegate-flows",
             "tidegate-identity",
             "tidegate-link",
             "tidegate-load",

@@ -25,7 +25,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         "tidegate",
         &[
             ("ground", &["logging", "tasks"]),
-            ("stores", &["config", "flow"]),
+            ("stores", &["config"]),
             (SERVICES, &["api", "ingest", "node", "sink", "uplink"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),

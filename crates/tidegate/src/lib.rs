@@ -4,7 +4,6 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod doctor;
-pub mod flow;
 pub mod import;
 pub mod ingest;
 pub mod logging;

@@ -3,8 +3,8 @@
 use std::{net::UdpSocket, path::Path};
 
 use anyhow::Context as _;
-use tidegate::flow::file::FlowFile;
 use tidegate_flow::{EmittedPayload, Flow, Message, Output};
+use tidegate_flows::file::FlowFile;
 use tidegate_load::sensors::Workload;
 use tidegate_message::Instant;
 use tidegate_sys::clock;

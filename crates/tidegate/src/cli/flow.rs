@@ -13,11 +13,11 @@ use tidegate_flow::{
     EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
     train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},
 };
+use tidegate_flows::{Flows, file::FlowFile};
 use tidegate_message::{Code, check_topic_name, quantity};
 use tidegate_process::clock;
 
 use super::{Output as OutputForm, args::plain, print, unprinted};
-use crate::flow::{Flows, file::FlowFile};
 
 /// Longest line that is fed to a flow.
 const LINE_BYTES_MAX: u64 = 16 << 20;

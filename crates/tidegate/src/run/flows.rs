@@ -4,14 +4,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use tidegate_api::ApiError;
 use tidegate_broker::Admission;
+use tidegate_flows::{FlowSettings, Flows, PlanError};
 use tidegate_message::Code;
 use tidegate_server::{server, settings::Operators};
 
 use super::kept::kept_random;
-use crate::{
-    config::{Config, Purpose, words::Durability},
-    flow::{FlowSettings, Flows, PlanError},
-};
+use crate::config::{Config, Purpose, words::Durability};
 
 /// The files of flows that are to run.
 pub(super) fn settings(config: &Config) -> Vec<FlowSettings> {
@@ -57,8 +55,12 @@ pub(super) fn unplanned(error: &PlanError) -> ApiError {
         .caused_by(tidegate_message::error_chain(error))
 }
 
-impl Operators for Arc<Flows> {
+/// The flows of a node, as the MQTT server asks for them.
+#[derive(Debug)]
+pub struct FlowOperators(pub Arc<Flows>);
+
+impl Operators for FlowOperators {
     fn admission(&self, shard: usize) -> Option<Box<dyn Admission>> {
-        Some(Box::new(self.hook(shard)))
+        Some(Box::new(self.0.hook(shard)))
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use tidegate_api::ApiError;
+use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_message::{Code, IdentityKind};
 use tidegate_process::health::Health;
@@ -25,7 +26,6 @@ use super::{
 };
 use crate::{
     config::{Config, Purpose},
-    flow::{Flows, Keeper},
     ingest::Ingest,
     sink::{Sink, SinkSettings},
     uplink::Receivers,
@@ -116,7 +116,7 @@ impl Service {
         let plan = flows.plan(&flows::settings(config));
         let plan = plan.map_err(|error| flows::unplanned(&error))?;
         flows.commit(plan, folder.as_deref());
-        settings.operators = Some(Arc::new(flows.clone()));
+        settings.operators = Some(Arc::new(flows::FlowOperators(flows.clone())));
         let sinks = sinks::planned(config, &settings.broker.session, Purpose::Run)?;
         let listeners = ingest::listeners(config, &settings.broker.session)?;
         let server = Server::start(settings, health).map_err(|error| {

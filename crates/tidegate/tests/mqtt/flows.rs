@@ -11,9 +11,10 @@ use std::{
     time::Duration,
 };
 
-use tidegate::flow::{Flows, Keeper, file::FlowFile};
+use tidegate::run::FlowOperators;
 use tidegate_broker::BrokerConfig;
 use tidegate_flow::{EmittedPayload, Flow, Message, Output};
+use tidegate_flows::{Flows, Keeper, file::FlowFile};
 use tidegate_load::{
     client::{Client, Options, Outgoing},
     sensors::{Generator, Workload},
@@ -53,7 +54,7 @@ impl Node {
             shards,
             doors: Arc::new(OpenDoors),
             authorize: Arc::new(AllowAll),
-            operators: Some(Arc::new(flows.clone())),
+            operators: Some(Arc::new(FlowOperators(flows.clone()))),
             journal: None,
             spill: None,
         };
