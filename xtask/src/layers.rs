@@ -136,6 +136,7 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
+    rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-process", "tidegate-server"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -150,6 +151,7 @@ const RULES: &[Rule] = &[
             "tidegate-load",
             "tidegate-process",
             "tidegate-server",
+            "tidegate-sinks",
         ],
     ),
     rule(

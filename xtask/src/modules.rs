@@ -26,7 +26,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["logging", "tasks"]),
             ("stores", &["config"]),
-            (SERVICES, &["api", "ingest", "node", "sink", "uplink"]),
+            (SERVICES, &["api", "ingest", "node", "uplink"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),

@@ -9,6 +9,5 @@ pub mod ingest;
 pub mod logging;
 pub mod node;
 pub mod run;
-pub mod sink;
 pub mod tasks;
 pub mod uplink;

@@ -17,6 +17,7 @@ use tidegate_server::{
     listen::ListenAddress,
     server::{Connector, Server},
 };
+use tidegate_sinks::{Sink, SinkSettings};
 
 use super::{
     bridges, broker, flows, ingest,
@@ -27,7 +28,6 @@ use super::{
 use crate::{
     config::{Config, Purpose},
     ingest::Ingest,
-    sink::{Sink, SinkSettings},
     uplink::Receivers,
 };
 

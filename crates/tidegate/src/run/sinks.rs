@@ -12,14 +12,12 @@ use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
 use tidegate_message::Code;
+use tidegate_sinks::{SinkError, SinkSettings};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
 use super::kept::kept_random;
-use crate::{
-    config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind},
-    sink::{SinkError, SinkSettings},
-};
+use crate::config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
 
 /// Messages that wait for a sink at most, unless another limit is set.
 const QUEUE_MESSAGES_MAX: u32 = 1_000_000;

@@ -6,12 +6,12 @@ use rskafka::client::{
     ClientBuilder,
     partition::{OffsetAt, UnknownTopicHandling},
 };
-use tidegate::sink::{
+use tidegate_broker::BrokerConfig;
+use tidegate_message::Instant;
+use tidegate_sinks::{
     Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkSettings,
     kafka::{Compression, KafkaSettings},
 };
-use tidegate_broker::BrokerConfig;
-use tidegate_message::Instant;
 
 use crate::{
     peer::{Peer, signal},

@@ -8,10 +8,10 @@ use std::{
     thread,
 };
 
-use tidegate::sink::{DestinationSettings, Sink, SinkSettings, mqtt::MqttSettings};
 use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::Outgoing;
 use tidegate_message::{Action, Authorize, Decision, Identity, Target};
+use tidegate_sinks::{DestinationSettings, Sink, SinkSettings, mqtt::MqttSettings};
 use tidegate_wire::mqtt::{
     AckKind, Connack, Disconnect, FixedHeader, Packet, QoS, ReasonCode, Version, encode_ack,
 };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::sink::{
-    Batch, Destination, DestinationSettings, Record, Sink, SinkSettings, postgres::PostgresSettings,
-};
 use tidegate_broker::BrokerConfig;
 use tidegate_message::Instant;
+use tidegate_sinks::{
+    Batch, Destination, DestinationSettings, Record, Sink, SinkSettings, postgres::PostgresSettings,
+};
 use tokio_postgres::{Client, NoTls};
 use tokio_util::task::AbortOnDropHandle;
 

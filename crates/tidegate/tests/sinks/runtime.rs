@@ -12,12 +12,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tidegate::sink::{
+use tidegate_broker::{BrokerConfig, Overflow, SessionConfig, schedule::Policy};
+use tidegate_load::client::Outgoing;
+use tidegate_sinks::{
     Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
     Trouble, memory,
 };
-use tidegate_broker::{BrokerConfig, Overflow, SessionConfig, schedule::Policy};
-use tidegate_load::client::Outgoing;
 use tidegate_wire::mqtt::QoS;
 
 use crate::world::{

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tidegate::sink::{
+use tidegate_broker::BrokerConfig;
+use tidegate_message::Instant;
+use tidegate_sinks::{
     Batch, DestinationSettings, Record, Sink, SinkSettings,
     parquet::{Compression, ParquetSettings, Partition, Place, S3Place, TimeUnit},
 };
-use tidegate_broker::BrokerConfig;
-use tidegate_message::Instant;
 
 use crate::{
     peer::{Peer, signal},

@@ -18,11 +18,6 @@ use rustls_pki_types::PrivateKeyDer;
 use tidegate::{
     config::Config,
     run::{Service, users},
-    sink::{
-        Batch, DestinationSettings, Record, Sink, SinkSettings,
-        influx::{Encoding, InfluxSettings},
-        mqtt::MqttSettings,
-    },
 };
 use tidegate_broker::BrokerConfig;
 use tidegate_identity::access::Access;
@@ -31,6 +26,11 @@ use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
     settings::{Authenticate, ListenerSettings, Protocol, Scram, ServerSettings},
+};
+use tidegate_sinks::{
+    Batch, DestinationSettings, Record, Sink, SinkSettings,
+    influx::{Encoding, InfluxSettings},
+    mqtt::MqttSettings,
 };
 
 use crate::world::{

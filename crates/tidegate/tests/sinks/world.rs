@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate::sink::SinkSettings;
 use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_message::{AllowAll, Authorize};
@@ -18,6 +17,7 @@ use tidegate_server::{
     settings::{ListenerSettings, OpenDoors, ServerSettings},
     spill::SpillSettings,
 };
+use tidegate_sinks::SinkSettings;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 /// Longest wait for what must come.

@@ -3,12 +3,12 @@
 use tidegate_identity::pki::files;
 use tidegate_message::Secret;
 use tidegate_process::reach::host_and_port;
+use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
 use tidegate_sys::regular;
 
 use crate::{
     config::{Config, Purpose, SinkSection, words::SinkKind},
     run::node_name::numbered_node,
-    sink::{DestinationSettings, SinkError, memory::Ring},
 };
 
 /// Messages of a `memory` sink where nothing else is said.
@@ -108,7 +108,9 @@ fn parquet(
     section: &SinkSection,
     config: &Config,
 ) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::parquet::{Compression, ParquetSettings, Partition, Place, S3Place, TimeUnit};
+    use tidegate_sinks::parquet::{
+        Compression, ParquetSettings, Partition, Place, S3Place, TimeUnit,
+    };
 
     let url = url(section, "a folder, or s3://BUCKET/PREFIX")?;
     let compression = match section.compression.as_deref() {
@@ -185,7 +187,7 @@ fn parquet(
 
 #[cfg(feature = "sink-postgres")]
 fn postgres(name: &str, section: &SinkSection) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::postgres::PostgresSettings;
+    use tidegate_sinks::postgres::PostgresSettings;
 
     let url = url(section, "an address such as postgresql://user@host/database")?;
     let table = section.table.as_deref().unwrap_or("messages");
@@ -212,7 +214,7 @@ fn influx(
     config: &Config,
     purpose: Purpose,
 ) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::influx::{Encoding, InfluxSettings};
+    use tidegate_sinks::influx::{Encoding, InfluxSettings};
 
     let form =
         "where lines are posted, such as http://host:8086/api/v2/write?org=ORG&bucket=BUCKET";
@@ -267,7 +269,7 @@ fn mqtt(
     config: &Config,
     purpose: Purpose,
 ) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::mqtt::MqttSettings;
+    use tidegate_sinks::mqtt::MqttSettings;
 
     let form = "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS";
     let text = url(section, form)?;
@@ -304,7 +306,7 @@ fn kafka(
     section: &SinkSection,
     under_way_max: u16,
 ) -> Result<DestinationSettings, SinkError> {
-    use crate::sink::kafka::{Compression, KafkaSettings};
+    use tidegate_sinks::kafka::{Compression, KafkaSettings};
 
     let form = "brokers, such as kafka://one:9092,two:9092, or kafkas:// with TLS";
     let text = url(section, form)?;

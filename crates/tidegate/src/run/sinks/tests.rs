@@ -1,7 +1,8 @@
 use std::path::Path as FilePath;
 
+use tidegate_sinks::DestinationSettings;
+
 use super::*;
-use crate::sink::DestinationSettings;
 
 fn config(folder: &FilePath, text: &str) -> Config {
     let text = format!("[node]\ndata_dir = {:?}\n{text}", folder.display().to_string());

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::sink::Record;
+use crate::Record;
 
 /// By what a record is known.
 pub(super) type Mark = [u8; 16];

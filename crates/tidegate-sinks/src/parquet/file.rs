@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
 
 use super::{BatchNumber, Compression, TimeUnit};
-use crate::sink::Record;
+use crate::Record;
 
 /// The columns, in order. `time` is when this node received the message, or when its value was measured, if the message says so.
 const SCHEMA: &str = "

@@ -34,14 +34,14 @@ use tokio_util::sync::CancellationToken;
 
 pub mod destination;
 pub mod influx;
-#[cfg(feature = "sink-kafka")]
+#[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod kind;
 pub mod memory;
 pub mod mqtt;
-#[cfg(feature = "sink-parquet")]
+#[cfg(feature = "parquet")]
 pub mod parquet;
-#[cfg(feature = "sink-postgres")]
+#[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod record;
 mod runtime;

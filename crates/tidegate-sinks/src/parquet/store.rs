@@ -18,7 +18,7 @@ use rustls::ClientConfig;
 use tidegate_process::http::{self, HttpClient, HttpError};
 
 use super::{Place, S3Place};
-use crate::sink::{HTTP_ANSWER_BYTES_MAX, SinkError};
+use crate::{HTTP_ANSWER_BYTES_MAX, SinkError};
 
 /// The store, and what stands before the names of files.
 ///

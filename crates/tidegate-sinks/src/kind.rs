@@ -44,15 +44,15 @@ pub enum DestinationSettings {
     /// A ring in memory.
     Memory(Ring),
     /// Parquet files.
-    #[cfg(feature = "sink-parquet")]
+    #[cfg(feature = "parquet")]
     Parquet(super::parquet::ParquetSettings),
     /// A table of PostgreSQL.
-    #[cfg(feature = "sink-postgres")]
+    #[cfg(feature = "postgres")]
     Postgres(super::postgres::PostgresSettings),
     /// A database that takes line protocol.
     Influx(super::influx::InfluxSettings),
     /// A topic of Kafka.
-    #[cfg(feature = "sink-kafka")]
+    #[cfg(feature = "kafka")]
     Kafka(super::kafka::KafkaSettings),
     /// Another MQTT broker.
     Mqtt(super::mqtt::MqttSettings),
@@ -66,12 +66,12 @@ impl DestinationSettings {
     pub fn open(&self) -> Result<Box<dyn Destination>, SinkError> {
         Ok(match self {
             Self::Memory(ring) => Box::new(ring.clone()),
-            #[cfg(feature = "sink-parquet")]
+            #[cfg(feature = "parquet")]
             Self::Parquet(settings) => Box::new(super::parquet::Parquet::open(settings)?),
-            #[cfg(feature = "sink-postgres")]
+            #[cfg(feature = "postgres")]
             Self::Postgres(settings) => Box::new(super::postgres::Postgres::new(settings.clone())),
             Self::Influx(settings) => Box::new(super::influx::Influx::new(settings.clone())),
-            #[cfg(feature = "sink-kafka")]
+            #[cfg(feature = "kafka")]
             Self::Kafka(settings) => Box::new(super::kafka::Kafka::new(settings.clone())),
             Self::Mqtt(settings) => Box::new(super::mqtt::Mqtt::new(settings.clone())),
         })
@@ -81,9 +81,9 @@ impl DestinationSettings {
     ///
     /// # Errors
     /// As for [`DestinationSettings::open`].
-    pub(crate) fn look(&self) -> Result<(), SinkError> {
+    pub fn look(&self) -> Result<(), SinkError> {
         match self {
-            #[cfg(feature = "sink-parquet")]
+            #[cfg(feature = "parquet")]
             Self::Parquet(settings) => super::parquet::look(settings),
             _ => self.open().map(drop),
         }
@@ -93,19 +93,19 @@ impl DestinationSettings {
     ///
     /// # Errors
     /// Why it was not reached.
-    pub(crate) async fn reach(&self) -> Result<(), String> {
+    pub async fn reach(&self) -> Result<(), String> {
         match self {
             Self::Memory(_) => Ok(()),
-            #[cfg(feature = "sink-parquet")]
+            #[cfg(feature = "parquet")]
             Self::Parquet(settings) => super::parquet::reach(settings).await,
-            #[cfg(feature = "sink-postgres")]
+            #[cfg(feature = "postgres")]
             Self::Postgres(settings) => settings.reach().await,
             Self::Influx(settings) => {
                 let target = tidegate_process::http::target(&settings.url);
                 let (is_tls, host, port) = target.map_err(|error| error.to_string())?;
                 server(&host, port, is_tls.then(|| settings.tls.clone())).await
             }
-            #[cfg(feature = "sink-kafka")]
+            #[cfg(feature = "kafka")]
             Self::Kafka(settings) => {
                 // One of them leads to the others.
                 let mut missed = Vec::new();
@@ -128,12 +128,12 @@ impl DestinationSettings {
     pub fn kind(&self) -> SinkKind {
         match self {
             Self::Memory(_) => SinkKind::Memory,
-            #[cfg(feature = "sink-parquet")]
+            #[cfg(feature = "parquet")]
             Self::Parquet(_) => SinkKind::Parquet,
-            #[cfg(feature = "sink-postgres")]
+            #[cfg(feature = "postgres")]
             Self::Postgres(_) => SinkKind::Postgres,
             Self::Influx(_) => SinkKind::Influx,
-            #[cfg(feature = "sink-kafka")]
+            #[cfg(feature = "kafka")]
             Self::Kafka(_) => SinkKind::Kafka,
             Self::Mqtt(_) => SinkKind::Mqtt,
         }
