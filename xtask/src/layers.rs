@@ -137,6 +137,7 @@ const RULES: &[Rule] = &[
     rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-process", "tidegate-server"]),
+    rule("tidegate-rpc", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -150,6 +151,7 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-load",
             "tidegate-process",
+            "tidegate-rpc",
             "tidegate-server",
             "tidegate-sinks",
         ],

@@ -1,6 +1,5 @@
 //! The program on every node.
 
-pub mod api;
 pub mod cli;
 pub mod config;
 pub mod doctor;

@@ -48,6 +48,7 @@ use tidegate_link::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
+use tidegate_rpc::{ServerConfig, ServerError};
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
 };
@@ -61,7 +62,6 @@ use self::{
     shares::Shares,
 };
 use crate::{
-    api::{self, ServerConfig, ServerError},
     tasks::{self, Tasks},
     uplink::Receivers,
 };
@@ -195,7 +195,7 @@ impl NodeState {
 /// A node that listens and does not serve yet.
 pub struct Node {
     listener: Listener,
-    server: api::Server,
+    server: tidegate_rpc::Server,
     options: NodeSettings,
     tables: Arc<TableSet>,
 }
@@ -213,12 +213,12 @@ impl Node {
         let listener =
             Listener::bind(options.link_listen, &options.credentials, options.link.clone(), audit)
                 .await?;
-        let server = api::Server::bind(ServerConfig {
+        let server = tidegate_rpc::Server::bind(ServerConfig {
             listen: options.api_listen,
             node: options.credentials.identity().name.clone(),
             frame_bytes_max: options.hosted.limits.bytes_max as u64,
-            tls: Arc::new(options.credentials.server_tls(api::server::ALPN)?),
-            tls_open: Arc::new(options.credentials.server_tls_open(api::server::ALPN)?),
+            tls: Arc::new(options.credentials.server_tls(tidegate_rpc::server::ALPN)?),
+            tls_open: Arc::new(options.credentials.server_tls_open(tidegate_rpc::server::ALPN)?),
             access: options.access.clone(),
         })
         .await?;

@@ -21,6 +21,7 @@ use tidegate_identity::{auth::audit::Outcome, pki::Kind};
 use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
 };
+use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
 use tidegate_server::server::Connector;
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
@@ -37,7 +38,6 @@ use super::{
     stream::{Begin, Reads, Stream},
     verdict::{VERDICTS_MAX, Verdicts},
 };
-use crate::api::{EVENTS_BUFFERED, Frames, Identity, Subscription};
 
 /// Changes of demand that a session has not taken up yet; one more is refused.
 const SWITCHES_MAX: usize = 8;

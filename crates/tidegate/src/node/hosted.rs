@@ -17,11 +17,11 @@ use tidegate_camera::{
 };
 use tidegate_link::carrier;
 use tidegate_message::{CameraName, Code, Instant};
+use tidegate_rpc::Identity;
 use tidegate_wire::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeState, cameras::Owner, serve};
-use crate::api::Identity;
 
 /// Cameras that one node hosts.
 const HOSTED_MAX: usize = 256;

@@ -12,6 +12,7 @@ use tidegate_link::carrier;
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
+use tidegate_rpc::{Frames, Subscription};
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
 use super::{
@@ -20,10 +21,7 @@ use super::{
     stream::Stream,
     *,
 };
-use crate::{
-    api::{Frames, Subscription},
-    uplink::Receivers,
-};
+use crate::uplink::Receivers;
 
 pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
 

@@ -36,7 +36,7 @@ use tonic::codegen::http;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
 use super::*;
-use crate::api::{EVENTS_BUFFERED, Identity, Subscription};
+use crate::{EVENTS_BUFFERED, Identity, Subscription};
 
 /// A session that the test plays.
 struct Session {

@@ -26,7 +26,7 @@ use super::{
         sessions_server as sessions_wire,
     },
 };
-use crate::api::{Frames, Identity};
+use crate::{Frames, Identity};
 
 /// The one service of the server.
 pub(super) struct Service {
