@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value as Json};
-use tidegate::ingest::{
+use tidegate_ingest::{
     Place, Template,
     fuzzing::{Mapper, decode, elements, named, parameter, resolve, topic_of_source},
 };

@@ -138,6 +138,12 @@ const RULES: &[Rule] = &[
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-process", "tidegate-server"]),
     rule("tidegate-rpc", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    rule(
+        "tidegate-ingest",
+        Layer::Shell,
+        &[],
+        &["tidegate-identity", "tidegate-process", "tidegate-server"],
+    ),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -148,6 +154,7 @@ const RULES: &[Rule] = &[
             "tidegate-client",
             "tidegate-flows",
             "tidegate-identity",
+            "tidegate-ingest",
             "tidegate-link",
             "tidegate-load",
             "tidegate-process",

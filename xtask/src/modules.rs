@@ -26,7 +26,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["logging", "tasks"]),
             ("stores", &["config"]),
-            (SERVICES, &["ingest", "node", "uplink"]),
+            (SERVICES, &["node", "uplink"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),

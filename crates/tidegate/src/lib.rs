@@ -4,7 +4,6 @@ pub mod cli;
 pub mod config;
 pub mod doctor;
 pub mod import;
-pub mod ingest;
 pub mod logging;
 pub mod node;
 pub mod run;

@@ -4,14 +4,12 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use tidegate_api::ApiError;
 use tidegate_broker::SessionConfig;
+use tidegate_ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template};
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
 use super::certificates::certificate;
-use crate::{
-    config::{Config, IngestSection, problems::Problems, words::XdpMode},
-    ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template},
-};
+use crate::config::{Config, IngestSection, problems::Problems, words::XdpMode};
 
 /// Bytes of a packet besides its payload, at most: header, topic, identifier, properties.
 const PACKET_OVERHEAD_BYTES: usize = 66_000;
@@ -202,10 +200,11 @@ fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identi
 /// Filters in the kernel.
 #[cfg(feature = "xdp")]
 mod xdp {
+    use tidegate_ingest::XdpSettings;
     use tidegate_xdp::{FilterError, parse_conditions, parse_fields};
 
     use super::{IngestSection, xdp_key};
-    use crate::{config::words::IngestKind, ingest::XdpSettings};
+    use crate::config::words::IngestKind;
 
     /// Which setting is wrong, and what would be right.
     pub(super) struct Wrong {
@@ -264,3 +263,6 @@ mod xdp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

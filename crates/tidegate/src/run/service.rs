@@ -10,6 +10,7 @@ use std::{
 use tidegate_api::ApiError;
 use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, pki::Revocations};
+use tidegate_ingest::Ingest;
 use tidegate_message::{Code, IdentityKind};
 use tidegate_process::health::Health;
 use tidegate_server::{
@@ -27,7 +28,6 @@ use super::{
 };
 use crate::{
     config::{Config, Purpose},
-    ingest::Ingest,
     uplink::Receivers,
 };
 

@@ -2,6 +2,7 @@
 
 use tidegate_broker::Versions;
 use tidegate_camera::camera::Originals;
+use tidegate_ingest::{Format, Kind};
 use tidegate_link::link::Transport;
 use tidegate_server::{bridge::RemoteVersion, journal, settings::Protocol};
 use tidegate_sys::{bpf::Mode, datagram::Method};
@@ -9,7 +10,6 @@ use tidegate_wire::mqtt::Version;
 
 use crate::{
     config::{self, words},
-    ingest::{Format, Kind},
     logging::LogFormat,
 };
 

@@ -22,15 +22,15 @@ const PLACES_MIN: i32 = -40;
 
 /// A record that stands by itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::ingest) struct Record {
-    pub(in crate::ingest) name: String,
+pub(crate) struct Record {
+    pub(crate) name: String,
     /// A pack of this one record.
-    pub(in crate::ingest) json: String,
+    pub(crate) json: String,
 }
 
 /// Why a pack cannot be resolved.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::ingest) enum SenmlError {
+pub(crate) enum SenmlError {
     #[error("the body is not SenML: a JSON array of objects")]
     Pack(#[from] ArrayError),
     #[error("record {record}: {label} must be {what}")]
@@ -56,7 +56,7 @@ type Fields<'a> = BTreeMap<String, &'a str>;
 ///
 /// # Errors
 /// [`SenmlError`], naming the record, from 1.
-pub(in crate::ingest) fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record>, SenmlError> {
+pub(crate) fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record>, SenmlError> {
     let mut base = Base::default();
     let mut records = Vec::new();
     for (at, text) in array::elements(pack, usize::MAX)?.into_iter().enumerate() {

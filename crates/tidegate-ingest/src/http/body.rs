@@ -9,7 +9,7 @@ use hyper::{HeaderMap, body::Incoming, header};
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::{HELD_BYTES, Http, Live};
-use crate::ingest::{counters::add, refused::Refused};
+use crate::{counters::add, refused::Refused};
 
 /// A body, and its share of what may be held.
 pub(super) struct Body<'a> {

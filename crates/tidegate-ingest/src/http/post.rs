@@ -15,7 +15,7 @@ use super::{
     array::{self, ArrayError},
     decode, parameter, plain, senml,
 };
-use crate::ingest::{message::Message, refused::Refused};
+use crate::{message::Message, refused::Refused};
 
 /// Longest record of a SenML pack as it is written.
 const RECORD_BYTES_MAX: usize = 64 << 10;

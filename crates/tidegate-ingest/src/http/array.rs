@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 /// Why there are no elements.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::ingest) enum ArrayError {
+pub(crate) enum ArrayError {
     #[error("the body is not JSON")]
     Json(#[from] serde_json::Error),
     #[error("the body is not UTF-8, which JSON is")]
@@ -26,7 +26,7 @@ pub(in crate::ingest) enum ArrayError {
 ///
 /// # Errors
 /// [`ArrayError`].
-pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
+pub(crate) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
     parts(text, max, '[', ArrayError::NoArray)
 }
 
@@ -35,15 +35,12 @@ pub(in crate::ingest) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>,
 ///
 /// # Errors
 /// [`ArrayError`].
-pub(in crate::ingest) fn members(
-    text: &[u8],
-    max: usize,
-) -> Result<Vec<(String, &[u8])>, ArrayError> {
+pub(crate) fn members(text: &[u8], max: usize) -> Result<Vec<(String, &[u8])>, ArrayError> {
     parts(text, max, '{', ArrayError::NoObject)
 }
 
 /// A text without the mark of the order of bytes that may stand before it.
-pub(in crate::ingest) fn without_mark(text: &[u8]) -> &[u8] {
+pub(crate) fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 

@@ -9,11 +9,11 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
 use tidegate_identity::access::Access;
+use tidegate_ingest::IngestReport;
 use tidegate_load::client::{Client, Message, Options};
 use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use super::IngestReport;
 use crate::{
     config::Config,
     run::{Service, service::Reloaded, users},

@@ -26,8 +26,6 @@ mod message;
 mod publisher;
 mod refused;
 mod settings;
-#[cfg(test)]
-mod tests;
 mod topic;
 mod udp;
 mod websocket;

@@ -12,7 +12,7 @@ use tidegate_wire::{
 };
 
 use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
-use crate::ingest::{
+use crate::{
     counters::add,
     line,
     message::{Message, user_properties},
