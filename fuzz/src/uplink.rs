@@ -3,11 +3,11 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use tidegate::uplink::fuzzing::{
+use tidegate_compress::{DecoderConfig, Encoder, EncoderConfig, Message};
+use tidegate_uplinks::fuzzing::{
     Attributes, BATCH_BYTES_MAX, BATCHES_MAX, CRITICAL_BYTES_MAX, Receiver, critical_message,
     critical_parts,
 };
-use tidegate_compress::{DecoderConfig, Encoder, EncoderConfig, Message};
 use tidegate_wire::{
     CriticalPart, Resume, SensorBatch, UplinkOpen,
     limits::CRITICAL_PART_BYTES_MAX,
@@ -46,7 +46,9 @@ pub fn uplink_attributes(data: &[u8]) {
         retain,
         expiry: properties.message_expiry,
         forwarded: &forwarded,
-        is_named: properties.user_properties().any(|(name, _)| name == tidegate_message::ID_PROPERTY),
+        is_named: properties
+            .user_properties()
+            .any(|(name, _)| name == tidegate_message::ID_PROPERTY),
     };
     let found = Attributes::of(&written).expect("written attributes are read");
     assert_eq!(found, expected);

@@ -144,6 +144,12 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-process", "tidegate-server"],
     ),
+    rule(
+        "tidegate-uplinks",
+        Layer::Shell,
+        &[],
+        &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-server"],
+    ),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -161,6 +167,7 @@ const RULES: &[Rule] = &[
             "tidegate-rpc",
             "tidegate-server",
             "tidegate-sinks",
+            "tidegate-uplinks",
         ],
     ),
     rule(

@@ -8,4 +8,3 @@ pub mod logging;
 pub mod node;
 pub mod run;
 pub mod tasks;
-pub mod uplink;

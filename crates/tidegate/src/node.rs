@@ -49,6 +49,7 @@ use tidegate_link::{
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
 use tidegate_rpc::{ServerConfig, ServerError};
+use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
 };
@@ -61,10 +62,7 @@ use self::{
     hosted::Hosted,
     shares::Shares,
 };
-use crate::{
-    tasks::{self, Tasks},
-    uplink::Receivers,
-};
+use crate::tasks::{self, Tasks};
 
 /// Longest wait for a camera's introduction.
 const HELLO_MAX: Duration = Duration::from_secs(5);

@@ -69,7 +69,6 @@ use self::{
 use crate::{
     config::Config,
     node::{Node, NodeSettings},
-    uplink,
 };
 
 /// Settings of node links.
@@ -103,7 +102,7 @@ pub async fn node(
     let frames = &config.frames;
     let credentials = credentials(config, Kind::Node, config.node.name.as_str())?;
     let access = access(config, credentials.revocations().clone())?;
-    let uplinks = Arc::new(uplink::Receivers::new(config.link.uplink_bytes_max.0));
+    let uplinks = Arc::new(tidegate_uplinks::Receivers::new(config.link.uplink_bytes_max.0));
     // One waits while one is read.
     let (reloads, asked) = mpsc::channel(1);
     let reload = Reloader { reload, asked };

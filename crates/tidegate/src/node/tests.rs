@@ -13,6 +13,7 @@ use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
 use tidegate_rpc::{Frames, Subscription};
+use tidegate_uplinks::Receivers;
 use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
 
 use super::{
@@ -21,7 +22,6 @@ use super::{
     stream::Stream,
     *,
 };
-use crate::uplink::Receivers;
 
 pub(super) const OWNER: Owner = Owner { node: NodeId([1; 32]), certified: true };
 

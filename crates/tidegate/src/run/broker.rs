@@ -10,16 +10,14 @@ use tidegate_broker::{
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, check_topic_filter, check_topic_name};
 use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
+use tidegate_uplinks::hand_over;
 use tidegate_wire::mqtt::QoS;
 
 use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners};
-use crate::{
-    config::{
-        ByteCount, Config, MqttSection, Purpose,
-        problems::Problems,
-        words::{self, Durability},
-    },
-    uplink::hand_over,
+use crate::config::{
+    ByteCount, Config, MqttSection, Purpose,
+    problems::Problems,
+    words::{self, Durability},
 };
 
 /// The settings of the MQTT server that `config` describes.

@@ -18,6 +18,7 @@ use tidegate_identity::{
 use tidegate_link::link::LinkSettings;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
+use tidegate_uplinks::{UplinkSettings, Uplinks};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -31,10 +32,7 @@ use super::{
     service::Service,
     uplinks, users,
 };
-use crate::{
-    config::{Config, problems::Problems},
-    uplink::{self, UplinkSettings, Uplinks},
-};
+use crate::config::{Config, problems::Problems};
 
 /// Reads the configuration of this process again, and checks it.
 pub type Reload = dyn Fn() -> Result<Config, ApiError> + Send + Sync;
@@ -48,7 +46,7 @@ pub(super) struct Reloader {
 /// The parts of a node that uplinks need.
 pub(super) struct Upwards {
     pub(super) credentials: Credentials,
-    pub(super) receivers: Arc<uplink::Receivers>,
+    pub(super) receivers: Arc<tidegate_uplinks::Receivers>,
 }
 
 /// The parts that use access control and are exchanged while the node runs: MQTT, its connections, and the keys of

@@ -19,6 +19,7 @@ use tidegate_server::{
     server::{Connector, Server},
 };
 use tidegate_sinks::{Sink, SinkSettings};
+use tidegate_uplinks::Receivers;
 
 use super::{
     bridges, broker, flows, ingest,
@@ -26,10 +27,7 @@ use super::{
     sinks::{self, Kept},
     users,
 };
-use crate::{
-    config::{Config, Purpose},
-    uplink::Receivers,
-};
+use crate::config::{Config, Purpose};
 
 /// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]

@@ -6,12 +6,10 @@ use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_message::{Code, check_topic_filter};
+use tidegate_uplinks::{TOPICS_MAX, UplinkSettings, layouts};
 
 use super::broker::usual_session;
-use crate::{
-    config::{Config, UplinkSection, problems::Problems},
-    uplink::{TOPICS_MAX, UplinkSettings, layouts},
-};
+use crate::config::{Config, UplinkSection, problems::Problems};
 
 /// Most state of one uplink, at each end: of as many topics as there may be, of some thousand bytes each.
 const STATE_BYTES_MAX: u64 = 64 << 30;

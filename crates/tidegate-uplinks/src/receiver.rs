@@ -164,7 +164,7 @@ impl Receivers {
     ///
     /// # Errors
     /// Why it was not served, or no longer is.
-    pub(crate) async fn serve(
+    pub async fn serve(
         &self,
         link: &Link,
         identity: &Identity,

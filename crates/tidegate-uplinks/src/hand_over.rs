@@ -18,7 +18,7 @@ pub(super) fn prefix(uplink: &str) -> String {
 
 /// The sizes that a broker must know of the marks of all uplinks: filters, and how many bytes of payload make a message
 /// there large.
-pub(crate) fn sizes() -> impl Iterator<Item = (String, u32)> {
+pub fn sizes() -> impl Iterator<Item = (String, u32)> {
     SIZES.iter().zip([u32::MAX, 0]).map(|(size, large)| (prefix("+") + *size, large))
 }
 

@@ -37,9 +37,9 @@ mod budget;
 mod critical;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub(crate) mod hand_over;
+pub mod hand_over;
 mod incoming;
-pub(crate) mod layouts;
+pub mod layouts;
 mod message;
 mod outgoing;
 mod receiver;

@@ -9,21 +9,35 @@ use tidegate_message::check_topic_filter;
 
 /// Problems of a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LayoutsError {
+pub enum LayoutsError {
+    /// A part without a layout.
     #[error("`{0}` is not a FILTER = LAYOUT")]
     Rule(String),
+    /// A part whose topics are none.
     #[error("{filter} is not a topic filter: {why}")]
-    Filter { filter: String, why: String },
+    Filter {
+        /// As it was given.
+        filter: String,
+        /// The rule that it breaks.
+        why: String,
+    },
+    /// A field of no known kind.
     #[error(
         "{0} is not a field: auto, opaque, json, line, csv with its separator, or fields such as u8, i16be, u32le, f64be, bytes6"
     )]
     Field(String),
+    /// More fields than a layout may have.
     #[error("{filter} has {found} fields, at most {FIELDS_MAX} can be")]
-    Fields { filter: String, found: usize },
+    Fields {
+        /// Its topics.
+        filter: String,
+        /// How many there are.
+        found: usize,
+    },
 }
 
 /// The layouts that a text names, in its order.
-pub(crate) fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsError> {
+pub fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsError> {
     let rules = text.split(',').map(str::trim).filter(|rule| !rule.is_empty());
     let rule = |rule: &str| {
         // A filter may have an equals sign, a layout none.
