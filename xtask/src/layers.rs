@@ -150,6 +150,22 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-server"],
     ),
+    // A node serves the calls of the API (`tidegate-rpc` has their trait), hosts cameras whose frames applications publish, and hands the links
+    // of other nodes' uplinks to their receivers: there is one listener for links.
+    rule(
+        "tidegate-streams",
+        Layer::Shell,
+        &[],
+        &[
+            "tidegate-camera",
+            "tidegate-identity",
+            "tidegate-link",
+            "tidegate-process",
+            "tidegate-rpc",
+            "tidegate-server",
+            "tidegate-uplinks",
+        ],
+    ),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -164,9 +180,9 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-load",
             "tidegate-process",
-            "tidegate-rpc",
             "tidegate-server",
             "tidegate-sinks",
+            "tidegate-streams",
             "tidegate-uplinks",
         ],
     ),

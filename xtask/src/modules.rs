@@ -24,9 +24,8 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate",
         &[
-            ("ground", &["logging", "tasks"]),
+            ("ground", &["logging"]),
             ("stores", &["config"]),
-            (SERVICES, &["node"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),

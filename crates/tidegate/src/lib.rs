@@ -5,6 +5,4 @@ pub mod config;
 pub mod doctor;
 pub mod import;
 pub mod logging;
-pub mod node;
 pub mod run;
-pub mod tasks;

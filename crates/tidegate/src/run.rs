@@ -49,6 +49,7 @@ use tidegate_process::{
     health::{Health, Watch},
     step,
 };
+use tidegate_streams::{Node, NodeSettings};
 use tidegate_wire::TransferHints;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -66,10 +67,7 @@ use self::{
     },
     reload::{Guarded, Reloader, Upwards},
 };
-use crate::{
-    config::Config,
-    node::{Node, NodeSettings},
-};
+use crate::config::Config;
 
 /// Settings of node links.
 pub fn link_settings(config: &Config) -> LinkSettings {
@@ -129,7 +127,7 @@ pub async fn node(
         uplinks: uplinks.clone(),
         reloads: Some(reloads),
     };
-    let failed = |error: crate::node::NodeError| {
+    let failed = |error: tidegate_streams::NodeError| {
         let code = error.code();
         ApiError::new(code, "the node cannot run").caused_by(tidegate_message::error_chain(&error))
     };

@@ -9,7 +9,6 @@ use std::{
 
 use futures::StreamExt;
 use tempfile::TempDir;
-use tidegate::node::{Node, NodeSettings};
 use tidegate_camera::camera::{self, CameraError, CameraSettings, DialSettings, Privacy};
 use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
@@ -20,6 +19,7 @@ use tidegate_identity::{
 use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
+use tidegate_streams::{Node, NodeSettings};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::TransferHints;
 use tokio::task::JoinHandle;

@@ -7,7 +7,7 @@ use tidegate_wire::{TransferHints, TransferId};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::node::tests::{append as append_captured, ms};
+use crate::tests::{append as append_captured, ms};
 
 const FIRST: Epoch = Epoch { ordinal: 1, epoch: 71 };
 const SECOND: Epoch = Epoch { ordinal: 2, epoch: 72 };

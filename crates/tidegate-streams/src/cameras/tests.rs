@@ -5,7 +5,7 @@ use tidegate_log::LogConfig;
 use tidegate_message::Delivery;
 
 use super::*;
-use crate::node::{
+use crate::{
     entry::{Arrival, Meta},
     tests::{OWNER, announce, ms},
 };

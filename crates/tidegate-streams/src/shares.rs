@@ -166,7 +166,7 @@ mod tests {
     use tidegate_wire::TransferId;
 
     use super::*;
-    use crate::node::entry::Epoch;
+    use crate::entry::Epoch;
 
     const SIZE: FrameSize = FrameSize { width: 1920, height: 1080 };
 

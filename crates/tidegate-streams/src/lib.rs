@@ -18,6 +18,7 @@ mod serve;
 mod session;
 mod shares;
 mod stream;
+mod tasks;
 mod verdict;
 
 use std::{
@@ -61,8 +62,8 @@ use self::{
     frames::Live,
     hosted::Hosted,
     shares::Shares,
+    tasks::Tasks,
 };
-use crate::tasks::{self, Tasks};
 
 /// Longest wait for a camera's introduction.
 const HELLO_MAX: Duration = Duration::from_secs(5);
