@@ -19,7 +19,8 @@ mod websocket;
 
 use std::path::Path;
 
-use tidegate::{config::Config, import::import};
+use tidegate::import::import;
+use tidegate_config::Config;
 use tidegate_frame::{
     knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
     table::Table,

@@ -166,6 +166,7 @@ const RULES: &[Rule] = &[
             "tidegate-uplinks",
         ],
     ),
+    rule("tidegate-config", Layer::Shell, &[], &[]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -174,6 +175,7 @@ const RULES: &[Rule] = &[
         &[
             "tidegate-camera",
             "tidegate-client",
+            "tidegate-config",
             "tidegate-flows",
             "tidegate-identity",
             "tidegate-ingest",

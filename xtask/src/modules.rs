@@ -25,7 +25,6 @@ const FLOORS: &[(&str, &[Floor])] = &[
         "tidegate",
         &[
             ("ground", &["logging"]),
-            ("stores", &["config"]),
             ("composition", &["run"]),
             ("commands", &["doctor", "import"]),
             ("program", &["cli"]),

@@ -25,10 +25,8 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
 use tempfile::TempDir;
-use tidegate::{
-    config::Config,
-    run::{Service, users},
-};
+use tidegate::run::{Service, users};
+use tidegate_config::Config;
 use tidegate_identity::access::Access;
 use tidegate_process::health::Health;
 use tidegate_sys::{

@@ -31,6 +31,7 @@ use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc}
 
 use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
 use tidegate_process::{descriptors, step};
@@ -53,7 +54,7 @@ pub use self::{
     sessions::SessionsArgs,
     subscribe::SubscribeArgs,
 };
-use crate::{config::Config, logging, run};
+use crate::{logging, run};
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]

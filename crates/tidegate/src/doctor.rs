@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_process::clock;
 
 pub use self::{certificates::CertificateSummary, logs::LogSummary};
-use crate::{config::Config, run};
+use crate::run;
 
 /// All that was found.
 #[derive(Debug, Default, Serialize)]

@@ -17,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix, words::MqttVersions};
 use tidegate_message::{ListenAddress, quantity::ByteCount};
 use tidegate_sys::regular;
 
@@ -24,7 +25,6 @@ use self::{
     bridges::Bridge,
     keys::{Fate, Kind, Scope},
 };
-use crate::config::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, is_id_prefix, words::MqttVersions};
 
 /// The result of importing a `mosquitto.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

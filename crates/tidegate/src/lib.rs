@@ -1,7 +1,6 @@
 //! The program on every node.
 
 pub mod cli;
-pub mod config;
 pub mod doctor;
 pub mod import;
 pub mod logging;

@@ -18,6 +18,7 @@ use std::{
 
 use serde_json::{Map, Value};
 use tidegate_auth::escape;
+use tidegate_config::words;
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -46,6 +47,15 @@ pub enum LogFormat {
     Text,
     /// For programs: an object a line.
     Json,
+}
+
+impl From<words::LogFormat> for LogFormat {
+    fn from(word: words::LogFormat) -> Self {
+        match word {
+            words::LogFormat::Text => Self::Text,
+            words::LogFormat::Json => Self::Json,
+        }
+    }
 }
 
 /// There is one log in a process, and it begins before the configuration is read.

@@ -35,6 +35,7 @@ use tidegate_camera::{
     frame_log,
     source::SourceSpec,
 };
+use tidegate_config::Config;
 use tidegate_frame::coordinator::CoordinatorConfig;
 use tidegate_identity::{
     access::Access,
@@ -67,7 +68,6 @@ use self::{
     },
     reload::{Guarded, Reloader, Upwards},
 };
-use crate::config::Config;
 
 /// Settings of node links.
 pub fn link_settings(config: &Config) -> LinkSettings {

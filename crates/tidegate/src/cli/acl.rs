@@ -4,13 +4,14 @@ use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_message::{
     Action, Authorize as _, CameraName, Code, Decision, Identity, IdentityKind, Target,
     check_topic_filter, check_topic_name,
 };
 
 use super::{Output, print};
-use crate::{config::Config, run::users};
+use crate::run::users;
 
 /// Arguments of `tidegate acl`.
 #[derive(Args, Clone, Debug)]

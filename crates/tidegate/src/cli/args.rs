@@ -9,15 +9,13 @@ use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_camera::source::SourceSpec;
 use tidegate_client::{Client, Credentials};
+use tidegate_config::Config;
 use tidegate_identity::pki::{Kind, NODE_SERVER_NAME};
 use tidegate_message::{AdaptationProfile, CameraName, Code};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
-use crate::{
-    config::Config,
-    run::{how_to_make, source_spec},
-};
+use crate::run::{how_to_make, source_spec};
 
 /// Which node to talk to, and as whom.
 #[derive(Args, Clone, Debug)]

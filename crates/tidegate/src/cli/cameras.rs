@@ -2,11 +2,11 @@
 
 use clap::Args;
 use tidegate_api::{ApiError, CameraInfo};
+use tidegate_config::{ByteCount, Config};
 use tidegate_message::Instant;
 use tidegate_process::clock;
 
 use super::{Output, args::RemoteArgs, print};
-use crate::config::{ByteCount, Config};
 
 /// Arguments of `tidegate cameras`.
 #[derive(Args, Debug)]

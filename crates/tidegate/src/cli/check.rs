@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_config::{Config, Origin, problems::Problem};
 use tidegate_message::Code;
 
 use super::{
@@ -11,10 +12,7 @@ use super::{
     args::{RemoteArgs, plain},
     print,
 };
-use crate::{
-    config::{Config, Origin, problems::Problem},
-    run::check::{self, Findings},
-};
+use crate::run::check::{self, Findings};
 
 /// Arguments of `tidegate config check`.
 #[derive(Args, Clone, Debug)]

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_camera::frame_log;
+use tidegate_config::{Config, ConfigError};
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
 
 use super::{Output, print};
-use crate::{
-    config::{Config, ConfigError},
-    doctor,
-};
+use crate::doctor;
 
 /// Arguments of `tidegate doctor`.
 #[derive(Args, Clone, Debug)]

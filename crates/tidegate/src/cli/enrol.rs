@@ -10,6 +10,7 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
     pki::{self, Kind, PkiError},
@@ -17,7 +18,6 @@ use tidegate_identity::{
 use tidegate_message::{Code, error_chain};
 
 use super::print;
-use crate::config::{Config, write::with_setting};
 
 /// Arguments of `tidegate invite`.
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_message::{CameraName, Code};
 use tidegate_process::clock;
 
@@ -16,7 +17,6 @@ use super::{
     time::{self, TimePoint},
     unprinted,
 };
-use crate::config::Config;
 
 /// Arguments of `tidegate fetch`.
 #[derive(Args, Debug)]

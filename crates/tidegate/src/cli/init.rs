@@ -9,6 +9,7 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     auth::password,
     pki::{self, InitRequest, Kind, PkiError},
@@ -18,10 +19,7 @@ use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::{mqtt::replace, print};
-use crate::{
-    config::{Config, write::with_setting},
-    run::users::{ADMINISTRATOR, users_file},
-};
+use crate::run::users::{ADMINISTRATOR, users_file};
 
 /// Arguments of `tidegate init`.
 #[derive(Args, Debug)]

@@ -14,12 +14,13 @@ use std::{
 
 use clap::ValueEnum;
 use tidegate_api::{ApiError, exit_status};
+use tidegate_config::problems::Problems;
 use tidegate_message::Code;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::{args::plain, arguments, stop};
-use crate::{config::problems::Problems, logging};
+use crate::logging;
 
 /// The exit status that shells report for a program that an interrupt ended.
 pub(super) const INTERRUPTED: i32 = 130;

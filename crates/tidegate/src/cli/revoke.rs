@@ -2,11 +2,11 @@
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_identity::pki::{self, PkiError, revocation::Reason};
 use tidegate_message::Code;
 
 use super::{Output, print};
-use crate::config::Config;
 
 /// Arguments of `tidegate revoke`.
 #[derive(Args, Debug)]

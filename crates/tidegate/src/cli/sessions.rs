@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use tidegate_api::{ApiError, EndSessions, SessionInfo, SessionOwner, SessionsPage};
 use tidegate_client::Client;
+use tidegate_config::Config;
 use tidegate_message::Code;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     args::{RemoteArgs, plain},
     print,
 };
-use crate::config::Config;
 
 /// Sessions asked for at a time.
 const PAGE: usize = 1_000;

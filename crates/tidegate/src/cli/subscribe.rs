@@ -19,6 +19,7 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use tidegate_api::{ApiError, Event, FeedbackOf, SubscribeRequest, Verdict};
 use tidegate_client::{Client, Feedback, Subscription};
+use tidegate_config::Config;
 use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,
     WhenInfeasible, quantity,
@@ -33,7 +34,6 @@ use super::{
     args::{RemoteArgs, plain},
     time::{self, TimePoint},
 };
-use crate::config::Config;
 
 /// Arguments of `tidegate subscribe`.
 #[derive(Args, Debug)]

@@ -9,11 +9,11 @@ use std::{
 
 use serde::Serialize;
 use tidegate_camera::frame_log::log_id;
+use tidegate_config::words::AtRest;
 use tidegate_log::{NodeKeys, SegmentId, SegmentState, Survey, segment_named, survey};
 use tidegate_message::{Instant, Position};
 
 use super::{Examination, files};
-use crate::config::words::AtRest;
 
 /// One log.
 #[derive(Debug, Default, Serialize)]

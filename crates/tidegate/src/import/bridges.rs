@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tidegate_config::words::RemoteVersion;
 use tidegate_server::bridge::{self, BridgeError, BridgeSettings};
 
 use super::{Import, Secret, Setting, quoted, words};
-use crate::config::words::RemoteVersion;
 
 /// A `connection`.
 #[derive(Debug)]

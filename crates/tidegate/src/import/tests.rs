@@ -43,7 +43,8 @@ bridge_tls_version tlsv1.2
 
 /// The output is a configuration of this program.
 fn loads(toml: &str) {
-    if let Err(error) = crate::config::Config::parse(std::path::Path::new("imported.toml"), toml) {
+    if let Err(error) = tidegate_config::Config::parse(std::path::Path::new("imported.toml"), toml)
+    {
         panic!("{}\n{toml}", tidegate_message::error_chain(&error));
     }
 }

@@ -11,6 +11,7 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
+use tidegate_config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 use tidegate_identity::{
     access::Access,
     pki::{
@@ -29,8 +30,8 @@ use super::{
     broker::{policies, tuned},
     invalid,
     node_name::numbered_node,
+    words::Translate,
 };
-use crate::config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 
 /// The bridges that `config` describes, of the broker with these settings.
 ///
@@ -113,8 +114,8 @@ fn bridge(
     let usual = &broker.session;
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Into::into),
-        overflow: section.overflow.map_or(usual.overflow, Into::into),
+        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Translate::translated),
+        overflow: section.overflow.map_or(usual.overflow, Translate::translated),
         policy: section
             .policy
             .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
@@ -130,7 +131,7 @@ fn bridge(
         client_id,
         host: host.to_owned(),
         port,
-        version: section.version.into(),
+        version: section.version.translated(),
         bridge_aware: section.bridge_aware,
         tls,
         username: section.username.clone(),

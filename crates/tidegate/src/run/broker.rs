@@ -7,18 +7,18 @@ use tidegate_broker::{
     BrokerConfig, SessionConfig, TopicConfig,
     schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
 };
+use tidegate_config::{
+    ByteCount, Config, MqttSection, Purpose,
+    problems::Problems,
+    words::{self, Durability},
+};
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, check_topic_filter, check_topic_name};
 use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
 use tidegate_uplinks::hand_over;
 use tidegate_wire::mqtt::QoS;
 
-use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners};
-use crate::config::{
-    ByteCount, Config, MqttSection, Purpose,
-    problems::Problems,
-    words::{self, Durability},
-};
+use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners, words::Translate};
 
 /// The settings of the MQTT server that `config` describes.
 ///
@@ -75,7 +75,7 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
         Ok(TopicConfig {
             filter: topic.filter.clone(),
             large_bytes: topic.large_bytes.map(bytes),
-            overflow: topic.overflow.map(Into::into),
+            overflow: topic.overflow.map(Translate::translated),
         })
     });
     let topics = problems.take_all(marks.chain(topics));
@@ -179,14 +179,14 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         queue_idle_max: section.queue_idle_max,
-        versions: section.accept_protocol_versions.into(),
+        versions: section.accept_protocol_versions.translated(),
         max_qos: qos_of(section.max_qos),
         retain_available: section.retain_available,
         allow_zero_length_client_id: section.allow_zero_length_clientid,
         auto_id_prefix: section.auto_id_prefix.as_str().into(),
         topic_control_characters: section.topic_control_characters,
-        overflow_qos0: section.overflow_qos0.into(),
-        overflow: section.overflow.into(),
+        overflow_qos0: section.overflow_qos0.translated(),
+        overflow: section.overflow.translated(),
         policy: tuned(policies, section.policy),
         large_bytes: bytes(section.large_bytes),
         ..SessionConfig::default()

@@ -9,6 +9,7 @@ use tidegate_camera::{
     frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
     source::{self, SourceSpec},
 };
+use tidegate_config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest};
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,
@@ -20,8 +21,7 @@ use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
 
-use super::{certificates::credentials, link_settings};
-use crate::config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest};
+use super::{certificates::credentials, link_settings, words::Translate as _};
 
 /// The keys that `[log]` names; none if logs are in clear text.
 ///
@@ -65,7 +65,7 @@ fn camera_log(config: &Config, name: &CameraName) -> FrameLogSettings {
     FrameLogSettings {
         size: log_config(bytes.0, config.frames.frame_bytes_max.0),
         age: (!age.is_zero()).then_some(age),
-        place: place(config, durability.into()),
+        place: place(config, durability.translated()),
     }
 }
 
@@ -103,8 +103,8 @@ fn privacy(config: &Config) -> Privacy {
     let found = detector(section);
     Privacy {
         masks: masks.into(),
-        found: found.map(|spec| (spec, section.detected.into())),
-        originals: section.originals.into(),
+        found: found.map(|spec| (spec, section.detected.translated())),
+        originals: section.originals.translated(),
     }
 }
 
@@ -150,7 +150,7 @@ pub async fn dial_settings(
 ) -> Result<DialSettings, ApiError> {
     Ok(DialSettings {
         edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
-        transport: config.link.transport.into(),
+        transport: config.link.transport.translated(),
         credentials: credentials(config, Kind::Camera, name.as_str())?,
         link: link_settings(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),

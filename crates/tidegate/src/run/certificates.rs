@@ -4,6 +4,7 @@ use std::{fs, path::Path, sync::Weak, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_api::ApiError;
+use tidegate_config::Config;
 use tidegate_identity::{
     access::{self, Access},
     auth::{
@@ -22,7 +23,6 @@ use super::{
     reload::{Served, this_node},
     service::Service,
 };
-use crate::config::Config;
 
 /// The certificate called `name`, with its key.
 ///

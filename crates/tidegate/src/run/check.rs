@@ -18,6 +18,7 @@ use std::{
 
 use tidegate_api::ApiError;
 use tidegate_camera::camera;
+use tidegate_config::{Config, Purpose, problems::Problems};
 use tidegate_flows::{Flows, PlanError};
 use tidegate_identity::{
     access::Access,
@@ -35,7 +36,6 @@ use super::{
     certificates::{credentials, revocations_unknown},
     flows, link_settings, sinks, uplinks, users,
 };
-use crate::config::{Config, Purpose, problems::Problems};
 
 /// How long a server may take until it counts as not reached.
 pub const REACH_MAX: Duration = Duration::from_secs(5);

@@ -4,12 +4,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use tidegate_api::ApiError;
 use tidegate_broker::Admission;
+use tidegate_config::{Config, Purpose, words::Durability};
 use tidegate_flows::{FlowSettings, Flows, PlanError};
 use tidegate_message::Code;
 use tidegate_server::{server, settings::Operators};
 
 use super::kept::kept_random;
-use crate::config::{Config, Purpose, words::Durability};
 
 /// The files of flows that are to run.
 pub(super) fn settings(config: &Config) -> Vec<FlowSettings> {

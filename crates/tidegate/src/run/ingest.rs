@@ -4,12 +4,12 @@ use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use tidegate_api::ApiError;
 use tidegate_broker::SessionConfig;
+use tidegate_config::{Config, IngestSection, problems::Problems, words::XdpMode};
 use tidegate_ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template};
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
-use super::certificates::certificate;
-use crate::config::{Config, IngestSection, problems::Problems, words::XdpMode};
+use super::{certificates::certificate, words::Translate};
 
 /// Bytes of a packet besides its payload, at most: header, topic, identifier, properties.
 const PACKET_OVERHEAD_BYTES: usize = 66_000;
@@ -43,7 +43,7 @@ fn one(
         ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
     };
     let mut problems = Problems::default();
-    let (kind, format) = (Kind::from(section.kind), Format::from(section.format));
+    let (kind, format): (Kind, Format) = (section.kind.translated(), section.format.translated());
     let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
         let text =
@@ -152,7 +152,7 @@ fn one(
         topic,
         retain: section.retain,
         tls,
-        method: section.receive.into(),
+        method: section.receive.translated(),
         receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
         joins: section.receive_joined,
         identity,
@@ -200,11 +200,11 @@ fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identi
 /// Filters in the kernel.
 #[cfg(feature = "xdp")]
 mod xdp {
+    use tidegate_config::words::IngestKind;
     use tidegate_ingest::XdpSettings;
     use tidegate_xdp::{FilterError, parse_conditions, parse_fields};
 
-    use super::{IngestSection, xdp_key};
-    use crate::config::words::IngestKind;
+    use super::{IngestSection, Translate as _, xdp_key};
 
     /// Which setting is wrong, and what would be right.
     pub(super) struct Wrong {
@@ -237,7 +237,7 @@ mod xdp {
             parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
         let settings = XdpSettings {
             interface: interface.clone(),
-            mode: section.xdp_mode.into(),
+            mode: section.xdp_mode.translated(),
             payload_bytes: section.xdp_payload_bytes,
             fields,
             combine,

@@ -8,9 +8,8 @@ use std::{
 };
 
 use tidegate_auth::password;
+use tidegate_config::Purpose;
 use tidegate_sys::regular;
-
-use crate::config::Purpose;
 
 /// A file of random bytes has fewer.
 const KEPT_BYTES_MAX: u64 = 4096;

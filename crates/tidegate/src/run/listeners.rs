@@ -18,6 +18,10 @@ use rustls::{
 use rustls_pki_types::CertificateDer;
 use tidegate_api::ApiError;
 use tidegate_broker::BrokerConfig;
+use tidegate_config::{
+    ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
+    Purpose, is_id_prefix, problems::Problems,
+};
 use tidegate_identity::{
     access::Access,
     pki::{
@@ -38,10 +42,7 @@ use super::{
     broker::{policies, qos_of, tuned},
     certificates::{certificate, write_shown},
     invalid,
-};
-use crate::config::{
-    ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
-    Purpose, is_id_prefix, problems::Problems,
+    words::Translate,
 };
 
 /// The settings of each listener.
@@ -67,7 +68,7 @@ pub(super) fn all<'c>(
             listener.topic_bytes_max.map_or(session.topic_bytes_max, |count| count.0 as usize);
         session.max_qos = listener.max_qos.map_or(session.max_qos, qos_of);
         session.retain_available = listener.retain_available.unwrap_or(session.retain_available);
-        session.versions = listener.accept_protocol_versions.map_or(session.versions, Into::into);
+        session.versions = listener.accept_protocol_versions.map_or(session.versions, Translate::translated);
         session.allow_zero_length_client_id =
             listener.allow_zero_length_clientid.unwrap_or(session.allow_zero_length_client_id);
         if let Some(prefix) = &listener.auto_id_prefix {
@@ -75,8 +76,8 @@ pub(super) fn all<'c>(
         }
         session.queue_bytes_max =
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-        session.overflow_qos0 = listener.overflow_qos0.map_or(session.overflow_qos0, Into::into);
-        session.overflow = listener.overflow.map_or(session.overflow, Into::into);
+        session.overflow_qos0 = listener.overflow_qos0.map_or(session.overflow_qos0, Translate::translated);
+        session.overflow = listener.overflow.map_or(session.overflow, Translate::translated);
         session.policy =
             listener.policy.map_or(session.policy, |policy| tuned(&policies, policy));
         session.large_bytes = listener.large_bytes.map_or(session.large_bytes, bytes);
@@ -84,8 +85,8 @@ pub(super) fn all<'c>(
             let mut session = session.clone();
             session.queue_bytes_max =
                 section.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-            session.overflow_qos0 = section.overflow_qos0.map_or(session.overflow_qos0, Into::into);
-            session.overflow = section.overflow.map_or(session.overflow, Into::into);
+            session.overflow_qos0 = section.overflow_qos0.map_or(session.overflow_qos0, Translate::translated);
+            session.overflow = section.overflow.map_or(session.overflow, Translate::translated);
             session.policy =
                 section.policy.map_or(session.policy, |policy| tuned(&policies, policy));
             session.large_bytes = section.large_bytes.map_or(session.large_bytes, bytes);
@@ -111,8 +112,8 @@ pub(super) fn all<'c>(
             name: name.as_str().into(),
             listen: listener.listen.clone(),
             socket_mode: listener.socket_mode.unwrap_or_default(),
-            protocol: listener.protocol.into(),
-            proxy_protocol: listener.proxy_protocol.map(Into::into),
+            protocol: listener.protocol.translated(),
+            proxy_protocol: listener.proxy_protocol.map(Translate::translated),
             paths: paths(&listener.paths).ok_or_else(|| {
                 let text = format!(
                     "mqtt.listener.{name}.paths must be paths such as /mqtt, separated by commas, or * for any; it is {:?}",

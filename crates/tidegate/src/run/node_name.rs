@@ -1,11 +1,11 @@
 //! The name of the node among those that a message passed.
 
 use tidegate_api::ApiError;
+use tidegate_config::{Config, Purpose};
 use tidegate_message::Code;
 use tidegate_server::server;
 
 use super::kept::kept_random;
-use crate::config::{Config, Purpose};
 
 /// The name of the node among those that a message passed: two nodes may have one name, as those that keep the default do.
 ///

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_config::{Config, problems::Problems};
 use tidegate_identity::{
     access::Access,
     auth::{
@@ -32,7 +33,6 @@ use super::{
     service::Service,
     uplinks, users,
 };
-use crate::config::{Config, problems::Problems};
 
 /// Reads the configuration of this process again, and checks it.
 pub type Reload = dyn Fn() -> Result<Config, ApiError> + Send + Sync;

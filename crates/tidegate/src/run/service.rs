@@ -8,6 +8,7 @@ use std::{
 };
 
 use tidegate_api::ApiError;
+use tidegate_config::{Config, Purpose};
 use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_ingest::Ingest;
@@ -27,7 +28,6 @@ use super::{
     sinks::{self, Kept},
     users,
 };
-use crate::config::{Config, Purpose};
 
 /// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]
@@ -412,8 +412,9 @@ fn is_fixed(name: &str) -> bool {
 mod tests {
     use std::{fs, path::Path};
 
+    use tidegate_config::words::Durability;
+
     use super::*;
-    use crate::config::words::Durability;
 
     #[test]
     fn every_fixed_setting_is_one() {

@@ -11,13 +11,13 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
+use tidegate_config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
 use tidegate_message::Code;
 use tidegate_sinks::{SinkError, SinkSettings};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
-use super::kept::kept_random;
-use crate::config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
+use super::{kept::kept_random, words::Translate};
 
 /// Messages that wait for a sink at most, unless another limit is set.
 const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
@@ -91,8 +91,8 @@ fn sink(
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
         queue_messages_max: section.queue_messages_max.unwrap_or(QUEUE_MESSAGES_MAX) as usize,
-        overflow: section.overflow.map_or(Overflow::Spill, Into::into),
-        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Into::into),
+        overflow: section.overflow.map_or(Overflow::Spill, Translate::translated),
+        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Translate::translated),
         policy: Policy::None,
         inflight_max: Some(under_way_max),
         inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_compress::{Compression, EncoderConfig};
+use tidegate_config::{Config, UplinkSection, problems::Problems};
 use tidegate_message::{Code, check_topic_filter};
 use tidegate_uplinks::{TOPICS_MAX, UplinkSettings, layouts};
 
-use super::broker::usual_session;
-use crate::config::{Config, UplinkSection, problems::Problems};
+use super::{broker::usual_session, words::Translate};
 
 /// Most state of one uplink, at each end: of as many topics as there may be, of some thousand bytes each.
 const STATE_BYTES_MAX: u64 = 64 << 30;
@@ -118,11 +118,11 @@ fn uplink(
         0 => usual.overflow,
         _ => Overflow::Spill,
     };
-    let overflow = section.overflow.map_or(overflow, Into::into);
+    let overflow = section.overflow.map_or(overflow, Translate::translated);
     Ok(UplinkSettings {
         name: name.to_owned(),
         to: section.to.clone(),
-        transport: section.transport.into(),
+        transport: section.transport.translated(),
         topics,
         critical,
         critical_bytes_per_second: section.critical_bytes_per_second.0,
@@ -143,7 +143,7 @@ fn uplink(
             queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |bytes| bytes.0),
             queue_messages_max: section.queue_messages_max as usize,
             overflow,
-            overflow_qos0: section.overflow_qos0.map_or(overflow, Into::into),
+            overflow_qos0: section.overflow_qos0.map_or(overflow, Translate::translated),
             // A batch of thousands is one round trip, and what is under way is bounded by the window alone.
             inflight_max: Some(u16::MAX),
             inflight_bytes_max: Some(section.window_bytes.0),

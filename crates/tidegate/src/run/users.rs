@@ -26,6 +26,7 @@ use tidegate_auth::{
     roles,
     token::TokenConfig,
 };
+use tidegate_config::{Config, Purpose, problems::Problems};
 use tidegate_identity::{
     auth::{audit::AuditSettings, fetch::Fetcher},
     pki::files,
@@ -35,7 +36,6 @@ use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::kept::kept_random;
-use crate::config::{Config, Purpose, problems::Problems};
 
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;

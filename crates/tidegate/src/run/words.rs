@@ -2,30 +2,34 @@
 
 use tidegate_broker::Versions;
 use tidegate_camera::camera::Originals;
+use tidegate_config::words;
 use tidegate_ingest::{Format, Kind};
 use tidegate_link::link::Transport;
 use tidegate_server::{bridge::RemoteVersion, journal, settings::Protocol};
 use tidegate_sys::{bpf::Mode, datagram::Method};
 use tidegate_wire::mqtt::Version;
 
-use crate::{
-    config::{self, words},
-    logging::LogFormat,
-};
-
 // Limits of other crates that the configuration repeats.
 const _: () = {
-    assert!(config::FRAME_BYTES_MOST == tidegate_api::MESSAGE_BYTES_MAX as u64 - (1 << 20));
-    assert!(config::PACKET_BYTES_MAX == tidegate_wire::mqtt::PACKET_BYTES_MAX as u64);
-    assert!(config::MQTT_BYTES_MIN == journal::BYTES_MIN);
+    assert!(
+        tidegate_config::FRAME_BYTES_MOST == tidegate_api::MESSAGE_BYTES_MAX as u64 - (1 << 20)
+    );
+    assert!(tidegate_config::PACKET_BYTES_MAX == tidegate_wire::mqtt::PACKET_BYTES_MAX as u64);
+    assert!(tidegate_config::MQTT_BYTES_MIN == journal::BYTES_MIN);
 };
+
+/// A word of the configuration, as the part of the program has it that it is for.
+pub(super) trait Translate<T> {
+    fn translated(self) -> T;
+}
 
 macro_rules! same {
     ($($word:ident is $of:path { $($variant:ident),+ })+) => {$(
-        impl From<words::$word> for $of {
-            fn from(word: words::$word) -> Self {
-                match word {
-                    $(words::$word::$variant => Self::$variant,)+
+        impl Translate<$of> for words::$word {
+            fn translated(self) -> $of {
+                type Of = $of;
+                match self {
+                    $(words::$word::$variant => Of::$variant,)+
                 }
             }
         }
@@ -37,7 +41,6 @@ same! {
     DatagramFormat is Format { Payload, TopicPayload, Line }
     Durability is tidegate_log::Durability { Memory, Page, Disk }
     IngestKind is Kind { Udp, Coap, Http, WebSocket }
-    LogFormat is LogFormat { Text, Json }
     Originals is Originals { Covered, Clear }
     Overflow is tidegate_broker::Overflow { DropOldest, DropNewest, Latest, Disconnect, BlockPublisher, Spill }
     Protocol is Protocol { Tcp, Tls, WebSocket, SecureWebSocket }
@@ -48,44 +51,49 @@ same! {
     XdpMode is Mode { Auto, Native, Generic }
 }
 
-impl From<words::MqttVersions> for Versions {
-    fn from(versions: words::MqttVersions) -> Self {
+impl Translate<Versions> for words::MqttVersions {
+    fn translated(self) -> Versions {
         let known = [Version::V3, Version::V4, Version::V5];
-        Self::of(
-            known.into_iter().zip(versions.spoken()).filter_map(|(known, is)| is.then_some(known)),
+        Versions::of(
+            known.into_iter().zip(self.spoken()).filter_map(|(known, is)| is.then_some(known)),
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate_config::Config;
     use tidegate_frame::{
         controller::{LinkModel, MezPiConfig},
         coordinator::CoordinatorConfig,
     };
 
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn words_and_defaults_are_those_of_the_parts() {
         for (word, overflow) in words::Overflow::WORDS {
-            assert_eq!(tidegate_broker::Overflow::from(*overflow).word(), *word);
+            let overflow: tidegate_broker::Overflow = overflow.translated();
+            assert_eq!(overflow.word(), *word);
         }
         for (word, method) in words::ReceiveMethod::WORDS {
-            assert_eq!(Method::from(*method).word(), *word);
+            let method: Method = method.translated();
+            assert_eq!(method.word(), *word);
         }
         for (word, mode) in words::XdpMode::WORDS {
-            assert_eq!(Mode::from(*mode).word(), *word);
+            let mode: Mode = mode.translated();
+            assert_eq!(mode.word(), *word);
         }
         for (word, policy) in words::Policy::WORDS {
             assert_eq!(policy.word(), *word);
             let known: tidegate_broker::schedule::Policy = word.parse().expect("it is known");
             assert_eq!(known.as_str(), *word);
         }
-        assert_eq!(Versions::from(words::MqttVersions::ALL), Versions::default());
+        let all: Versions = words::MqttVersions::ALL.translated();
+        assert_eq!(all, Versions::default());
         let some: words::MqttVersions = "3.1, 5".parse().expect("two versions");
-        assert_eq!(Versions::from(some), Versions::of([Version::V3, Version::V5]));
+        let some: Versions = some.translated();
+        assert_eq!(some, Versions::of([Version::V3, Version::V5]));
         let config = Config::default();
         let (mez_pi, usual, line) = (&config.mez_pi, MezPiConfig::default(), LinkModel::paper());
         assert_eq!(mez_pi.slope_ms_per_megabyte, line.slope_ms_per_byte * 1e6);

@@ -15,11 +15,9 @@ use std::{
 
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::PrivateKeyDer;
-use tidegate::{
-    config::Config,
-    run::{Service, users},
-};
+use tidegate::run::{Service, users};
 use tidegate_broker::BrokerConfig;
+use tidegate_config::Config;
 use tidegate_identity::access::Access;
 use tidegate_message::{AllowAll, Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_process::health::Health;

@@ -8,16 +8,14 @@ mod websocket;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
+use tidegate_config::Config;
 use tidegate_identity::access::Access;
 use tidegate_ingest::IngestReport;
 use tidegate_load::client::{Client, Message, Options};
 use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::{
-    config::Config,
-    run::{Service, service::Reloaded, users},
-};
+use crate::run::{Service, service::Reloaded, users};
 
 /// Longer than anything takes.
 const LONGEST: Duration = Duration::from_secs(60);

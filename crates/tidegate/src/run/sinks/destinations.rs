@@ -1,15 +1,13 @@
 //! From `[sink.NAME]` to where its messages go.
 
+use tidegate_config::{Config, Purpose, SinkSection, words::SinkKind};
 use tidegate_identity::pki::files;
 use tidegate_message::Secret;
 use tidegate_process::reach::host_and_port;
 use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
 use tidegate_sys::regular;
 
-use crate::{
-    config::{Config, Purpose, SinkSection, words::SinkKind},
-    run::node_name::numbered_node,
-};
+use crate::run::node_name::numbered_node;
 
 /// Messages of a `memory` sink where nothing else is said.
 const MEMORY_MESSAGES: u32 = 10_000;

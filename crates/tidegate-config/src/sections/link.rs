@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{millis, seconds};
-use crate::config::{ByteCount, words::Transport};
+use crate::{ByteCount, words::Transport};
 
 section! {
     /// `[link]`: between nodes.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::config::{
+use crate::{
     ByteCount,
     words::{Overflow, SinkKind},
 };

@@ -5,10 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use tidegate_message::{CameraName, FrameSize};
 
 use super::{name, seconds};
-use crate::config::ByteCount;
+use crate::ByteCount;
 
 /// Room for a frame in a message of the API, beside what stands with it there. `run` checks it against the API's own limit.
-pub(crate) const FRAME_BYTES_MOST: u64 = (64 << 20) - (1 << 20);
+pub const FRAME_BYTES_MOST: u64 = (64 << 20) - (1 << 20);
 
 section! {
     /// `[frames]`: cameras and what is done to their frames.

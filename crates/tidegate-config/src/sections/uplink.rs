@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{
+use crate::{
     ByteCount,
     words::{Overflow, Transport},
 };

@@ -56,31 +56,31 @@ macro_rules! section {
             }
         }
 
-        impl $crate::config::table::Section for $struct {
+        impl $crate::table::Section for $struct {
             const DOCS: &'static str = concat!($("#", $section_doc, "\n",)+);
             const KEYS: &'static str = concat!($(stringify!($field), " "),+);
-            const BOUNDS: &'static [$crate::config::table::Bound<Self>] =
+            const BOUNDS: &'static [$crate::table::Bound<Self>] =
                 &[$($((stringify!($field), $bound, $kept),)*)+];
 
             fn set(
                 &mut self,
                 key: &str,
                 text: &str,
-                origin: &$crate::config::Origin,
+                origin: &$crate::Origin,
             ) -> Option<Result<(), String>> {
                 Some(match key {
                     $(stringify!($field) => {
-                        $crate::config::value::read_at(text, origin).map(|value| self.$field = value)
+                        $crate::value::read_at(text, origin).map(|value| self.$field = value)
                     })+
                     _ => return None,
                 })
             }
 
-            fn shown(&self) -> Vec<$crate::config::table::Shown> {
-                vec![$($crate::config::table::Shown {
+            fn shown(&self) -> Vec<$crate::table::Shown> {
+                vec![$($crate::table::Shown {
                     key: stringify!($field),
                     docs: concat!($("#", $doc, "\n",)+),
-                    value: $crate::config::value::Value::show(&self.$field),
+                    value: $crate::value::Value::show(&self.$field),
                 }),+]
             }
 

@@ -130,6 +130,15 @@ impl Config {
         text + rest
     }
 
+    /// The commands that make a certificate of that kind and name, for people to type.
+    pub fn how_to_certify(&self, kind: &str, name: &str) -> String {
+        let init = self.command(&format!("init --{kind} {name}"));
+        let kinds = if kind == "camera" { String::new() } else { format!(" --kind {kind}") };
+        format!(
+            "`{init}` makes it on the machine of the site's authority; on another one `tidegate invite {name}{kinds}` there and `tidegate join` here"
+        )
+    }
+
     /// Whether settings come from files, the first of which is there.
     pub fn has_file(&self) -> bool {
         self.origins.file.as_deref().is_some_and(|file| fs::symlink_metadata(file).is_ok())

@@ -15,7 +15,7 @@ fn of_settings(settings: &[Setting]) -> Result<Config, ConfigError> {
 
 #[test]
 fn the_defaults_are_the_golden_file() {
-    let golden = include_str!("../../testdata/config-default.toml");
+    let golden = include_str!("../testdata/config-default.toml");
     assert_eq!(Config::default().to_string(), golden);
     let mut read = parse(golden).unwrap();
     read.origins = Origins::default();

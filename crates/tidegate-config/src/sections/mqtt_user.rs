@@ -1,6 +1,6 @@
 //! `[mqtt.user.NAME]`.
 
-use crate::config::{
+use crate::{
     ByteCount,
     words::{Overflow, Policy},
 };

@@ -46,7 +46,7 @@ pub use self::{
     sink::SinkSection,
     uplink::UplinkSection,
 };
-pub(crate) use self::{
+pub use self::{
     frames::FRAME_BYTES_MOST,
     log::MQTT_BYTES_MIN,
     mqtt::{ID_PREFIX_BOUND, PACKET_BYTES_LEAST, PACKET_BYTES_MAX, is_id_prefix},

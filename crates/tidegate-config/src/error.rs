@@ -103,7 +103,7 @@ impl ConfigError {
     }
 
     /// Whether some settings are unknown because of it.
-    pub(crate) fn hides_settings(&self) -> bool {
+    pub fn hides_settings(&self) -> bool {
         match self {
             Self::Read { .. } | Self::Syntax { .. } => true,
             Self::Several { all } => all.iter().any(Self::hides_settings),

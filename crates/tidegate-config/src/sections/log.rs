@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::seconds;
-use crate::config::{
+use crate::{
     ByteCount, Config,
     words::{AtRest, Durability, LogFormat},
 };
@@ -11,7 +11,7 @@ use crate::config::{
 /// Most bytes of a log's entry in addition to its frame: the header of a stream log's entry is the longest.
 pub const ENTRY_META_BYTES_MAX: u64 = 64 << 10;
 /// Least bytes of the journals of MQTT, which `run` checks against their own limit.
-pub(crate) const MQTT_BYTES_MIN: u64 = 256 << 20;
+pub const MQTT_BYTES_MIN: u64 = 256 << 20;
 /// A log has at least four segments, each with room for the largest frame.
 pub(super) const LOG_BOUND: &str = "at least 4 times frames.frame_bytes_max and 64KiB each";
 

@@ -1,6 +1,6 @@
 //! `[mqtt.topic.NAME]`.
 
-use crate::config::{ByteCount, words::Overflow};
+use crate::{ByteCount, words::Overflow};
 
 section! {
     /// `[mqtt.topic.NAME]`: settings for the topics of a filter in place of those of listener and user; the first by name.

@@ -3,21 +3,22 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::{millis, seconds};
-use crate::config::{
+use crate::{
     ByteCount,
     words::{Durability, MqttVersions, Overflow, Policy},
 };
 
 /// Bytes that the largest packet of a client has at least: the shortest ones that are of use have no more.
-pub(crate) const PACKET_BYTES_LEAST: u64 = 20;
+pub const PACKET_BYTES_LEAST: u64 = 20;
 /// The longest packet of MQTT, which `run` checks against the protocol's own limit.
-pub(crate) const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;
+pub const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;
 /// Bytes of an identifier's prefix: some 30 follow it, and 65,535 are MQTT's limit.
 const ID_PREFIX_BYTES_MAX: usize = 1_000;
-pub(crate) const ID_PREFIX_BOUND: &str = "at most 1000 bytes without control characters";
+/// The bound of prefixes of client identifiers, in words.
+pub const ID_PREFIX_BOUND: &str = "at most 1000 bytes without control characters";
 
 /// Whether identifiers of clients may begin so.
-pub(crate) fn is_id_prefix(text: &str) -> bool {
+pub fn is_id_prefix(text: &str) -> bool {
     text.len() <= ID_PREFIX_BYTES_MAX && !text.contains(char::is_control)
 }
 

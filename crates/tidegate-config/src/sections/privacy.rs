@@ -2,7 +2,7 @@
 
 use tidegate_message::{Regions, command};
 
-use crate::config::words::{Cover, Originals};
+use crate::words::{Cover, Originals};
 
 section! {
     /// `[privacy]`: the private parts of its cameras' frames. It is covered before a frame leaves the camera's node; its log

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::seconds;
-use crate::config::ByteCount;
+use crate::ByteCount;
 
 section! {
     /// `[auth]`: authentication and rules of this node, for all ways in.

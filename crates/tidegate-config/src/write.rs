@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_template_takes_every_setting() {
-        let text = crate::config::Config::template();
+        let text = crate::Config::template();
         let mut written = text.clone();
         let flags = [
             "node.name=north",
@@ -106,7 +106,7 @@ mod tests {
         for flag in flags {
             written = with_setting(&written, flag, Path::new("")).unwrap();
         }
-        let config = crate::config::Config::parse(Path::new("x.toml"), &written).unwrap();
+        let config = crate::Config::parse(Path::new("x.toml"), &written).unwrap();
         assert_eq!((config.node.name.as_str(), config.mqtt.shards), ("north", 3));
         assert_eq!(config.mqtt_listeners["main"].listen.known()[0].port(), 0);
         assert_eq!(config.sinks["a"].topics, "#");

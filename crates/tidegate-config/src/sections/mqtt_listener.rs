@@ -8,7 +8,7 @@ use std::{
 
 use tidegate_message::{ListenAddress, SocketMode};
 
-use crate::config::{
+use crate::{
     ByteCount,
     words::{MqttVersions, Overflow, Policy, Protocol, ProxyProtocol},
 };

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::config::{
+use crate::{
     ByteCount,
     words::{DatagramFormat, IngestKind, ReceiveMethod, XdpMode},
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::log::{LOG_BOUND, log_bytes_min};
-use crate::config::{ByteCount, words::Durability};
+use crate::{ByteCount, words::Durability};
 
 section! {
     /// `[log.camera.NAME]`: settings for one camera in place of those of `[log]`.
