@@ -19,12 +19,12 @@ mod websocket;
 
 use std::path::Path;
 
-use tidegate::import::import;
 use tidegate_config::Config;
 use tidegate_frame::{
     knob::{Applied, FrameLimits, KnobSetting, Transcoder, inspect},
     table::Table,
 };
+use tidegate_import::import;
 use tidegate_message::Instant;
 use tidegate_sim::medium::{Medium, PacketRef, PortId, Scenario};
 use tidegate_wire::{

@@ -167,6 +167,7 @@ const RULES: &[Rule] = &[
         ],
     ),
     rule("tidegate-config", Layer::Shell, &[], &[]),
+    rule("tidegate-import", Layer::Shell, &[], &["tidegate-config", "tidegate-server"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate",
@@ -178,6 +179,7 @@ const RULES: &[Rule] = &[
             "tidegate-config",
             "tidegate-flows",
             "tidegate-identity",
+            "tidegate-import",
             "tidegate-ingest",
             "tidegate-link",
             "tidegate-load",

@@ -26,7 +26,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["logging"]),
             ("composition", &["run"]),
-            ("commands", &["doctor", "import"]),
+            ("commands", &["doctor"]),
             ("program", &["cli"]),
         ],
     ),

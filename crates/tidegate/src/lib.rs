@@ -2,6 +2,5 @@
 
 pub mod cli;
 pub mod doctor;
-pub mod import;
 pub mod logging;
 pub mod run;

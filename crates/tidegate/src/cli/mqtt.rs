@@ -10,6 +10,7 @@ use std::{
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_identity::auth::{password, scram::Credentials};
+use tidegate_import::import_file;
 use tidegate_load::{
     client::ClientError,
     command::{CommandError, PubArgs, SubArgs},
@@ -26,7 +27,6 @@ use super::{
     print,
     program::aside,
 };
-use crate::import::import_file;
 
 /// Arguments of `tidegate passwd`.
 #[derive(Args, Clone, Debug)]
