@@ -167,6 +167,19 @@ const RULES: &[Rule] = &[
         ],
     ),
     rule("tidegate-config", Layer::Shell, &[], &[]),
+    // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
+    rule(
+        "tidegate-cli",
+        Layer::Shell,
+        &[],
+        &[
+            "tidegate-camera",
+            "tidegate-client",
+            "tidegate-config",
+            "tidegate-identity",
+            "tidegate-process",
+        ],
+    ),
     rule("tidegate-import", Layer::Shell, &[], &["tidegate-config", "tidegate-server"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
@@ -175,6 +188,7 @@ const RULES: &[Rule] = &[
         &[],
         &[
             "tidegate-camera",
+            "tidegate-cli",
             "tidegate-client",
             "tidegate-config",
             "tidegate-flows",
@@ -197,6 +211,7 @@ const RULES: &[Rule] = &[
         &[
             "tidegate",
             "tidegate-camera",
+            "tidegate-cli",
             "tidegate-client",
             "tidegate-identity",
             "tidegate-load",

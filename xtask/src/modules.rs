@@ -21,15 +21,7 @@ type Floor = (&'static str, &'static [&'static str]);
 
 /// Crates that are more than one story, each with its floors from the ground up. Modules of one floor do not import each other.
 const FLOORS: &[(&str, &[Floor])] = &[
-    (
-        "tidegate",
-        &[
-            ("ground", &["logging"]),
-            ("composition", &["run"]),
-            ("commands", &["doctor"]),
-            ("program", &["cli"]),
-        ],
-    ),
+    ("tidegate", &[("composition", &["run"]), ("commands", &["doctor"]), ("program", &["cli"])]),
     (
         "tidegate-camera",
         &[
@@ -37,6 +29,16 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("detectors", &["detector"]),
             ("camera", &["camera"]),
             ("tables", &["characterize"]),
+        ],
+    ),
+    (
+        "tidegate-cli",
+        &[
+            ("ground", &["arguments", "logging", "stop", "time"]),
+            ("programs", &["program"]),
+            ("nodes", &["remote"]),
+            ("commands", &["cameras", "fetch", "sessions"]),
+            ("subscriptions", &["subscribe"]),
         ],
     ),
     (

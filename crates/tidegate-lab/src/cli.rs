@@ -13,8 +13,8 @@ mod sim;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tidegate::cli::program;
 use tidegate_api::ApiError;
+use tidegate_cli::program;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{

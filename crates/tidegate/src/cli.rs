@@ -9,52 +9,46 @@
 
 mod acl;
 mod args;
-mod arguments;
-mod cameras;
 mod characterize;
 mod check;
 mod doctor;
 mod enrol;
-mod fetch;
 mod flow;
 mod init;
 mod mqtt;
-pub mod program;
 mod replay;
 mod revoke;
-mod sessions;
-mod stop;
-mod subscribe;
-mod time;
 
 use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
+use tidegate_cli::{
+    cameras::{self, CamerasArgs},
+    fetch::{self, FetchArgs},
+    logging,
+    program::{self, Output, print, until},
+    sessions::{self, SessionsArgs},
+    subscribe::{self, SubscribeArgs},
+};
 use tidegate_config::Config;
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
 use tidegate_process::{descriptors, step};
 use tokio_util::sync::CancellationToken;
 
-use self::program::{INTERRUPTED, print, unprinted, until};
 pub use self::{
     acl::AclArgs,
-    args::{CameraArgs, CharacterizeArgs, NodeArgs, RemoteArgs},
-    cameras::CamerasArgs,
+    args::{CameraArgs, CharacterizeArgs, NodeArgs},
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
-    fetch::FetchArgs,
     flow::FlowArgs,
     init::InitArgs,
     mqtt::{ConfigArgs, ConfigCommand, PasswdArgs},
-    program::Output,
     replay::ReplayArgs,
     revoke::RevokeArgs,
-    sessions::SessionsArgs,
-    subscribe::SubscribeArgs,
 };
-use crate::{logging, run};
+use crate::run;
 
 /// Carries camera frames within bounds that an application names, and the messages of sensors by MQTT.
 #[derive(Debug, Parser)]

@@ -2,5 +2,4 @@
 
 pub mod cli;
 pub mod doctor;
-pub mod logging;
 pub mod run;

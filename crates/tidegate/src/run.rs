@@ -55,7 +55,6 @@ use tidegate_wire::TransferHints;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-pub(crate) use self::certificates::how_to_make;
 pub use self::{
     cameras::{camera_settings, dial_settings, node_keys, source_spec},
     flows::FlowOperators,

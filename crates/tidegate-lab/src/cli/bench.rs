@@ -1,8 +1,8 @@
 //! `tidegate-lab bench mqtt` and `bench sensors`: loads for a broker.
 
 use clap::{Args, Subcommand};
-use tidegate::cli::program::{aside, print, shown};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{aside, print, shown};
 use tidegate_load::{
     Phase, Progress, Report,
     args::{Format, LoadArgs},

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use tidegate::cli::program::print;
 use tidegate_api::ApiError;
+use tidegate_cli::program::print;
 use tidegate_message::{Bounds, Code, ControllerKind, quantity};
 use tokio_util::sync::CancellationToken;
 

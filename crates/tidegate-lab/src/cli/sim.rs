@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use tidegate::cli::program::{Output, print};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{Output, print};
 use tidegate_message::Code;
 use tidegate_sim::{
     plot::{Mark, Plot, Series},

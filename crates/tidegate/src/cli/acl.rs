@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{Output, print};
 use tidegate_config::Config;
 use tidegate_message::{
     Action, Authorize as _, CameraName, Code, Decision, Identity, IdentityKind, Target,
     check_topic_filter, check_topic_name,
 };
 
-use super::{Output, print};
 use crate::run::users;
 
 /// Arguments of `tidegate acl`.
@@ -80,7 +80,7 @@ pub(super) fn run(config: &Config, args: &AclArgs) -> Result<(), ApiError> {
     let decision = check(config, args)?;
     let word = if decision.allow { "allow" } else { "deny" };
     print(&match args.output {
-        Output::Table => format!("{word}: {}\n", super::args::plain(&decision.rule)),
+        Output::Table => format!("{word}: {}\n", tidegate_cli::program::plain(&decision.rule)),
         Output::Json => {
             let rule = decision.rule.to_string();
             format!("{:#}\n", serde_json::json!({ "allow": decision.allow, "rule": rule }))

@@ -7,13 +7,11 @@ use tidegate_camera::{
     characterize::{self, Arguments, CharacterizeError, Probe, Progress, Report},
     detector::DetectorSpec,
 };
+use tidegate_cli::program::print;
 use tidegate_config::Config;
 use tidegate_message::{CameraName, Code};
 
-use super::{
-    args::{CharacterizeArgs, source_with_password},
-    print,
-};
+use super::args::{CharacterizeArgs, source_with_password};
 use crate::run;
 
 /// Frames of each size that the 95th percentile of the latency is taken over.

@@ -4,14 +4,13 @@ use std::path::Path;
 
 use clap::Args;
 use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_cli::{
+    program::{Output, plain, print},
+    remote::RemoteArgs,
+};
 use tidegate_config::{Config, Origin, problems::Problem};
 use tidegate_message::Code;
 
-use super::{
-    Output,
-    args::{RemoteArgs, plain},
-    print,
-};
 use crate::run::check::{self, Findings};
 
 /// Arguments of `tidegate config check`.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_camera::frame_log;
+use tidegate_cli::program::{Output, print};
 use tidegate_config::{Config, ConfigError};
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
 
-use super::{Output, print};
 use crate::doctor;
 
 /// Arguments of `tidegate doctor`.

@@ -10,14 +10,13 @@ use std::{
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_cli::program::print;
 use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
     pki::{self, Kind, PkiError},
 };
 use tidegate_message::{Code, error_chain};
-
-use super::print;
 
 /// Arguments of `tidegate invite`.
 #[derive(Args, Debug)]

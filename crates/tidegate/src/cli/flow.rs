@@ -9,6 +9,7 @@ use std::{
 
 use clap::{ArgGroup, Args, Subcommand};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{Output as OutputForm, plain, print, unprinted};
 use tidegate_flow::{
     EmittedPayload, Flow, Message, Output, Reason, Stats, Verdict,
     train::{self, EXAMPLES_BYTES_MAX, LinearTraining, TreeTraining},
@@ -16,8 +17,6 @@ use tidegate_flow::{
 use tidegate_flows::{Flows, file::FlowFile};
 use tidegate_message::{Code, check_topic_name, quantity};
 use tidegate_process::clock;
-
-use super::{Output as OutputForm, args::plain, print, unprinted};
 
 /// Longest line that is fed to a flow.
 const LINE_BYTES_MAX: u64 = 16 << 20;

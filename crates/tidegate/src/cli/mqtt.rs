@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{INTERRUPTED, Output, aside, print};
 use tidegate_identity::auth::{password, scram::Credentials};
 use tidegate_import::import_file;
 use tidegate_load::{
@@ -21,12 +22,7 @@ use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{
-    INTERRUPTED, Output,
-    check::{CheckArgs, ReloadArgs},
-    print,
-    program::aside,
-};
+use super::check::{CheckArgs, ReloadArgs};
 
 /// Arguments of `tidegate passwd`.
 #[derive(Args, Clone, Debug)]
@@ -269,13 +265,17 @@ pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
     for line in &imported.untranslated {
         let kind = if line.is_lost { "" } else { "not needed: " };
         let at = format!("{}:{}", line.file.display(), line.line);
-        report.push_str(&format!("{at}: {}: {kind}{}\n", super::args::plain(&line.text), line.why));
+        report.push_str(&format!(
+            "{at}: {}: {kind}{}\n",
+            tidegate_cli::program::plain(&line.text),
+            line.why
+        ));
     }
     for secret in &imported.secrets {
         report.push_str(&format!("note: a password is in {} now\n", secret.path.display()));
     }
     for warning in &imported.warnings {
-        report.push_str(&format!("note: {}\n", super::args::plain(warning)));
+        report.push_str(&format!("note: {}\n", tidegate_cli::program::plain(warning)));
     }
     // The report is for people; the translation does not depend on it.
     let _ = io::stderr().lock().write_all(report.as_bytes());

@@ -8,6 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use tidegate_api::ApiError;
+use tidegate_cli::program::{Output, aside, plain, print, shown};
 use tidegate_load::{
     args::qos,
     connect::ConnectArgs,
@@ -20,13 +21,7 @@ use tidegate_message::{Code, quantity};
 use tidegate_wire::mqtt::QoS;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Output,
-    args::plain,
-    mqtt::{client_code, reason_code},
-    print,
-    program::{aside, shown},
-};
+use super::mqtt::{client_code, reason_code};
 /// Arguments of `tidegate replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {

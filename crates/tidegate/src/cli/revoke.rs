@@ -2,11 +2,10 @@
 
 use clap::Args;
 use tidegate_api::ApiError;
+use tidegate_cli::program::{Output, print};
 use tidegate_config::Config;
 use tidegate_identity::pki::{self, PkiError, revocation::Reason};
 use tidegate_message::Code;
-
-use super::{Output, print};
 
 /// Arguments of `tidegate revoke`.
 #[derive(Args, Debug)]

@@ -38,21 +38,14 @@ pub(super) fn credentials(
         let key = if kind == Kind::Node { "node.name: " } else { "" };
         let text = format!("{key}no usable certificate for the {kind} {name}");
         let way_out = match &error {
-            PkiError::Missing { .. } => format!("; {}", how_to_make(config, kind, name)),
+            PkiError::Missing { .. } => {
+                format!("; {}", config.how_to_certify(&kind.to_string(), name))
+            }
             _ => String::new(),
         };
         ApiError::new(Code::CONFIG_INVALID, text + &way_out)
             .caused_by(tidegate_message::error_chain(&error))
     })
-}
-
-/// The command that makes that certificate, for people to type.
-pub(crate) fn how_to_make(config: &Config, kind: Kind, name: &str) -> String {
-    let init = config.command(&format!("init --{kind} {name}"));
-    let kinds = if kind == Kind::Camera { String::new() } else { format!(" --kind {kind}") };
-    format!(
-        "`{init}` makes it on the machine of the site's authority; on another one `tidegate invite {name}{kinds}` there and `tidegate join` here"
-    )
 }
 
 /// The certificate of a listener: the two files that are named, or the node's own.
@@ -79,7 +72,7 @@ pub(super) fn certificate(
         let is_own = named.0.is_none() && fs::symlink_metadata(&certificate).is_err();
         match is_own {
             true => {
-                let way_out = how_to_make(config, Kind::Node, config.node.name.as_str());
+                let way_out = config.how_to_certify("node", config.node.name.as_str());
                 let text = format!(
                     "{}: the node has no certificate of its own; {way_out}",
                     key_of("certificate")

@@ -8,7 +8,7 @@ use std::{
 use tidegate_api::{ApiError, Event, SubscribeRequest};
 
 use super::line::Line;
-use crate::cli::{Output, unprinted};
+use crate::program::{Output, unprinted};
 
 /// Long lines are cut at the edge of the terminal while these stand around them, so that one line stays one.
 const NO_WRAP: &str = "\x1b[?7l";

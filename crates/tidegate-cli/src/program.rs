@@ -19,11 +19,8 @@ use tidegate_message::Code;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::{args::plain, arguments, stop};
-use crate::logging;
-
-/// The exit status that shells report for a program that an interrupt ended.
-pub(super) const INTERRUPTED: i32 = 130;
+pub use crate::stop::INTERRUPTED;
+use crate::{arguments, logging, stop};
 
 /// Blocking threads are waited for so long, once all is done.
 const BLOCKED_MAX: Duration = Duration::from_secs(1);
@@ -138,8 +135,14 @@ pub fn print(text: &str) -> Result<(), ApiError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unprinted)
 }
 
-pub(super) fn unprinted(error: io::Error) -> ApiError {
+/// The failure of a write to the standard output.
+pub fn unprinted(error: io::Error) -> ApiError {
     ApiError::new(Code::STORAGE_FAILED, "the standard output cannot be written").caused_by(error)
+}
+
+/// Text from elsewhere without what would steer a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Prints a failure once, and says what the program exits with. Output that nobody reads any more (a closed pipe) is no failure.

@@ -14,7 +14,7 @@ use tidegate_camera::source;
 ///
 /// # Errors
 /// The kernel's: they are as they were.
-pub(super) fn hide_secrets() -> io::Result<bool> {
+pub(crate) fn hide_secrets() -> io::Result<bool> {
     let arguments = fs::read("/proc/self/cmdline")?;
     let hidden = hidden(&arguments);
     if hidden == arguments {

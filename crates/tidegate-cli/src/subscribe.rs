@@ -29,9 +29,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::{board::Board, sinks::Sinks};
-use super::{
-    Output,
-    args::{RemoteArgs, plain},
+use crate::{
+    program::{Output, plain},
+    remote::RemoteArgs,
     time::{self, TimePoint},
 };
 
@@ -97,7 +97,11 @@ pub struct SubscribeArgs {
 const SHOWN_EVERY_TERMINAL: Duration = Duration::from_millis(250);
 const SHOWN_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(
+/// Receives frames until the last camera has ended, or `stop`.
+///
+/// # Errors
+/// Those of the calls, and of files that cannot be written.
+pub async fn run(
     config: &Config,
     args: SubscribeArgs,
     stop: CancellationToken,

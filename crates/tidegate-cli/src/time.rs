@@ -6,7 +6,7 @@ use tidegate_message::{CivilTime, Instant, quantity};
 
 /// A point in time: absolute, or before or after now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum TimePoint {
+pub(crate) enum TimePoint {
     /// As it is.
     At(Instant),
     /// This long before now.
@@ -17,7 +17,7 @@ pub(super) enum TimePoint {
 
 impl TimePoint {
     /// The instant, seen from `now`.
-    pub(super) fn resolve(self, now: Instant) -> Instant {
+    pub(crate) fn resolve(self, now: Instant) -> Instant {
         match self {
             Self::At(at) => at,
             Self::Ago(time) => now - time,
@@ -31,7 +31,7 @@ impl TimePoint {
 ///
 /// # Errors
 /// [`TimeError`] for anything else.
-pub(super) fn parse(text: &str) -> Result<TimePoint, TimeError> {
+pub(crate) fn parse(text: &str) -> Result<TimePoint, TimeError> {
     if text == "now" {
         return Ok(TimePoint::Ago(Duration::ZERO));
     }
@@ -70,7 +70,7 @@ fn civil(text: &str) -> Option<Instant> {
 /// A text that is no point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a time is written -30s, now, 2026-05-04T13:05:06Z, or as nanoseconds since 1970")]
-pub(super) struct TimeError;
+pub(crate) struct TimeError;
 
 #[cfg(test)]
 mod tests {

@@ -11,11 +11,10 @@ use tidegate_config::Config;
 use tidegate_message::{CameraName, Code};
 use tidegate_process::clock;
 
-use super::{
-    args::RemoteArgs,
-    print,
+use crate::{
+    program::{print, unprinted},
+    remote::RemoteArgs,
     time::{self, TimePoint},
-    unprinted,
 };
 
 /// Arguments of `tidegate fetch`.
@@ -33,7 +32,11 @@ pub struct FetchArgs {
     output: Option<PathBuf>,
 }
 
-pub(super) async fn run(config: &Config, args: &FetchArgs) -> Result<(), ApiError> {
+/// Fetches an untouched frame into a file, or to the standard output.
+///
+/// # Errors
+/// Those of the call, and of the file.
+pub async fn run(config: &Config, args: &FetchArgs) -> Result<(), ApiError> {
     let client = args.remote.connect(config).await?;
     let captured_at = args.captured_at.resolve(clock::now());
     let original = client.fetch_original(&args.camera, captured_at).await?;
@@ -48,7 +51,7 @@ pub(super) async fn run(config: &Config, args: &FetchArgs) -> Result<(), ApiErro
 }
 
 /// Writes a file that is either whole or not there.
-pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ApiError> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ApiError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let write = || -> io::Result<()> {
         let mut file = tempfile::Builder::new()

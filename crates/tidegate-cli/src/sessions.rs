@@ -6,10 +6,9 @@ use tidegate_client::Client;
 use tidegate_config::Config;
 use tidegate_message::Code;
 
-use super::{
-    Output,
-    args::{RemoteArgs, plain},
-    print,
+use crate::{
+    program::{Output, plain, print},
+    remote::RemoteArgs,
 };
 
 /// Sessions asked for at a time.
@@ -57,7 +56,11 @@ struct EndArgs {
     output: Output,
 }
 
-pub(super) async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {
+/// Lists sessions of MQTT clients, or ends some.
+///
+/// # Errors
+/// Those of the call, and of the output.
+pub async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {
     match &args.what {
         What::List(args) => {
             let owner = args.owner.as_deref().map(owner).transpose()?;

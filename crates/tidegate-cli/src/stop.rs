@@ -20,7 +20,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::program::INTERRUPTED;
+/// The exit status that shells report for a program that an interrupt ended.
+pub const INTERRUPTED: i32 = 130;
 
 /// From the first signal to the end of the process at most. Those who stop in order take less, 5 s of it for clients that hold on.
 const STOPS_WITHIN: Duration = Duration::from_millis(9_500);
@@ -29,7 +30,7 @@ const STOPS_WITHIN: Duration = Duration::from_millis(9_500);
 ///
 /// # Errors
 /// Signals cannot be received.
-pub(super) fn on_signals(stop: CancellationToken) -> Result<(), ApiError> {
+pub(crate) fn on_signals(stop: CancellationToken) -> Result<(), ApiError> {
     let failed =
         |error| ApiError::new(Code::INTERNAL, "signals cannot be received").caused_by(error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -14,7 +14,7 @@ use std::{
 use tidegate_api::{ApiError, Event, Stages};
 use tidegate_message::{Bounds, CameraName, Code, Instant};
 
-use crate::cli::{args::plain, fetch::write_whole};
+use crate::{fetch::write_whole, program::plain};
 
 /// The columns of the CSV. Times are nanoseconds since 1970 and milliseconds.
 const COLUMNS: &str = "camera,captured_at_ns,event,replayed,latency_ms,bound_ms,in_bound,capture_ms,encode_ms,queue_ms,\

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidegate_api::{Event, Frame, SubscribeRequest, Verdict};
 use tidegate_message::{CameraName, Demand, quantity};
 
-use crate::cli::{args::plain, cameras::rounded};
+use crate::{cameras::rounded, program::plain};
 
 /// Latencies that percentiles are taken over: some seconds of a camera.
 const LATENCIES_MAX: usize = 256;

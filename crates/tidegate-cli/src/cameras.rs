@@ -6,7 +6,10 @@ use tidegate_config::{ByteCount, Config};
 use tidegate_message::Instant;
 use tidegate_process::clock;
 
-use super::{Output, args::RemoteArgs, print};
+use crate::{
+    program::{Output, print},
+    remote::RemoteArgs,
+};
 
 /// Arguments of `tidegate cameras`.
 #[derive(Args, Debug)]
@@ -18,7 +21,11 @@ pub struct CamerasArgs {
     output: Output,
 }
 
-pub(super) async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {
+/// Prints the cameras of a node.
+///
+/// # Errors
+/// Those of the call, and of the output.
+pub async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {
     let cameras = args.remote.connect(config).await?.cameras().await?;
     match args.output {
         Output::Table => print(&table(&cameras, clock::now())),
@@ -48,7 +55,7 @@ fn table(cameras: &[CameraInfo], now: Instant) -> String {
             text.push_str(&format!(
                 "{} gives no frames: {}\n",
                 camera.name,
-                super::args::plain(why)
+                crate::program::plain(why)
             ));
         }
     }
@@ -68,7 +75,7 @@ fn row(camera: &CameraInfo, now: Instant) -> [String; 10] {
             (true, None) => "online",
         }
         .to_owned(),
-        or_dash(Some(super::args::plain(&camera.transport)).filter(|via| !via.is_empty())),
+        or_dash(Some(crate::program::plain(&camera.transport)).filter(|via| !via.is_empty())),
         or_dash(camera.size.map(|size| size.to_string())),
         format!("{:.1}", camera.frames_per_second),
         rounded(camera.frame_bytes),
@@ -84,7 +91,7 @@ fn row(camera: &CameraInfo, now: Instant) -> [String; 10] {
 }
 
 /// A size for people: three digits and a unit.
-pub(super) fn rounded(bytes: u64) -> String {
+pub(crate) fn rounded(bytes: u64) -> String {
     let bytes = bytes as f64;
     match bytes {
         ..1e3 => format!("{bytes:.0} B"),

@@ -1,0 +1,13 @@
+//! Parts that the commands of every program of ours share (how they begin, log, print and end), and the commands that are clients of a
+//! node's API.
+
+mod arguments;
+pub mod cameras;
+pub mod fetch;
+pub mod logging;
+pub mod program;
+pub mod remote;
+pub mod sessions;
+mod stop;
+pub mod subscribe;
+mod time;
