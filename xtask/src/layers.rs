@@ -228,6 +228,58 @@ const RULES: &[Rule] = &[
     rule("xtask", Layer::Tool, &[], &[]),
 ];
 
+/// Crates that run for as long as a node does. None uses another one, but for [`BETWEEN_SERVICES`]; they meet in `tidegate`, which makes
+/// them of the configuration.
+const SERVICES: &[&str] = &[
+    "tidegate-camera",
+    "tidegate-flows",
+    "tidegate-ingest",
+    "tidegate-rpc",
+    "tidegate-sinks",
+    "tidegate-streams",
+    "tidegate-uplinks",
+];
+
+/// Services that use one another, and why.
+const BETWEEN_SERVICES: &[(&str, &str, &str)] = &[
+    (
+        "tidegate-streams",
+        "tidegate-camera",
+        "a camera that an application publishes lives in the node",
+    ),
+    (
+        "tidegate-streams",
+        "tidegate-rpc",
+        "a node serves the calls of the API, whose trait is there",
+    ),
+    (
+        "tidegate-streams",
+        "tidegate-uplinks",
+        "cameras and uplinks of other nodes dial one listener for links",
+    ),
+];
+
+/// Crates of ours that the configuration may use: nouns, and what knows the words of the system. So it can be read and checked, and its
+/// defaults printed, without a service.
+const CONFIG: &str = "tidegate-config";
+const CONFIG_MAY_USE: &[&str] = &["tidegate-api", "tidegate-message", "tidegate-sys"];
+
+/// Heavy dependencies of the program and the crates that they are for, so that a change elsewhere does not build against them.
+const HEAVY: &[(&str, &[&str])] = &[
+    ("axum", &["tidegate-process"]),
+    ("mio", &["tidegate-server"]),
+    ("object_store", &["tidegate-sinks"]),
+    ("parquet", &["tidegate-lab", "tidegate-sinks"]), // the lab reads what a sink has written
+    ("quinn", &["tidegate-link"]),
+    ("rcgen", &["tidegate-identity"]),
+    ("rskafka", &["tidegate-sinks"]),
+    ("rustls-webpki", &["tidegate-identity"]),
+    ("tokio-postgres", &["tidegate-sinks"]),
+    ("tonic", &["tidegate-client", "tidegate-rpc"]),
+    ("tonic-reflection", &["tidegate-rpc"]),
+    ("tracing-subscriber", &["tidegate-cli"]),
+];
+
 /// Crates that bring threads, timers or sockets of their own: none may stand below the shells, at any depth.
 const RUNTIMES: &[&str] =
     &["async-std", "futures-executor", "mio", "quinn", "smol", "tokio", "tonic"];
@@ -255,7 +307,11 @@ const OUTSIDE_ALLOWED: &[(&str, &str)] = &[("crates/tidegate-frame/src/table.rs"
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let metadata = Metadata::read()?;
     let root = &metadata.workspace_root;
-    let mut violations = directions(RULES, &metadata.graph());
+    let graph = metadata.graph();
+    let mut violations = directions(RULES, &graph);
+    violations.extend(services(SERVICES, BETWEEN_SERVICES, &graph));
+    violations.extend(nouns_alone(CONFIG, CONFIG_MAY_USE, &graph));
+    violations.extend(heavy(HEAVY, RULES, &graph));
     for rule in RULES {
         let Some(package) = metadata
             .packages
@@ -308,6 +364,63 @@ fn directions(rules: &[Rule], graph: &Graph) -> Vec<String> {
                         path.join(" -> ")
                     ));
                 }
+            }
+        }
+    }
+    violations
+}
+
+/// Services that use each other for no reason that is written down, and reasons that are no longer needed.
+fn services(services: &[&str], between: &[(&str, &str, &str)], graph: &Graph) -> Vec<String> {
+    let mut violations = Vec::new();
+    for user in services {
+        for used in graph.used_by(user).filter(|used| services.contains(used)) {
+            if !between.iter().any(|(one, other, _)| one == user && *other == used) {
+                violations.push(format!(
+                    "{user} and {used} are services, and no service uses another one: give it what it needs in `tidegate`, or say why not in BETWEEN_SERVICES of xtask/src/layers.rs"
+                ));
+            }
+        }
+    }
+    for (user, used, _) in between {
+        if !graph.used_by(user).any(|found| found == *used) {
+            violations.push(format!(
+                "{user} no longer uses {used}: remove its row from BETWEEN_SERVICES of xtask/src/layers.rs"
+            ));
+        }
+    }
+    violations
+}
+
+/// Crates of ours that the configuration uses and may not.
+fn nouns_alone(config: &str, may_use: &[&str], graph: &Graph) -> Vec<String> {
+    let ours = graph.used_by(config).filter(|used| graph.members.contains(*used));
+    let wrong = ours.filter(|used| !may_use.contains(used));
+    wrong
+        .map(|used| {
+            format!("{config} uses {used}, but the configuration uses only {}", may_use.join(", "))
+        })
+        .collect()
+}
+
+/// Heavy dependencies in crates that they are not for; tests and tools aside.
+fn heavy(heavy: &[(&str, &[&str])], rules: &[Rule], graph: &Graph) -> Vec<String> {
+    let mut violations = Vec::new();
+    for (name, places) in heavy {
+        for rule in rules.iter().filter(|rule| rule.layer != Layer::Tool) {
+            let has_it = graph.used_by(rule.name).any(|used| used == *name);
+            if has_it && !places.contains(&rule.name) {
+                violations.push(format!(
+                    "{} uses {name}, which takes long to build and is for {} alone; see HEAVY of xtask/src/layers.rs",
+                    rule.name,
+                    places.join(" and ")
+                ));
+            }
+            if !has_it && places.contains(&rule.name) {
+                violations.push(format!(
+                    "{} no longer uses {name}: remove it from HEAVY of xtask/src/layers.rs",
+                    rule.name
+                ));
             }
         }
     }
@@ -552,6 +665,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_service_that_uses_another_one_needs_a_reason() {
+        let graph = house(&[]);
+        let both = ["shell", "model"];
+        assert_eq!(services(&both, &[("shell", "model", "it draws it")], &graph), [""; 0]);
+        let found = services(&both, &[], &graph);
+        assert!(found[0].starts_with("shell and model are services"), "{found:?}");
+        let found = services(&both, &[("model", "shell", "it draws it")], &graph);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[1].starts_with("model no longer uses shell"), "{found:?}");
+        assert!(BETWEEN_SERVICES.len() <= 3, "a bound that only falls: {BETWEEN_SERVICES:?}");
+    }
+
+    #[test]
+    fn the_configuration_uses_nouns_alone() {
+        let graph = house(&[("core-b", "core-a", Purpose::Test)]);
+        assert_eq!(nouns_alone("core-b", &["noun"], &graph), [""; 0]);
+        let found = nouns_alone("core-a", &["noun"], &graph);
+        assert_eq!(found, ["core-a uses rim, but the configuration uses only noun"]);
+    }
+
+    #[test]
+    fn a_heavy_dependency_is_in_its_place() {
+        let graph = house(&[("bench", "tokio", Purpose::Normal)]);
+        assert_eq!(heavy(&[("tokio", &["shell"])], HOUSE, &graph), [""; 0]);
+        let found = heavy(&[("tokio", &["model"])], HOUSE, &graph);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("shell uses tokio") && found[0].contains("for model alone"));
+        assert!(found[1].starts_with("model no longer uses tokio"), "{found:?}");
     }
 
     #[test]

@@ -71,6 +71,15 @@ pub(crate) struct Graph {
     pub(crate) uses: BTreeMap<String, BTreeSet<(String, Purpose)>>,
 }
 
+impl Graph {
+    /// Crates that a crate uses outside its tests.
+    pub(crate) fn used_by(&self, user: &str) -> impl Iterator<Item = &str> {
+        let uses = self.uses.get(user).into_iter().flatten();
+        let own = uses.filter(|(_, purpose)| *purpose != Purpose::Test);
+        own.map(|(used, _)| used.as_str())
+    }
+}
+
 impl Metadata {
     /// Runs `cargo metadata` for this platform.
     pub(crate) fn read() -> anyhow::Result<Self> {

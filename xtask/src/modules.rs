@@ -1,12 +1,11 @@
 //! Which module of a crate of the program may import which, read from the sources: the second half of `cargo xtask layers`.
 //!
 //! ```text
-//!  cli ─▶ commands ─▶ run ─▶ services ─▶ server ─▶ rights and links ─▶ stores ─▶ ground
+//!  cli ─▶ commands ─▶ run ─▶ ground            (of `tidegate`; other crates of several modules have floors of their own)
 //! ```
 //!
-//! Always true of a tree that passes: an import goes to a lower floor, so no two modules import each other and no service imports
-//! another one; the configuration imports nouns alone, and only `run` and commands import it. Imports that still break this rule stand in
-//! [`EXCEPTIONS`], counted by files: more is a violation, and so is less, until the row says so.
+//! Always true of a tree that passes: an import goes to a lower floor, so no two modules import each other. Which crate may use which is
+//! the first half's.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,21 +58,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
     ),
 ];
 
-const SERVICES: &str = "services";
-
-/// Crates of ours that the configuration may name: nouns.
-const CONFIG_NOUNS: &[&str] = &["tidegate_api", "tidegate_message", "tidegate_sys"];
-
-/// Modules that may import the configuration: those that compose by it, and commands.
-const CONFIG_READERS: &[&str] = &["cli", "doctor", "import", "run"];
-
-/// An import that should not be: from which module to which, and how many files have it.
-type Exception = (&'static str, &'static str, usize);
-
-/// Imports that are left to untie. Rows go, and numbers fall; neither comes.
-const EXCEPTIONS: &[Exception] = &[];
-
-/// Files by the module that they belong to and the module or crate of ours that they import.
+/// Files by the module that they belong to and the module that they import.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Faults of the modules below `root`, and of what ARCHITECTURE.md says of them.
@@ -83,9 +68,8 @@ pub(crate) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
     for (name, floors) in FLOORS {
         let sources = root.join("crates").join(name).join("src");
         let modules = modules_of(&read(&sources.join("lib.rs"))?);
-        let exceptions = if *name == "tidegate" { EXCEPTIONS } else { &[] };
         violations.extend(places(name, floors, &modules));
-        violations.extend(check(floors, exceptions, &imports_below(&sources, &modules)?));
+        violations.extend(check(floors, &imports_below(&sources, &modules)?));
         violations.extend(map(name, floors, &architecture));
     }
     Ok(violations)
@@ -146,57 +130,27 @@ fn places(name: &str, floors: &[Floor], modules: &BTreeSet<String>) -> Vec<Strin
     violations
 }
 
-/// Why `from` may not import `to`; none if it may.
-fn wrong(floors: &[Floor], from: &str, to: &str) -> Option<&'static str> {
+/// Whether `from` may import `to`, by their floors.
+fn may_import(floors: &[Floor], from: &str, to: &str) -> bool {
     let floor = |module: &str| floors.iter().position(|(_, modules)| modules.contains(&module));
-    if from == "config" && to.starts_with("tidegate_") {
-        return (!CONFIG_NOUNS.contains(&to)).then_some("the configuration imports nouns alone");
-    }
-    if to.starts_with("tidegate_") {
-        return None;
-    }
-    if to == "config" && !CONFIG_READERS.contains(&from) {
-        return Some("only `run` and commands import the configuration");
-    }
     match (floor(from), floor(to)) {
-        (Some(upper), Some(lower)) if upper > lower => None,
-        (Some(one), Some(other)) if one == other && floors[one].0 == SERVICES => {
-            Some("no service imports another one")
-        }
-        (Some(_), Some(_)) => Some("an import goes to a lower floor"),
+        (Some(upper), Some(lower)) => upper > lower,
         // It was said that they have no place.
-        _ => None,
+        _ => true,
     }
 }
 
-fn check(floors: &[Floor], exceptions: &[Exception], imports: &Imports) -> Vec<String> {
+fn check(floors: &[Floor], imports: &Imports) -> Vec<String> {
     let mut violations = Vec::new();
     for ((from, to), files) in imports {
         let names = || files.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         if from < to && imports.contains_key(&(to.clone(), from.clone())) {
             violations.push(format!("{from} and {to} import each other: {}", names()));
         }
-        let Some(why) = wrong(floors, from, to) else { continue };
-        let excepted = exceptions.iter().find(|(one, other, _)| (*one, *other) == (from, to));
-        match excepted {
-            Some((.., count)) if files.len() <= *count => {}
-            Some((.., count)) => violations.push(format!(
-                "{from} imports {to} in {} files, where EXCEPTIONS of xtask/src/modules.rs has {count}: {why}; see {}",
-                files.len(),
+        if !may_import(floors, from, to) {
+            violations.push(format!(
+                "{from} imports {to}: an import goes to a lower floor; see {}",
                 names()
-            )),
-            None => violations.push(format!("{from} imports {to}: {why}; see {}", names())),
-        }
-    }
-    for (from, to, count) in exceptions {
-        let files = imports.get(&((*from).to_owned(), (*to).to_owned())).map_or(0, BTreeSet::len);
-        if wrong(floors, from, to).is_none() || files == 0 {
-            violations.push(format!(
-                "{from} no longer imports {to} against a rule: remove its row from EXCEPTIONS of xtask/src/modules.rs"
-            ));
-        } else if files < *count {
-            violations.push(format!(
-                "{from} imports {to} in {files} files, and EXCEPTIONS of xtask/src/modules.rs allows {count}: write {files} there"
             ));
         }
     }
@@ -237,7 +191,7 @@ fn map(name: &str, floors: &[Floor], architecture: &str) -> Vec<String> {
     violations
 }
 
-/// The modules of the crate and the crates of ours that a file names, its tests left out; the file lies `depth` modules deep.
+/// The modules of the crate that a file names, its tests left out; the file lies `depth` modules deep.
 fn imports_of(source: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSet<String> {
     let code = without_tests(&code_of(source));
     let mut found = BTreeSet::new();
@@ -254,14 +208,6 @@ fn imports_of(source: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSe
                         .filter(|head| modules.contains(*head))
                         .map(str::to_owned),
                 );
-            }
-        }
-    }
-    for (at, _) in code.match_indices("tidegate_") {
-        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
-            let name = word(&code[at..]);
-            if code[at + name.len()..].starts_with("::") {
-                found.insert(name.to_owned());
             }
         }
     }
@@ -371,7 +317,7 @@ mod tests {
     const HOUSE: &[Floor] = &[
         ("ground", &["clock", "config"]),
         ("server", &["mqtt"]),
-        (SERVICES, &["sink", "uplink"]),
+        ("services", &["sink", "uplink"]),
         ("composition", &["run"]),
     ];
 
@@ -385,26 +331,18 @@ mod tests {
 
     #[test]
     fn an_import_against_a_rule_is_a_violation() {
-        for (from, to, expected) in [
-            ("run", "sink", None),
-            ("run", "config", None),
-            ("sink", "mqtt", None),
-            ("sink", "tidegate_broker", None),
-            ("config", "tidegate_message", None),
-            ("mqtt", "run", Some("an import goes to a lower floor")),
-            ("clock", "config", Some("only `run` and commands import the configuration")),
-            ("config", "clock", Some("an import goes to a lower floor")),
-            ("sink", "uplink", Some("no service imports another one")),
-            ("sink", "config", Some("only `run` and commands import the configuration")),
-            ("config", "tidegate_broker", Some("the configuration imports nouns alone")),
+        for (from, to, is_allowed) in [
+            ("run", "sink", true),
+            ("run", "config", true),
+            ("sink", "mqtt", true),
+            ("mqtt", "run", false),
+            ("clock", "config", false),
+            ("config", "clock", false),
+            ("sink", "uplink", false),
         ] {
-            let found = check(HOUSE, &[], &imports(&[(from, to, &["a.rs"])]));
-            match expected {
-                None => assert_eq!(found, Vec::<String>::new(), "{from} imports {to}"),
-                Some(why) => {
-                    assert_eq!(found, [format!("{from} imports {to}: {why}; see a.rs")]);
-                }
-            }
+            let found = check(HOUSE, &imports(&[(from, to, &["a.rs"])]));
+            let wrong = format!("{from} imports {to}: an import goes to a lower floor; see a.rs");
+            assert_eq!(found, if is_allowed { vec![] } else { vec![wrong] });
         }
     }
 
@@ -412,29 +350,11 @@ mod tests {
     fn two_modules_that_import_each_other_are_named() {
         let found = check(
             HOUSE,
-            &[("mqtt", "sink", 1)],
             &imports(&[("sink", "mqtt", &["sink.rs"]), ("mqtt", "sink", &["mqtt/a.rs"])]),
         );
-        assert_eq!(found, ["mqtt and sink import each other: mqtt/a.rs"]);
-    }
-
-    #[test]
-    fn an_exception_holds_for_so_many_files_and_goes_when_it_is_stale() {
-        const ONE: &[Exception] = &[("sink", "uplink", 1)];
-        const TWO: &[Exception] = &[("sink", "uplink", 2)];
-        let of = |exceptions, files: &[&str]| {
-            check(HOUSE, exceptions, &imports(&[("sink", "uplink", files)]))
-        };
-        assert_eq!(of(ONE, &["a.rs"]), Vec::<String>::new());
-        let found = of(ONE, &["a.rs", "b.rs"]);
-        assert!(found[0].contains("in 2 files") && found[0].contains("has 1"), "{found:?}");
-        let found = of(TWO, &["a.rs"]);
-        assert!(found[0].ends_with("write 1 there"), "{found:?}");
-        let found = check(HOUSE, ONE, &imports(&[]));
-        assert!(found[0].contains("remove its row"), "{found:?}");
-        // One that no rule forbids is none.
-        let found = check(HOUSE, &[("run", "sink", 1)], &imports(&[("run", "sink", &["a.rs"])]));
-        assert!(found[0].contains("remove its row"), "{found:?}");
+        let first = "mqtt and sink import each other: mqtt/a.rs";
+        let second = "mqtt imports sink: an import goes to a lower floor; see mqtt/a.rs";
+        assert_eq!(found, [first, second]);
     }
 
     #[test]
@@ -446,8 +366,8 @@ mod tests {
         let all = "api auth cli clock config demo flow link mqtt node pki report sink";
         let modules: BTreeSet<String> = all.split(' ').map(str::to_owned).collect();
         let found = |depth| imports_of(source, depth, &modules).into_iter().collect::<Vec<_>>();
-        assert_eq!(found(1), ["auth", "clock", "config", "link", "pki", "tidegate_wire"]);
-        assert_eq!(found(2), ["auth", "clock", "config", "link", "sink", "tidegate_wire"]);
+        assert_eq!(found(1), ["auth", "clock", "config", "link", "pki"]);
+        assert_eq!(found(2), ["auth", "clock", "config", "link", "sink"]);
     }
 
     #[test]
@@ -466,12 +386,5 @@ mod tests {
         let found = map("x", HOUSE, &rows.replace(", `uplink`", ""));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("\"services\""), "{found:?}");
-    }
-
-    #[test]
-    fn only_so_much_is_left_to_untie() {
-        // A bound that only falls.
-        let files: usize = EXCEPTIONS.iter().map(|(.., files)| files).sum();
-        assert!(EXCEPTIONS.len() <= 0 && files <= 0, "{EXCEPTIONS:?}");
     }
 }
