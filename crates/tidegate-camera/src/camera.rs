@@ -1,7 +1,7 @@
 //! The camera node: a source, a log, and transfers that leave by a link.
 //!
 //! ```text
-//!  source ─▶ capture ─▶ camera log ─▶ engine (a Transfer for each stream) ─▶ encoder ─▶ link
+//!  source ─▶ capture ─▶ camera log ─▶ engine (`tidegate-frame`: a Transfer for each stream) ─▶ encoder ─▶ link
 //! ```
 //!
 //! The node dials its edge node, says what camera it is, and sends nothing until it is asked. When the link
@@ -9,7 +9,7 @@
 
 mod capture;
 mod encoder;
-mod engine;
+mod frames;
 mod privacy;
 mod refusals;
 mod runtime;
@@ -24,6 +24,7 @@ use std::{
 use bytes::Bytes;
 use tidegate_api::ApiError;
 use tidegate_frame::{
+    engine::EngineConfig,
     knob::FrameLimits,
     table::{Loaded, TableError, TableSet},
     transfer::TransferConfig,
@@ -49,7 +50,7 @@ pub use self::{
 };
 use self::{
     capture::{Capture, CaptureCounts},
-    engine::CameraLog,
+    frames::CameraLog,
     refusals::{Refusals, Supply},
 };
 use crate::{
@@ -89,8 +90,6 @@ pub struct CameraSettings {
     pub transfer: TransferConfig,
 }
 
-/// How often a camera whose source gives nothing says that it lives.
-pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
 pub const PREPARE_AFTER: Duration = Duration::from_millis(2);
 
@@ -226,13 +225,17 @@ pub fn build(
             frames_per_second: options.frames_per_second,
             source: options.source,
         },
-        frames: CameraLog { log, earlier: earlier.into(), began: capture.began() },
+        frames: CameraLog { log, earlier: earlier.into() },
         log_bytes_max: options.log.size.bytes_max,
         counts,
         captured,
         supplied,
         tables: Arc::new(tables),
-        config: options.transfer,
+        config: EngineConfig {
+            transfer: options.transfer,
+            covers: options.privacy.covers(),
+            began: capture.began(),
+        },
         limits: options.limits,
         privacy: options.privacy,
         source,

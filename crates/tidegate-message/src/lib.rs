@@ -23,6 +23,7 @@ mod reader;
 mod region;
 pub mod suggest;
 mod topic;
+pub mod transfer;
 pub mod varint;
 
 pub use access::{

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate_camera::camera::HEARTBEAT;
+use tidegate_frame::engine::HEARTBEAT;
 use tidegate_message::Instant;
 
 /// Gaps between captures that are remembered; the longest of them counts.

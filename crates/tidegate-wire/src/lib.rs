@@ -39,13 +39,12 @@ pub use hello::{
     BootId, CameraAnnounce, Features, Hello, MAGIC, MAJOR, MINOR, NodeId, Role, Welcome,
 };
 pub use record::{
-    CameraInfo, CameraInfoRequest, Class, FetchOriginal, OPTIONAL_KIND, Original, OriginalOutcome,
-    Ping, Pong, Record, Refused,
+    CameraInfo, CameraInfoRequest, Class, OPTIONAL_KIND, Ping, Pong, Record, Refused,
 };
-pub use report::{CameraReport, Reported};
-pub use transfer::{
-    Ack, EndReason, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded, TransferHints,
-    TransferId, TransferRefused, TransferStarted, Unchanged, UpdateTransfer,
+pub use tidegate_message::transfer::{
+    Ack, CameraReport, EndReason, FetchOriginal, FrameHeader, Original, OriginalOutcome, Reported,
+    Share, StartTransfer, StopTransfer, TransferEnded, TransferHints, TransferId, TransferRefused,
+    TransferStarted, Unchanged, UpdateTransfer,
 };
 pub use uplink::{CriticalPart, Resume, SensorBatch, UplinkAck, UplinkOpen, UplinkReady};
 

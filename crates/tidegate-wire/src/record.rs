@@ -1,17 +1,20 @@
 //! The record: every message that two nodes exchange.
 
 use bytes::{Bytes, BytesMut};
-use tidegate_message::{Code, Instant};
+use tidegate_message::{
+    Code, Instant,
+    transfer::{
+        Ack, CameraReport, FetchOriginal, FrameHeader, Original, OriginalOutcome, Share,
+        StartTransfer, StopTransfer, TransferEnded, TransferRefused, TransferStarted, Unchanged,
+        UpdateTransfer,
+    },
+};
 
 use crate::{
     code::{DecodeError, Field, Input, fields},
     hello::{CameraAnnounce, Hello, MINOR, Welcome},
     limits::{BULK_BYTES_MAX, RECORD_BYTES_MAX},
-    report::{self, CameraReport},
-    transfer::{
-        Ack, FrameHeader, Share, StartTransfer, StopTransfer, TransferEnded, TransferRefused,
-        TransferStarted, Unchanged, UpdateTransfer,
-    },
+    report,
     uplink::{CriticalPart, SensorBatch, UplinkAck, UplinkOpen, UplinkReady},
 };
 
@@ -50,44 +53,6 @@ impl Refused {
     pub fn code(&self) -> Option<Code> {
         Code::named(&self.code)
     }
-}
-
-/// Asks for the untouched frame captured at `at`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FetchOriginal {
-    /// Names the question; the answer repeats it.
-    pub request: u64,
-    /// Capture time of the frame.
-    pub at: Instant,
-}
-
-/// Answer to [`FetchOriginal`], always sent as bulk: with [`OriginalOutcome::Found`] its body is the frame,
-/// otherwise it is empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Original {
-    /// The question's name.
-    pub request: u64,
-    /// Capture time of the frame.
-    pub at: Instant,
-    /// Whether the frame is there.
-    pub outcome: OriginalOutcome,
-}
-
-/// Whether an original is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OriginalOutcome {
-    /// It is, and follows.
-    Found {
-        /// Length of the body.
-        bytes: u64,
-    },
-    /// It is not in the camera's log.
-    Missing {
-        /// Capture time of the oldest frame that is.
-        oldest: Option<Instant>,
-        /// Capture time of the newest frame that is.
-        newest: Option<Instant>,
-    },
 }
 
 /// Asks what the camera is and has.

@@ -12,105 +12,47 @@
 
 mod by_name;
 
-use std::time::Duration;
-
 use bytes::BytesMut;
-use tidegate_message::{DropReason, Instant};
+use tidegate_message::{
+    DropReason,
+    transfer::{CameraReport, Reported},
+};
 
 pub(crate) use self::by_name::{put as put_by_name, take as take_by_name};
-use crate::{
-    code::{DecodeError, Field, Input},
-    transfer::TransferId,
-};
+use crate::code::{DecodeError, Field, Input};
 
 /// Kind of a report to and from peers before [`TYPED_SINCE`].
 pub(crate) const BY_NAME_KIND: u8 = 32;
 /// The minor version from which on reports have typed fields.
 pub(crate) const TYPED_SINCE: u8 = 3;
 
-/// A report from the camera node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CameraReport {
-    /// The transfer; 0 if it is about the camera.
-    pub transfer: TransferId,
-    /// When it happened, or the capture time of the last frame concerned; sender's clock.
-    pub at: Instant,
-    /// Capacity of the link for this transfer as the camera estimates it, in bytes a second; `None` if it does not know or does not say.
-    pub capacity_bytes_per_second: Option<u64>,
-    /// Why, in one sentence; empty where nothing needs to be said.
-    pub text: String,
-    /// The subject of the report.
-    pub what: Reported,
-}
-
-/// Subject of a [`CameraReport`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reported {
-    /// No knob setting keeps both bounds now.
-    Infeasible {
-        /// Latency that could be kept at the accuracy asked for.
-        latency_at_accuracy: Option<Duration>,
-        /// Accuracy that could be kept at the latency asked for, 0 to 1.
-        accuracy_at_latency: Option<f64>,
-        /// Frames a second at which both could be kept, if it is the frame rate that is too high.
-        frames_per_second: Option<f64>,
-    },
-    /// Both bounds can be kept again.
-    Feasible,
-    /// Another knob setting is in use.
-    KnobsChanged,
-    /// Frames were not delivered, of which the last was captured at [`CameraReport::at`].
-    FramesDropped {
-        /// Why; `None` if a newer camera has a reason that this version does not know.
-        why: Option<DropReason>,
-        /// How many; 0 if that is not known.
-        count: u64,
-        /// From the capture of the first to that of the last.
-        span: Duration,
-    },
-    /// The controller failed and was replaced by `fixed`.
-    ControllerFailed,
-    /// No table fits; the transfer runs with the safe default.
-    TableMissing,
-    /// The transfer could not be started or has failed.
-    Failed,
-    /// The camera lives, and its source gives nothing: a heartbeat in place of a frame.
-    Idle,
-    /// Of the camera, not of a transfer (transfer 0): its source gives no frames that it can take, for the reason in the text; with no
-    /// text it does again.
-    NoFrames,
-    /// A newer camera reports something that this version has no name for.
-    Other(u16),
-}
-
-impl Reported {
-    const fn code(&self) -> u16 {
-        match self {
-            Self::Infeasible { .. } => 1,
-            Self::Feasible => 2,
-            Self::KnobsChanged => 3,
-            Self::FramesDropped { .. } => 4,
-            Self::ControllerFailed => 5,
-            Self::TableMissing => 6,
-            Self::Failed => 7,
-            Self::Idle => 8,
-            Self::NoFrames => 9,
-            Self::Other(code) => *code,
-        }
+/// The code of a subject.
+const fn code_of(what: &Reported) -> u16 {
+    match what {
+        Reported::Infeasible { .. } => 1,
+        Reported::Feasible => 2,
+        Reported::KnobsChanged => 3,
+        Reported::FramesDropped { .. } => 4,
+        Reported::ControllerFailed => 5,
+        Reported::TableMissing => 6,
+        Reported::Failed => 7,
+        Reported::Idle => 8,
+        Reported::NoFrames => 9,
+        Reported::Other(code) => *code,
     }
+}
 
-    /// The subject that a code without fields stands for.
-    const fn of_code(code: u16) -> Self {
-        match code {
-            2 => Self::Feasible,
-            3 => Self::KnobsChanged,
-            5 => Self::ControllerFailed,
-            6 => Self::TableMissing,
-            7 => Self::Failed,
-            8 => Self::Idle,
-            9 => Self::NoFrames,
-            code => Self::Other(code),
-        }
+/// The subject that a code without fields stands for.
+const fn of_code(code: u16) -> Reported {
+    match code {
+        2 => Reported::Feasible,
+        3 => Reported::KnobsChanged,
+        5 => Reported::ControllerFailed,
+        6 => Reported::TableMissing,
+        7 => Reported::Failed,
+        8 => Reported::Idle,
+        9 => Reported::NoFrames,
+        code => Reported::Other(code),
     }
 }
 
@@ -121,7 +63,7 @@ impl Field for CameraReport {
         self.capacity_bytes_per_second.put(out);
         self.text.put(out);
         // Fields of a code come last: a later minor version appends to them.
-        self.what.code().put(out);
+        code_of(&self.what).put(out);
         match self.what {
             Reported::Infeasible {
                 latency_at_accuracy,
@@ -157,7 +99,7 @@ impl Field for CameraReport {
                 count: input.field("count")?,
                 span: input.field("span")?,
             },
-            code => Reported::of_code(code),
+            code => of_code(code),
         };
         Ok(Self { transfer, at, capacity_bytes_per_second, text, what })
     }

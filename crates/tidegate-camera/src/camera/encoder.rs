@@ -14,10 +14,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_frame::knob::{
-    Applied, FrameError, FrameLimits, KnobSetting, Transcoder, TransferState,
+use tidegate_frame::{
+    engine::{Done, Job, Outcome},
+    knob::{Applied, FrameError, FrameLimits, Transcoder, TransferState},
 };
-use tidegate_message::{FrameSize, Instant};
+use tidegate_message::Instant;
 use tidegate_process::clock;
 use tidegate_wire::{Original, OriginalOutcome, TransferId};
 use tokio::{runtime::Handle, sync::mpsc as async_mpsc};
@@ -28,15 +29,6 @@ use super::{Privacy, privacy::Coverer};
 const WORK_MAX: usize = 256;
 /// Buffers kept for reuse; a transfer has at most a few frames on their way.
 const POOL_MAX: usize = 16;
-
-/// One frame to be changed.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) transfer: TransferId,
-    pub(super) frame: Instant,
-    pub(super) jpeg: Bytes,
-    pub(super) setting: KnobSetting,
-}
 
 enum Work {
     Encode(Job),
@@ -53,23 +45,6 @@ pub(super) enum Finished {
     Frame(Done),
     /// An original is covered.
     Original(Original, Bytes),
-}
-
-/// The result of a job.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) transfer: TransferId,
-    pub(super) frame: Instant,
-    pub(super) started: Instant,
-    pub(super) ended: Instant,
-    pub(super) outcome: Result<Outcome, FrameError>,
-}
-
-/// A frame that could be changed.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    Encoded { body: Bytes, size: FrameSize },
-    Unchanged { changed: f32 },
 }
 
 /// The encoder's thread; ends when this is dropped.

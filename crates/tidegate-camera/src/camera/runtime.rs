@@ -9,12 +9,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_frame::{knob::FrameLimits, table::TableSet, transfer::TransferConfig};
+use tidegate_frame::{
+    engine::{Action, Done, Engine, EngineConfig, Outcome},
+    knob::FrameLimits,
+    table::TableSet,
+};
 use tidegate_link::{
     carrier::{Carrier, Down, Incoming, Sent},
     link::FrameSending,
 };
-use tidegate_message::Instant;
+use tidegate_message::{Code, Instant};
 use tidegate_process::clock;
 use tidegate_wire::{
     CameraAnnounce, CameraInfo, CameraInfoRequest, CameraReport, FrameHeader, Original,
@@ -27,8 +31,8 @@ use super::{
     Privacy,
     capture::{self, CaptureCounts},
     encoder::{Encoder, Finished},
-    engine::{Action, CameraLog, Engine},
-    refusals::NoFrames,
+    frames::CameraLog,
+    refusals::{NoFrames, Refusals},
 };
 use crate::source::SourceControl;
 
@@ -44,7 +48,7 @@ pub struct Camera {
     /// Why it gives no frames, if so.
     pub(super) supplied: watch::Receiver<Option<NoFrames>>,
     pub(super) tables: Arc<TableSet>,
-    pub(super) config: TransferConfig,
+    pub(super) config: EngineConfig,
     pub(super) limits: FrameLimits,
     pub(super) privacy: Privacy,
     /// Moves the capture times; none where frames are given from outside.
@@ -54,9 +58,10 @@ pub struct Camera {
 /// One link's worth of work.
 struct Served<'camera> {
     camera: &'camera Camera,
-    engine: Engine,
+    engine: Engine<CameraLog>,
     carrier: Carrier,
     encoder: Encoder,
+    damages: Refusals,
     sending: HashMap<(TransferId, Instant), FrameSending>,
     originals: tokio::task::JoinSet<()>,
 }
@@ -86,17 +91,13 @@ impl Camera {
     pub async fn serve(&self, carrier: Carrier, stop: &CancellationToken) -> Result<(), Down> {
         let (encoder, encoded) = Encoder::start(self.limits, self.privacy.clone())
             .map_err(|error| Down { why: format!("no encoder thread: {error}") })?;
-        let engine = Engine::new(
-            self.frames.clone(),
-            self.tables.clone(),
-            self.config.clone(),
-            self.privacy.covers(),
-        );
+        let engine = Engine::new(self.frames.clone(), self.tables.clone(), self.config.clone());
         let served = Served {
             camera: self,
             engine,
             carrier,
             encoder,
+            damages: Refusals::new("frame damaged", "frames are whole again"),
             sending: HashMap::new(),
             originals: Default::default(),
         };
@@ -125,7 +126,7 @@ impl Served<'_> {
                 () = stop.cancelled() => return Ok(()),
                 incoming = self.carrier.recv() => self.receive(incoming?).await?,
                 Some(finished) = encoded.recv() => match finished {
-                    Finished::Frame(done) => self.engine.handle_encoded(clock::now(), done),
+                    Finished::Frame(done) => self.encoded(done),
                     Finished::Original(original, body) => self.send_original(original, body),
                 },
                 Ok(()) = supplied.changed() => {
@@ -169,7 +170,7 @@ impl Served<'_> {
                 };
                 self.carrier.send(info.into()).await?;
             }
-            Incoming::Record(record) => self.engine.handle_record(clock::now(), record),
+            Incoming::Record(record) => self.ask(record),
             Incoming::Frame { .. } | Incoming::FrameReset { .. } | Incoming::Bulk { .. } => {
                 tracing::debug!("an edge node sent a body that a camera has no use for");
             }
@@ -177,10 +178,37 @@ impl Served<'_> {
         Ok(())
     }
 
+    /// The edge node wants something of the camera.
+    fn ask(&mut self, record: Record) {
+        let now = clock::now();
+        match record {
+            Record::StartTransfer(start) => self.engine.handle_start(now, start),
+            Record::UpdateTransfer(update) => self.engine.handle_update(now, update),
+            Record::StopTransfer(stop) => self.engine.handle_stop(now, stop),
+            Record::Share(share) => self.engine.handle_share(now, share),
+            Record::FetchOriginal(fetch) => self.engine.handle_fetch(fetch),
+            other => tracing::debug!(record = other.name(), "record not meant for a camera"),
+        }
+    }
+
+    fn encoded(&mut self, done: Done) {
+        let now = clock::now();
+        match &done.outcome {
+            Ok(Outcome::Encoded { .. }) => _ = self.damages.worked(now),
+            Ok(Outcome::Unchanged { .. }) => {}
+            Err(error) => _ = self.damages.failed(now, Some(Code::FRAME_INVALID), error),
+        }
+        self.engine.handle_encoded(now, done);
+    }
+
     async fn act(&mut self) -> Result<(), Down> {
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Record(record) => self.carrier.send(record).await?,
+                Action::Started(started) => self.carrier.send(started.into()).await?,
+                Action::Refused(refused) => self.carrier.send(refused.into()).await?,
+                Action::Ended(ended) => self.carrier.send(ended.into()).await?,
+                Action::Report(report) => self.carrier.send(report.into()).await?,
+                Action::Unchanged(unchanged) => self.carrier.send(unchanged.into()).await?,
                 Action::Frame { header, body, deadline, live } => {
                     self.send_frame(header, body, deadline, live).await?;
                 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tidegate_message::{DropReason, Instant};
+use tidegate_message::{DropReason, Instant, transfer::TransferId};
 
-use super::{CameraReport, Reported, finite};
+use super::{CameraReport, Reported, code_of, finite, of_code};
 use crate::{
     code::{DecodeError, Field, Input, put_text},
     limits::{NAME_BYTES_MAX, NUMBERS_MAX},
-    transfer::TransferId,
 };
 
 const CAPACITY: &str = "capacity_bytes_per_second";
@@ -59,7 +58,7 @@ pub(crate) fn put(report: &CameraReport, out: &mut BytesMut) {
     }
     report.transfer.put(out);
     report.at.put(out);
-    report.what.code().put(out);
+    code_of(&report.what).put(out);
     report.text.put(out);
     u8::try_from(numbers.len()).expect("they are four at most").put(out);
     for (name, value) in numbers {
@@ -95,7 +94,7 @@ pub(crate) fn take(input: &mut Input<'_>) -> Result<CameraReport, DecodeError> {
             count: number(COUNT).map_or(1, whole),
             span: number(SECONDS).and_then(seconds).unwrap_or_default(),
         },
-        code => Reported::of_code(code),
+        code => of_code(code),
     };
     Ok(CameraReport {
         transfer,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tidegate_message::{DropReason, Instant};
+use tidegate_message::{DropReason, Instant, transfer::TransferId};
 
 use super::*;
 use crate::{MINOR, Record};

@@ -1,19 +1,73 @@
-use tidegate_log::{LogConfig, LogWriter, Store};
+use tidegate_log::{Log, LogConfig, LogWriter, Memory, ReadError, Reader};
 use tidegate_message::{
     AdaptationProfile, Bounds, ControllerKind, Delivery, Demand, DropReason, FrameSize,
     WhenInfeasible,
 };
-use tidegate_wire::{CameraReport, Reported, Unchanged};
 
 use super::*;
-use crate::camera::encoder::Outcome;
 
 const TRANSFER: TransferId = TransferId(1);
+const SIZE: FrameSize = FrameSize { width: 640, height: 480 };
+
+/// A log in memory, whose frames are all of one size.
+#[derive(Clone)]
+struct TestLog(Log<Memory>);
+
+struct TestReader(Reader<Memory>);
+
+impl FrameLog for TestLog {
+    type Reader = TestReader;
+
+    fn reader_next(&self) -> TestReader {
+        TestReader(self.0.reader_next())
+    }
+
+    fn reader_from(&self, at: Instant) -> TestReader {
+        TestReader(self.0.reader_from(at))
+    }
+
+    fn first_at(&self) -> Option<Instant> {
+        self.0.first_at()
+    }
+
+    fn last_at(&self) -> Option<Instant> {
+        self.0.last_at()
+    }
+
+    fn original(&self, at: Instant) -> Option<Bytes> {
+        self.0.entry_at(at).expect("memory does not fail").map(|entry| entry.body)
+    }
+}
+
+impl FrameReader for TestReader {
+    fn next(&mut self) -> Result<Option<LoggedFrame>, Unread> {
+        match self.0.next() {
+            Ok(entry) => Ok(entry.map(|entry| LoggedFrame {
+                at: entry.at,
+                size: Some(SIZE),
+                body: entry.body,
+            })),
+            Err(ReadError::Overtaken(overtaken)) => {
+                let ((first, until), count) = (overtaken.missed_time, overtaken.missed());
+                Err(Unread::Overwritten { first, until, count })
+            }
+            Err(error) => panic!("memory does not fail: {error}"),
+        }
+    }
+
+    fn missing_at_start(&self) -> Option<(Instant, Instant)> {
+        self.0.missing_at_start()
+    }
+
+    fn behind(&self) -> u64 {
+        self.0.behind()
+    }
+}
 
 /// An engine, its log, and a clock that stands where it is put.
 struct Rig {
-    engine: Engine,
-    writer: LogWriter<Store>,
+    engine: Engine<TestLog>,
+    writer: LogWriter<Memory>,
     now: Instant,
     /// Where transfers end.
     to: Option<Instant>,
@@ -21,10 +75,11 @@ struct Rig {
 
 impl Rig {
     fn new(log_bytes: u64) -> Self {
-        let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Store::memory()).unwrap();
+        let (writer, log) = Log::create(LogConfig::bounded(log_bytes), Memory::new()).unwrap();
         let tables = Arc::new(TableSet::builtin());
-        let frames = CameraLog { log, earlier: Arc::default(), began: Instant::EPOCH };
-        let engine = Engine::new(frames, tables, TransferConfig::default(), false);
+        let transfer = TransferConfig::default();
+        let config = EngineConfig { transfer, covers: false, began: Instant::EPOCH };
+        let engine = Engine::new(TestLog(log), tables, config);
         Self { engine, writer, now: Instant::from_millis(1_000_000), to: None }
     }
 
@@ -49,13 +104,13 @@ impl Rig {
         };
         let (to, hints) = (self.to, TransferHints::default());
         let start = StartTransfer { transfer: TRANSFER, demand, from, to, resume_after, hints };
-        self.engine.handle_record(self.now, start.into());
+        self.engine.handle_start(self.now, start);
     }
 
     /// Captures a frame; the time is then 10 ms later.
     fn capture(&mut self) -> Instant {
-        let (at, size) = (self.now, FrameSize { width: 640, height: 480 });
-        self.writer.append(at, &capture::encode_size(size), &[7; 10_000]).unwrap();
+        let at = self.now;
+        self.writer.append(at, b"", &[7; 10_000]).unwrap();
         self.engine.handle_captured(self.now);
         self.now = self.now + Duration::from_millis(10);
         at
@@ -98,15 +153,13 @@ impl Rig {
     /// The reports on frames: their markers, and those that are lost, with how many and why.
     fn told(actions: &[Action]) -> Vec<String> {
         let told = actions.iter().filter_map(|action| match action {
-            Action::Record(Record::Unchanged(Unchanged { at, .. })) => {
-                Some(format!("{at} unchanged"))
-            }
-            Action::Record(Record::CameraReport(CameraReport {
+            Action::Unchanged(Unchanged { at, .. }) => Some(format!("{at} unchanged")),
+            Action::Report(CameraReport {
                 at,
                 text,
                 what: Reported::FramesDropped { why, count, .. },
                 ..
-            })) => {
+            }) => {
                 assert_eq!(why.map(|why| why.to_string()).as_ref(), Some(text));
                 Some(format!("{at} lost {count} {text}"))
             }
@@ -122,8 +175,7 @@ fn a_marker_whose_picture_is_lost_is_lost_with_it() {
         let mut rig = Rig::new(1 << 20);
         rig.start_with(ControllerKind::Budget, Delivery::Latest, None, None);
         let shown = rig.capture();
-        let size = FrameSize { width: 640, height: 480 };
-        rig.encoded(Outcome::Encoded { body: Bytes::from(vec![7; 10_000]), size });
+        rig.encoded(Outcome::Encoded { body: Bytes::from(vec![7; 10_000]), size: SIZE });
         assert_eq!(Rig::sent(&rig.actions()), [shown]);
         let same = rig.capture();
         rig.encoded(Outcome::Unchanged { changed: 0.0 });
@@ -193,11 +245,8 @@ fn a_transfer_ends_at_its_end_also_if_no_later_frame_comes() {
         rig.to = Some(rig.now + Duration::from_secs(5));
         rig.start(delivery, Some(first), None);
         rig.ack(first);
-        let ended = |actions: &[Action]| {
-            let ended =
-                |action: &Action| matches!(action, Action::Record(Record::TransferEnded(_)));
-            actions.iter().any(ended)
-        };
+        let ended =
+            |actions: &[Action]| actions.iter().any(|action| matches!(action, Action::Ended(_)));
         let mut now = rig.now;
         while !ended(&rig.actions()) {
             now = rig.engine.poll_timeout().expect("it looks again").max(now);
@@ -225,7 +274,7 @@ fn the_least_time_is_the_begin_of_the_epoch_and_the_log_has_more() {
     for (from, resume_after) in [(None, Some(Instant::MIN)), (Some(Instant::MIN), None)] {
         let mut rig = Rig::new(1 << 20);
         let earlier = rig.capture();
-        rig.engine.frames.began = rig.now;
+        rig.engine.config.began = rig.now;
         let first = rig.capture();
         rig.start(Delivery::Every, from, resume_after);
         assert_eq!(Rig::sent(&rig.actions()), [first], "of this epoch: {from:?} {resume_after:?}");
@@ -237,15 +286,11 @@ fn the_least_time_is_the_begin_of_the_epoch_and_the_log_has_more() {
 }
 
 #[test]
-fn an_original_is_found_in_logs_from_before_the_clock_was_set_back() {
+fn an_original_is_sent_or_said_to_be_gone() {
     let mut rig = Rig::new(1 << 20);
-    let (mut writer, log) = Log::create(LogConfig::bounded(1 << 20), Store::memory()).unwrap();
-    let ahead = rig.now + Duration::from_secs(3600);
-    writer.append(ahead, b"", b"earlier").unwrap();
-    rig.engine.frames.earlier = Arc::from([log]);
     let own = rig.capture();
-    for (at, expected) in [(ahead, Some(7)), (own, Some(10_000)), (Instant::EPOCH, None)] {
-        rig.engine.handle_record(rig.now, FetchOriginal { request: 1, at }.into());
+    for (at, expected) in [(own, Some(10_000)), (Instant::EPOCH, None)] {
+        rig.engine.handle_fetch(FetchOriginal { request: 1, at });
         let actions = rig.actions();
         let found = actions.iter().find_map(|action| match action {
             Action::Original { original, body } => Some((original.outcome, body.len())),
@@ -276,14 +321,12 @@ fn it_says_that_it_lives_while_its_source_gives_nothing() {
         rig.engine.handle_timeout(rig.now);
         let actions = rig.actions();
         beats.extend(actions.into_iter().filter_map(|action| match action {
-            Action::Record(Record::CameraReport(report)) if report.what == Reported::Idle => {
-                Some(report.at)
-            }
+            Action::Report(report) if report.what == Reported::Idle => Some(report.at),
             _ => None,
         }));
     }
     assert_eq!(beats.len(), 3);
-    assert_eq!(beats[2].since(beats[1]), crate::camera::HEARTBEAT);
+    assert_eq!(beats[2].since(beats[1]), HEARTBEAT);
     // A subscription to the past alone does not wait for it.
     let mut past = Rig::new(1 << 20);
     past.to = Some(past.now + Duration::from_millis(15));
@@ -293,7 +336,7 @@ fn it_says_that_it_lives_while_its_source_gives_nothing() {
     past.start(Delivery::Every, Some(Instant::from_millis(1_000_000)), None);
     past.actions();
     past.engine.handle_timeout(past.now + Duration::from_secs(5));
-    assert!(past.actions().iter().all(
-        |action| !matches!(action, Action::Record(Record::CameraReport(report)) if report.what == Reported::Idle)
-    ));
+    let idle =
+        |action: &Action| matches!(action, Action::Report(report) if report.what == Reported::Idle);
+    assert!(!past.actions().iter().any(idle));
 }

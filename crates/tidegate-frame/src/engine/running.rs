@@ -6,24 +6,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_frame::{
-    knob::KnobSetting,
-    transfer::{Command, Input, Report, SendHeader, Transfer},
-};
-use tidegate_log::{Entry, ReadError};
-use tidegate_message::{Code, Delivery, Demand, DropReason, FrameRate, FrameSize, Instant};
-use tidegate_wire::{
-    Ack, CameraReport, FrameHeader, Reported, StartTransfer, TransferId, Unchanged,
+use tidegate_message::{
+    Delivery, Demand, DropReason, FrameRate, FrameSize, Instant,
+    transfer::{Ack, CameraReport, FrameHeader, Reported, StartTransfer, TransferId, Unchanged},
 };
 
-use super::{Action, CameraLog};
+use super::{Action, Done, EngineConfig, FrameLog, FrameReader, Job, LoggedFrame, Outcome, Unread};
 use crate::{
-    camera::{
-        capture,
-        encoder::{Done, Job, Outcome},
-        refusals::Refusals,
-    },
-    frame_log::{Log, Reader},
+    knob::KnobSetting,
+    transfer::{Command, Input, Report, SendHeader, Transfer},
 };
 
 /// Time after a transfer's end within which what was captured before it has come: then it is over also where no later frame
@@ -31,12 +22,12 @@ use crate::{
 const CAPTURED_BY: Duration = Duration::from_secs(1);
 
 /// A transfer and its frames.
-pub(super) struct Running {
+pub(super) struct Running<R> {
     transfer: Transfer,
     /// Whether no frame may leave as it was captured.
     covers: bool,
     /// Where it reads the log while it is behind; none while it takes frames as they come.
-    cursor: Option<Reader>,
+    cursor: Option<R>,
     /// Frames captured before this are from the past.
     began: Instant,
     /// First capture time wanted.
@@ -53,7 +44,6 @@ pub(super) struct Running {
     markers: VecDeque<Marker>,
     /// The frame sent last, unless it is known to be lost: differencing compares with it.
     reference: Option<Instant>,
-    damages: Refusals,
     thinning: Thinning,
 }
 
@@ -94,7 +84,7 @@ impl Thinning {
 
 /// A frame from its capture until it is whole at the other end, marked or dropped.
 struct Work {
-    entry: Entry,
+    captured: Bytes,
     size: FrameSize,
     encode_started: Option<Instant>,
     encoded: Option<Encoded>,
@@ -106,22 +96,22 @@ struct Encoded {
     ended: Instant,
 }
 
-impl Running {
+impl<R: FrameReader> Running<R> {
     /// A transfer as asked for at `now`; says where in the log it begins.
     pub(super) fn new(
         now: Instant,
         start: &StartTransfer,
         transfer: Transfer,
-        covers: bool,
-        CameraLog { log, began, .. }: &CameraLog,
+        config: &EngineConfig,
+        log: &impl FrameLog<Reader = R>,
         actions: &mut VecDeque<Action>,
     ) -> (Self, Instant) {
         // The least time is all of this epoch: frames of earlier ones went to others, or to those who ask by time.
-        let of_epoch = |at: Instant| if at == Instant::MIN { *began } else { at };
+        let of_epoch = |at: Instant| if at == Instant::MIN { config.began } else { at };
         let (asked_from, resume_after) = (
             start.from.map(of_epoch),
             start.resume_after.map(|after| match after {
-                Instant::MIN => *began,
+                Instant::MIN => config.began,
                 after => after + Duration::from_nanos(1),
             }),
         );
@@ -145,7 +135,7 @@ impl Running {
             }
         }
         let cursor = from.map(|from| log.reader_from(from));
-        let wrapped = cursor.as_ref().and_then(Reader::missing_at_start);
+        let wrapped = cursor.as_ref().and_then(R::missing_at_start);
         if let Some((first, last)) = wrapped {
             let lost = Lost { first, last, count: 0, why: DropReason::LogWrapped };
             actions.push_back(lost.told(start.transfer));
@@ -153,7 +143,7 @@ impl Running {
         let first = wrapped.map_or(from.unwrap_or(now), |(_, until)| until);
         let running = Self {
             transfer,
-            covers,
+            covers: config.covers,
             cursor,
             began: now,
             from: asked_from,
@@ -164,7 +154,6 @@ impl Running {
             in_flight: BTreeSet::new(),
             markers: VecDeque::new(),
             reference: None,
-            damages: Refusals::new("frame damaged", "frames are whole again"),
             thinning: Thinning::default(),
         };
         (running, first)
@@ -194,7 +183,12 @@ impl Running {
     }
 
     /// The subscription was changed.
-    pub(super) fn handle_demand(&mut self, now: Instant, demand: Demand, log: &Log) {
+    pub(super) fn handle_demand(
+        &mut self,
+        now: Instant,
+        demand: Demand,
+        log: &impl FrameLog<Reader = R>,
+    ) {
         // Every frame from now on, in order: read from the log, one at a time.
         if demand.delivery == Delivery::Every && self.cursor.is_none() {
             self.cursor = Some(log.reader_next());
@@ -203,13 +197,7 @@ impl Running {
     }
 
     /// The edge node's word about a frame.
-    pub(super) fn handle_ack(
-        &mut self,
-        now: Instant,
-        ack: &Ack,
-        log: &Log,
-        actions: &mut VecDeque<Action>,
-    ) {
+    pub(super) fn handle_ack(&mut self, now: Instant, ack: &Ack, actions: &mut VecDeque<Action>) {
         let bytes = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         self.transfer.handle(
             now,
@@ -227,7 +215,7 @@ impl Running {
             self.over(ack.transfer, ack.frame, actions);
         }
         // A reset that the transfer wants must be done before the frame is forgotten.
-        self.advance(now, ack.transfer, log, actions);
+        self.advance(now, ack.transfer, actions);
     }
 
     /// The encoder is done with a frame.
@@ -236,38 +224,35 @@ impl Running {
         let (frame, took) = (done.frame, done.ended.since(done.started));
         let input = match done.outcome {
             Ok(Outcome::Encoded { body, size }) => {
-                self.damages.worked(now);
                 work.encode_started.get_or_insert(done.started);
                 let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
                 work.encoded = Some(Encoded { body, size, ended: done.ended });
                 Input::Encoded { frame, bytes, took }
             }
             Ok(Outcome::Unchanged { changed }) => Input::Unchanged { frame, changed, took },
-            Err(error) => {
-                self.damages.failed(now, Some(Code::FRAME_INVALID), &error);
-                Input::EncodeFailed { frame, is_damaged: true }
-            }
+            Err(_) => Input::EncodeFailed { frame, is_damaged: true },
         };
         self.transfer.handle(now, input);
     }
 
-    pub(super) fn take_up(&mut self, now: Instant, entry: Entry, size: FrameSize, from_log: bool) {
-        if self.complete || self.to.is_some_and(|to| entry.at >= to) {
+    /// Takes a frame, unless its size is not known or it is not wanted.
+    pub(super) fn take_up(&mut self, now: Instant, frame: LoggedFrame, from_log: bool) {
+        let LoggedFrame { at, size: Some(size), body: captured } = frame else { return };
+        if self.complete || self.to.is_some_and(|to| at >= to) {
             self.complete = true;
             return;
         }
-        if self.from.is_some_and(|from| entry.at < from) {
+        if self.from.is_some_and(|from| at < from) {
             return;
         }
-        let at = entry.at;
         if !self.thinning.takes(at, self.transfer.demand().frame_rate) {
             return;
         }
-        let bytes = u32::try_from(entry.body.len()).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(captured.len()).unwrap_or(u32::MAX);
         // Until a transfer of the newest frames has caught up, what it reads is all from the past to it.
         let replayed =
             from_log && (at < self.began || self.transfer.demand().delivery == Delivery::Latest);
-        self.frames.insert(at, Work { entry, size, encode_started: None, encoded: None });
+        self.frames.insert(at, Work { captured, size, encode_started: None, encoded: None });
         self.transfer.handle(now, Input::Captured { at, bytes, size, replayed });
     }
 
@@ -283,7 +268,7 @@ impl Running {
                 return;
             }
             self.markers.pop_front();
-            actions.push_back(Action::Record(Unchanged { transfer: id, at }.into()));
+            actions.push_back(Action::Unchanged(Unchanged { transfer: id, at }));
         }
     }
 
@@ -311,15 +296,11 @@ impl Running {
 
     /// Feeds what the log has while the transfer is behind, one frame at a time: frames travel on streams
     /// of their own, and what is to arrive in order must not overtake.
-    fn pump(&mut self, now: Instant, id: TransferId, log: &Log, actions: &mut VecDeque<Action>) {
+    fn pump(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
         while !self.complete && self.is_idle() && self.transfer.wants_replay() {
             let Some(cursor) = &mut self.cursor else { return };
             match cursor.next() {
-                Ok(Some(entry)) => {
-                    if let Some(size) = capture::size_of(&entry) {
-                        self.take_up(now, entry, size, true);
-                    }
-                }
+                Ok(Some(frame)) => self.take_up(now, frame, true),
                 Ok(None) => {
                     self.complete = self.to.is_some_and(|to| now >= to);
                     if self.transfer.demand().delivery == Delivery::Latest {
@@ -327,41 +308,27 @@ impl Running {
                     }
                     return;
                 }
-                Err(ReadError::Overtaken(overtaken)) => {
-                    let ((first, until), count) = (overtaken.missed_time, overtaken.missed());
+                Err(Unread::Overwritten { first, until, count }) => {
                     let (first, last) = (first.max(self.from.unwrap_or(first)), until);
                     let lost = Lost { first, last, count, why: DropReason::LogWrapped };
                     actions.push_back(lost.told(id));
                 }
-                Err(error) => {
-                    tracing::error!(
-                        error = tidegate_message::error_chain(&error),
-                        "camera log not readable"
-                    );
-                    if !error.is_lost() {
-                        return;
-                    }
-                    if let Some(at) = damaged_at(&error, log) {
-                        actions.push_back(Lost::one(at, DropReason::LogWrapped).told(id));
-                    }
+                Err(Unread::Damaged { at }) => {
+                    let lost = at.map(|at| Lost::one(at, DropReason::LogWrapped).told(id));
+                    actions.extend(lost);
                 }
+                Err(Unread::Unavailable) => return,
             }
         }
     }
 
-    pub(super) fn advance(
-        &mut self,
-        now: Instant,
-        id: TransferId,
-        log: &Log,
-        actions: &mut VecDeque<Action>,
-    ) {
+    pub(super) fn advance(&mut self, now: Instant, id: TransferId, actions: &mut VecDeque<Action>) {
         if self.ends.take_if(|ends| *ends <= now).is_some() {
             // It still reads the frames that it is behind.
             self.complete |= self.cursor.is_none();
         }
         loop {
-            self.pump(now, id, log, actions);
+            self.pump(now, id, actions);
             let Some(command) = self.transfer.poll_command(now) else { return };
             self.obey(now, id, command, actions);
         }
@@ -399,7 +366,7 @@ impl Running {
             }
             Command::Report(report) => {
                 let capacity = self.transfer.capacity().map(|c| c.bytes_per_second);
-                actions.push_back(Action::Record(camera_report(id, now, &report, capacity).into()));
+                actions.push_back(Action::Report(camera_report(id, now, &report, capacity)));
             }
         }
     }
@@ -417,7 +384,7 @@ impl Running {
         };
         if setting.is_original() && setting.difference().is_none() && !self.covers {
             // The log's own bytes travel; nothing is copied.
-            let body = work.entry.body.clone();
+            let body = work.captured.clone();
             let bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
             work.encode_started.get_or_insert(now);
             work.encoded = Some(Encoded { body, size: work.size, ended: now });
@@ -425,7 +392,7 @@ impl Running {
                 .transfer
                 .handle(now, Input::Encoded { frame, bytes, took: Duration::ZERO });
         }
-        let jpeg = work.entry.body.clone();
+        let jpeg = work.captured.clone();
         actions.push_back(Action::Encode(Job { transfer: id, frame, jpeg, setting }));
     }
 
@@ -441,7 +408,7 @@ impl Running {
         // The frame is kept until it is over: one that is reset may be taken back and encoded smaller.
         let work = self.frames.get_mut(&frame);
         let taken = work.and_then(|work| Some((work.encoded.take()?, work)));
-        let Some((encoded, Work { entry, encode_started, .. })) = taken else {
+        let Some((encoded, Work { captured, encode_started, .. })) = taken else {
             tracing::error!(%frame, "a frame was to be sent that is not encoded");
             return;
         };
@@ -453,7 +420,7 @@ impl Running {
             at: frame,
             bytes: encoded.body.len() as u64,
             size: encoded.size,
-            original_bytes: entry.body.len() as u64,
+            original_bytes: captured.len() as u64,
             row: header.row,
             setting: setting.to_string(),
             accuracy: header.accuracy,
@@ -468,14 +435,6 @@ impl Running {
         self.reference = Some(frame);
         actions.push_back(Action::Frame { header, body: encoded.body, deadline, live });
         actions.push_back(if seen { Action::Sent(id) } else { Action::Lost(id) });
-    }
-}
-
-/// Capture time of the entry that could not be read.
-fn damaged_at(error: &ReadError, log: &Log) -> Option<Instant> {
-    match error {
-        ReadError::Storage { position, .. } => log.time_of(*position),
-        _ => None,
     }
 }
 
@@ -505,7 +464,7 @@ impl Lost {
             text: why.to_string(),
             what: Reported::FramesDropped { why: Some(why), count, span: last.since(first) },
         };
-        Action::Record(report.into())
+        Action::Report(report)
     }
 }
 

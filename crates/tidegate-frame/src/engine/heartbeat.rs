@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_message::Instant;
 
-use crate::camera::HEARTBEAT;
+use super::HEARTBEAT;
 
 /// Soonest after a capture that nothing is news.
 const SOONEST: Duration = Duration::from_millis(100);
