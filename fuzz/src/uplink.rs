@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use tidegate_compress::{DecoderConfig, Encoder, EncoderConfig, Message};
-use tidegate_uplinks::fuzzing::{
-    Attributes, BATCH_BYTES_MAX, BATCHES_MAX, CRITICAL_BYTES_MAX, Receiver, critical_message,
-    critical_parts,
+use tidegate_message::Instant;
+use tidegate_uplink::{
+    AHEAD_BYTES_MAX, AHEAD_MAX, Attributes, CRITICAL_BYTES_MAX, Critical, Incoming,
+    critical_message,
 };
 use tidegate_wire::{
     CriticalPart, Resume, SensorBatch, UplinkOpen,
@@ -21,7 +22,7 @@ const MESSAGE_EXPIRY: u8 = 2;
 /// Attributes that are read are those that would be written, a subscriber is sent these properties and no others, and all
 /// forwarded properties of a published message come out unchanged.
 pub fn uplink_attributes(data: &[u8]) {
-    if let Some(found) = Attributes::of(data) {
+    if let Ok(found) = Attributes::of(data) {
         let mut raw = Vec::new();
         if let Some(seconds) = found.expiry {
             raw.push(MESSAGE_EXPIRY);
@@ -41,17 +42,12 @@ pub fn uplink_attributes(data: &[u8]) {
     let (mut written, mut forwarded) = (Vec::new(), Vec::new());
     Attributes::put(&publish(qos, retain, properties), &mut written);
     properties.forwarded(&mut forwarded);
-    let expected = Attributes {
-        qos,
-        retain,
-        expiry: properties.message_expiry,
-        forwarded: &forwarded,
-        is_named: properties
-            .user_properties()
-            .any(|(name, _)| name == tidegate_message::ID_PROPERTY),
-    };
+    let expected =
+        Attributes { qos, retain, expiry: properties.message_expiry, forwarded: &forwarded };
+    let is_named =
+        properties.user_properties().any(|(name, _)| name == tidegate_message::ID_PROPERTY);
     let found = Attributes::of(&written).expect("written attributes are read");
-    assert_eq!(found, expected);
+    assert_eq!((found, found.is_named()), (expected, is_named));
     leaves(&found);
 }
 
@@ -152,8 +148,16 @@ fn number(byte: u8) -> u64 {
     if byte < 0xe0 { byte.into() } else { u64::MAX - u64::from(0xff - byte) }
 }
 
+/// The parts in which a critical message is sent, which is the first of its sender.
+fn critical_parts(message: Message<'_>) -> Vec<CriticalPart> {
+    let mut critical = Critical::new(Instant::EPOCH, 1 << 40);
+    critical.connected(None).expect("it expects nothing");
+    critical.take(Instant::EPOCH, message, None);
+    std::iter::from_fn(|| critical.poll_part(Instant::EPOCH)).collect()
+}
+
 struct World {
-    receiver: Receiver,
+    receiver: Incoming,
     /// A true sender's.
     encoder: Encoder,
     life: u64,
@@ -173,7 +177,7 @@ impl World {
         let config =
             EncoderConfig { topics_max: 8, state_bytes_max: 1 << 16, ..EncoderConfig::default() };
         let mut world = Self {
-            receiver: Receiver::new(LIMITS),
+            receiver: Incoming::new(LIMITS),
             encoder: Encoder::new(config, 1, 99),
             life: 1,
             next: 0,
@@ -202,7 +206,7 @@ impl World {
             names_messages: false,
             node: String::new(),
         };
-        let ready = self.receiver.open(&open).expect("there is room");
+        let ready = self.receiver.open(&open, u64::MAX).expect("there is room");
         assert!(ready.state_bytes_max <= LIMITS.state_bytes_max);
         // Messages read and not taken still come.
         assert!(self.came.is_none_or(|came| ready.next.is_some_and(|next| came <= next)));
@@ -221,7 +225,7 @@ impl World {
     }
 
     fn batch(&mut self, record: SensorBatch, body: Bytes) {
-        if !self.receiver.batch(record, body) {
+        if self.receiver.batch(record, body).is_err() {
             self.open();
         }
     }
@@ -260,26 +264,29 @@ impl World {
 
     fn poll(&mut self, about: usize) {
         let came = &mut self.came;
-        let polled = self.receiver.poll(about, |number, _| {
+        let Ok(fresh) = self.receiver.poll(about) else { return self.open() };
+        let Some(fresh) = fresh else { return };
+        let mut count = 0;
+        for _ in fresh.iter() {
+            let number = fresh.first.wrapping_add(count);
             assert!(came.is_none_or(|next| next == number), "{number} instead of {came:?}");
             *came = number.checked_add(1);
-        });
-        match polled {
-            Some(count) => assert!(count < 2 * about),
-            None => self.open(),
+            count += 1;
         }
+        assert!(count < 2 * about as u64);
     }
 
     /// A part came; the message that came out.
     fn critical(&mut self, part: CriticalPart) -> Option<Vec<u8>> {
         let came = &mut self.critical_came;
         let mut published = None;
-        let goes_on = self.receiver.critical(&part, |number, message| {
+        let taken = self.receiver.critical(&part, |number, message| {
             assert_eq!(number, part.number);
             assert!(came.is_none_or(|next| next == number), "{number} instead of {came:?}");
             *came = number.checked_add(1);
             published = Some(message.payload.to_vec());
         });
+        let goes_on = taken.is_ok();
         assert!(published.is_none() || goes_on && !part.more);
         self.is_alone = !part.more;
         if goes_on {
@@ -296,7 +303,7 @@ impl World {
         let message = Message { topic: b"alarm", attributes: b"\x01", payload: &payload };
         let is_alone = self.is_alone;
         let mut published = None;
-        for part in critical_parts(&[message]) {
+        for part in critical_parts(message) {
             assert_eq!(part.number, 0);
             published = self.critical(CriticalPart { number, ..part });
         }
@@ -317,12 +324,13 @@ impl World {
     }
 
     fn check(&self) {
-        let held = self.receiver.held();
+        let (batches, (_, batch_bytes)) = (self.receiver.batches(), self.receiver.waiting());
         // One that is expected may come though as many wait as may, in the epoch at hand and in the next.
-        assert!(held.batches <= BATCHES_MAX + 2, "{held:?}");
-        assert!(held.batch_bytes <= (BATCH_BYTES_MAX + 3 * LARGEST) as u64, "{held:?}");
-        assert!(held.part_bytes <= CRITICAL_BYTES_MAX, "{held:?}");
-        assert!(held.topics <= LIMITS.topics_max, "{held:?}");
+        assert!(batches <= AHEAD_MAX + 2, "{batches}");
+        assert!(batch_bytes <= (AHEAD_BYTES_MAX + 3 * LARGEST) as u64, "{batch_bytes}");
+        let (part_bytes, (topics, _)) = (self.receiver.part_bytes(), self.receiver.state());
+        assert!(part_bytes <= CRITICAL_BYTES_MAX, "{part_bytes}");
+        assert!(topics <= LIMITS.topics_max, "{topics}");
     }
 
     /// Another life of a true sender.
@@ -332,13 +340,9 @@ impl World {
         let payloads = ["1", "2", "3"].map(|payload| payload.as_bytes().to_vec());
         self.send(0, &payloads);
         let mut came: Vec<(u64, Vec<u8>)> = Vec::new();
-        loop {
-            let polled = self.receiver.poll(2, |number, message| {
-                came.push((number, message.payload.to_vec()));
-            });
-            if polled.expect("it is whole") == 0 {
-                break;
-            }
+        while let Some(fresh) = self.receiver.poll(2).expect("it is whole") {
+            let payloads = fresh.iter().map(|message| message.payload.to_vec());
+            came.extend((fresh.first..).zip(payloads));
         }
         assert_eq!(came, (0_u64..).zip(payloads).collect::<Vec<_>>());
         self.send_critical(CRITICAL_PART_BYTES_MAX);

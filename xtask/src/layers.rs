@@ -119,6 +119,13 @@ const RULES: &[Rule] = &[
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
     // The packets of MQTT are the broker's nouns.
     rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),
+    // Its batches are the sensor codec's, its records those of the node link.
+    rule(
+        "tidegate-uplink",
+        Layer::Core,
+        &["bytes", "thiserror"],
+        &["tidegate-compress", "tidegate-wire"],
+    ),
     rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
     rule("tidegate-client", Layer::Shell, &[], &[]),

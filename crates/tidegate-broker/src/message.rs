@@ -1,13 +1,11 @@
 //! A message that is held: once, however many subscribers wait for it.
 
-use std::{
-    sync::{Arc, Mutex, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::QoS;
+pub use tidegate_wire::mqtt::seconds_left;
 
 use crate::{
     accounts::{Account, Holders},
@@ -181,11 +179,4 @@ impl Message {
     pub fn is_expired(&self, now: Instant) -> bool {
         self.expires.is_some_and(|at| at <= now)
     }
-}
-
-/// Message Expiry Interval that is left, in whole seconds, rounded up (MQTT 5, 3.3.2.3.3).
-pub fn seconds_left(expires: Option<Instant>, now: Instant) -> Option<u32> {
-    let left = expires?.since(now);
-    let seconds = left.as_secs() + u64::from(left > Duration::from_secs(left.as_secs()));
-    Some(u32::try_from(seconds).unwrap_or(u32::MAX))
 }

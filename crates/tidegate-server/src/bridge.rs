@@ -57,12 +57,11 @@ use tidegate_wire::mqtt::QoS;
 use self::{relay::Counters, runtime::Runtime, topics::filters_overlap};
 use super::server::Connector;
 
-mod path;
 mod relay;
 mod runtime;
 mod topics;
 
-pub use path::{Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps};
+pub use tidegate_wire::mqtt::path::{Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps};
 
 /// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]

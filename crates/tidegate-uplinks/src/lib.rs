@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  NODE AT THE EDGE                                         │ NODE ABOVE
-//!  broker ─ session "critical" ─▶ Critical ─ at once ───┐   │
-//!    │                                                  ├─ link ─▶ Incoming ─▶ broker ─▶ any session
-//!    └───── session "batched" ──▶ Outgoing ─ batches ───┘   │         │
-//!                 ▲                                         │         │
-//!                 └───────────── acknowledged ◀─────────────┼─────────┘
+//!  broker ─ session "critical" ─▶┐               ┌ at once ─┼─▶ Incoming ─▶ broker ─▶ any session
+//!    └───── session "batched" ──▶┴ UplinkSession ┴ batches ─┤       │
+//!                 ▲                                         │       │
+//!                 └───────────── acknowledged ◀─────────────┼───────┘
 //! ```
 //!
-//! An uplink is two clients of this node's broker whose link is the node link. Messages of `critical` topics travel alone and first,
+//! An uplink is two clients of this node's broker whose link is the node link. Both ends are state machines of `tidegate-uplink`; here
+//! are the tasks around them, [`Uplink`] and [`Receivers`]. Messages of `critical` topics travel alone and first,
 //! within a cap; all others in batches of the sensor codec (`tidegate-compress`), closed after [`UplinkSettings::batch_age`] or
 //! [`UplinkSettings::batch_bytes`], or when no more comes. While both wait, batches keep a tenth of the link.
 //!
@@ -33,27 +33,15 @@
 //! - Messages over 16 MiB are not carried. A message larger than all that the other node's broker may hold is refused there for
 //!   good.
 
-mod budget;
-mod critical;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
-pub mod hand_over;
-mod incoming;
-pub mod layouts;
-mod message;
-mod outgoing;
 mod receiver;
 mod sender;
-#[cfg(test)]
-mod tests;
-mod window;
 
 use std::{
     collections::BTreeMap,
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -63,15 +51,14 @@ use tidegate_broker::SessionConfig;
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
-use tidegate_message::Backoff;
-use tidegate_server::{bridge::Stamps, server::Connector};
+use tidegate_server::server::Connector;
 use tidegate_sys::sched;
+use tidegate_uplink::{Counts, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::{outgoing::OutgoingConfig, sender::Sender};
+use self::sender::Sender;
 
-pub use incoming::TOPICS_MAX;
 pub use receiver::Receivers;
 
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
@@ -113,19 +100,25 @@ pub struct UplinkSettings {
 }
 
 impl UplinkSettings {
-    fn outgoing(&self) -> OutgoingConfig {
-        OutgoingConfig {
-            batch_age: self.batch_age,
-            // A burst is over when a quarter of that time brought nothing more.
-            batch_idle: self.batch_age / 4,
-            window_bytes_max: self.window_bytes_max,
-            flight_bytes_max: self.flight_bytes_max,
-            encoder: EncoderConfig { body_bytes: self.batch_bytes, ..self.encoder.clone() },
+    /// Those of the state machine, in a node of that name.
+    fn sender(&self, node: &Arc<str>) -> SenderConfig {
+        SenderConfig {
+            name: self.name.clone(),
+            node: node.clone(),
+            topics: self.topics.clone(),
+            critical: self.critical.clone(),
+            critical_bytes_per_second: self.critical_bytes_per_second,
+            outgoing: OutgoingConfig {
+                batch_age: self.batch_age,
+                // A burst is over when a quarter of that time brought nothing more.
+                batch_idle: self.batch_age / 4,
+                window_bytes_max: self.window_bytes_max,
+                flight_bytes_max: self.flight_bytes_max,
+                encoder: EncoderConfig { body_bytes: self.batch_bytes, ..self.encoder.clone() },
+            },
+            names_messages: self.names_messages,
+            retry_max: self.retry_max,
         }
-    }
-
-    fn backoff(&self) -> Backoff {
-        Backoff::new(self.retry_max / 20, self.retry_max)
     }
 
     /// The names of its two sessions here.
@@ -134,24 +127,12 @@ impl UplinkSettings {
     }
 }
 
-/// Counts of an uplink in its present life.
+/// Counts of an uplink that outlive its sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    is_up: AtomicBool,
+struct Counters {
     connects: AtomicU64,
-    batches: AtomicU64,
-    messages: AtomicU64,
-    message_bytes: AtomicU64,
-    bytes: AtomicU64,
-    critical: AtomicU64,
-    epochs: AtomicU64,
-    definitions: AtomicU64,
-    evictions: AtomicU64,
     refused: AtomicU64,
     looped: AtomicU64,
-    expired: AtomicU64,
-    allowed: AtomicU64,
-    held_bytes: AtomicU64,
 }
 
 /// Counts of an uplink, at one moment.
@@ -189,25 +170,25 @@ pub struct UplinkReport {
     pub held_bytes: u64,
 }
 
-impl Counters {
-    fn report(&self) -> UplinkReport {
+impl UplinkReport {
+    fn new(up: bool, counts: &Counts, counters: &Counters) -> Self {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
-        UplinkReport {
-            up: self.is_up.load(Relaxed),
-            connects: of(&self.connects),
-            batches: of(&self.batches),
-            messages: of(&self.messages),
-            message_bytes: of(&self.message_bytes),
-            bytes: of(&self.bytes),
-            critical: of(&self.critical),
-            epochs: of(&self.epochs),
-            definitions: of(&self.definitions),
-            evictions: of(&self.evictions),
-            refused: of(&self.refused),
-            looped: of(&self.looped),
-            expired: of(&self.expired),
-            allowed: of(&self.allowed),
-            held_bytes: of(&self.held_bytes),
+        Self {
+            up,
+            connects: of(&counters.connects),
+            batches: counts.batches,
+            messages: counts.messages,
+            message_bytes: counts.message_bytes,
+            bytes: counts.bytes,
+            critical: counts.critical,
+            epochs: counts.epochs,
+            definitions: counts.definitions,
+            evictions: counts.evictions,
+            refused: of(&counters.refused),
+            looped: of(&counters.looped),
+            expired: counts.expired,
+            allowed: counts.allowed,
+            held_bytes: counts.held_bytes,
         }
     }
 }
@@ -239,7 +220,6 @@ impl Uplink {
         let (sender_subscribed, subscribed) = watch::channel(false);
         let sender = Sender {
             settings: settings.clone(),
-            stamps: Stamps::new(&node),
             node,
             connector,
             credentials,

@@ -10,7 +10,7 @@
 //! second link of one uplink takes over from the first.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fmt,
     num::NonZeroU16,
     sync::{
@@ -28,14 +28,20 @@ use tidegate_link::link::{self, Link};
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
 use tidegate_server::{
-    bridge::{Direction, Stamps},
     bundle::Exchanges,
     local::{Local, LocalError, LocalOptions},
     server::Connector,
 };
+use tidegate_uplink::{
+    Attributes, AttributesError, Budget, Incoming, IncomingError, LIMITS, Progress, Reservation,
+};
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
-    mqtt::{Ack, Packet, QoS, ReasonCode, put_user_property},
+    mqtt::{
+        Ack, Packet, QoS, ReasonCode,
+        path::{Direction, Stamps},
+        put_user_property,
+    },
 };
 use tokio::{
     sync::{Mutex as AsyncMutex, watch},
@@ -43,12 +49,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{
-    budget::{Budget, Reservation},
-    incoming::{Incoming, IncomingError, LIMITS},
-    message::{Attributes, AttributesError},
-    sender::LOOPS_EVERY,
-};
+use super::sender::LOOPS_EVERY;
 
 /// Longest wait for an uplink to say which one it is.
 const OPEN_MAX: Duration = Duration::from_secs(5);
@@ -394,8 +395,8 @@ async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
 impl State {
     fn published(&self) -> UplinkAck {
         UplinkAck {
-            next: self.batched.published,
-            critical_next: self.critical.published,
+            next: self.batched.progress.published(),
+            critical_next: self.critical.progress.published(),
             batches: self.batches,
         }
     }
@@ -453,7 +454,7 @@ impl State {
                 let publisher = &mut self.critical;
                 let mut published = Ok(());
                 self.incoming.critical(&part, |number, message| {
-                    publisher.expect(number);
+                    publisher.progress.expect(number);
                     published = publisher.publish(message, names);
                     publisher.hand_over();
                 })?;
@@ -471,7 +472,7 @@ impl State {
         }
         let names = self.incoming.names_messages();
         let Some(fresh) = self.incoming.poll(PIECE)? else { return Ok(false) };
-        self.batched.expect(fresh.first);
+        self.batched.progress.expect(fresh.first);
         for message in fresh.iter() {
             self.batched.publish(message, names)?;
         }
@@ -486,15 +487,8 @@ struct Publisher {
     local: Local,
     /// The bundle to hand over next.
     bundle: Bundle,
-    /// Bundles that were handed over and not acknowledged, in order.
-    under_way: VecDeque<Run>,
-    under_way_bytes: usize,
     exchanges: Exchanges,
-    /// Number of the message that is published next, and of the first since the last hand-over.
-    next: u64,
-    first: u64,
-    /// All messages with lower numbers were published, or can never be.
-    published: u64,
+    progress: Progress,
     /// The prefix of names.
     name: String,
     /// None before a link.
@@ -525,18 +519,6 @@ impl Passage {
         let is_one = left == ours.property(Direction::Out);
         Ok(Self { ours: ours.clone(), left, is_one, looped: looped.clone() })
     }
-}
-
-/// Messages of consecutive numbers that were handed over together.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    /// Messages handed over up to its last.
-    handed: u64,
-    /// Number of its first, and behind its last. Those that go no further have numbers and are not handed over.
-    first: u64,
-    next: u64,
-    messages: u64,
-    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -583,12 +565,8 @@ impl Publisher {
         Ok(Self {
             local,
             bundle: Bundle::default(),
-            under_way: VecDeque::new(),
-            under_way_bytes: 0,
             exchanges: Exchanges::default(),
-            next: 0,
-            first: 0,
-            published: 0,
+            progress: Progress::default(),
             name: String::new(),
             passage: None,
             counts: PublishCounts::default(),
@@ -600,28 +578,17 @@ impl Publisher {
     /// A life begins: numbers start over.
     fn begin(&mut self, node: &str, uplink: &str, life: u64, mark: &str) {
         self.name = format!("{node}/{uplink}/{life:x}{mark}/");
-        // Messages still under way are of the life before; their numbers mean nothing now.
-        self.under_way.clear();
-        self.under_way_bytes = 0;
-        (self.next, self.first, self.published) = (0, 0, 0);
+        self.progress.begin();
     }
 
     fn has_room(&self) -> bool {
-        self.exchanges.open() < UNDER_WAY_MAX && self.under_way_bytes < UNDER_WAY_BYTES_MAX
-    }
-
-    /// The next message has that number.
-    fn expect(&mut self, number: u64) {
-        if self.under_way.is_empty() {
-            self.published = self.published.max(number);
-        }
-        (self.next, self.first) = (number, number);
+        self.exchanges.open() < UNDER_WAY_MAX
+            && self.progress.under_way_bytes() < UNDER_WAY_BYTES_MAX
     }
 
     fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
         let attributes = Attributes::of(message.attributes)?;
-        let number = self.next;
-        self.next += 1;
+        let number = self.progress.count();
         let passage = self.passage.as_ref().expect("messages come over a link");
         if passage.is_one || !attributes.may_enter(&passage.ours) {
             passage.looped.fetch_add(1, Relaxed);
@@ -660,50 +627,22 @@ impl Publisher {
         Ok(())
     }
 
-    /// Hands over what was published since [`Publisher::expect`].
+    /// Hands over what was published since [`Progress::expect`].
     fn hand_over(&mut self) {
-        if self.first == self.next {
-            return;
-        }
         let (messages, bytes) = (self.bundle.len() as u64, self.bundle.bytes());
-        self.under_way.push_back(Run {
-            handed: self.exchanges.handed(),
-            first: self.first,
-            next: self.next,
-            messages,
-            bytes,
-        });
-        self.first = self.next;
-        self.under_way_bytes += bytes;
+        self.progress.hand_over(self.exchanges.handed(), messages, bytes);
         if !self.bundle.is_empty() {
             let room = self.local.empty(&self.bundle);
             self.local.hand_over(std::mem::replace(&mut self.bundle, room));
         }
-        self.advance();
+        self.progress.acknowledged(self.exchanges.acknowledged());
     }
 
     /// Takes the broker's answers.
     fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
-        self.advance();
+        self.progress.acknowledged(self.exchanges.acknowledged());
         taken
-    }
-
-    /// Notes which messages were published, or can never be.
-    fn advance(&mut self) {
-        let acknowledged = self.exchanges.acknowledged();
-        while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= acknowledged) {
-            self.under_way_bytes -= run.bytes;
-            self.published = run.next;
-        }
-        if let Some(run) = self.under_way.front() {
-            // Answers may still be to what came before it.
-            let left = (run.handed - acknowledged).min(run.messages);
-            // Where some were not handed over, it is not known which numbers are left.
-            if run.messages == run.next - run.first {
-                self.published = run.next - left;
-            }
-        }
     }
 
     fn take_answers(&mut self) -> Result<(), Ended> {

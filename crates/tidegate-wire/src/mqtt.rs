@@ -13,6 +13,7 @@
 //! again, in the same version, to one that decodes to the same.
 
 pub mod client;
+pub mod path;
 
 mod ack;
 mod codec;
@@ -37,7 +38,7 @@ pub use packet::{
     Unsubscribe, UserProperties, Version, Will,
 };
 pub use property::{ForwardedProperties, put_user_property};
-pub use publish::PublishHead;
+pub use publish::{PublishHead, seconds_left};
 pub use reason::ReasonCode;
 
 #[cfg(test)]

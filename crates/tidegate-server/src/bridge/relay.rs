@@ -18,10 +18,7 @@ use tidegate_wire::mqtt::{
     PublishHead, QoS, ReasonCode, Suback, Version, encode_ack,
 };
 
-use super::{
-    path::{Direction, Stamps},
-    topics::Topics,
-};
+use super::{Direction, Stamps, topics::Topics};
 
 /// Longest packet other than PUBLISH, and longest head of a PUBLISH.
 const PACKET_BYTES: usize = 1 << 20;

@@ -20,8 +20,7 @@ use tidegate_wire::mqtt::{
 };
 
 use super::{
-    BridgeError, BridgeSettings, RemoteTls, RemoteVersion,
-    path::{Direction, Stamps},
+    BridgeError, BridgeSettings, Direction, RemoteTls, RemoteVersion, Stamps,
     relay::{Counters, Fault, Relay, SUBSCRIBE_ID, Side, Way},
     topics::Topics,
 };

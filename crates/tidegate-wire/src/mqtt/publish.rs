@@ -8,7 +8,9 @@
 //! Nothing here allocates, but for a reservation in the caller's buffer. Without properties, decoding is one pass over the topic
 //! for its characters and one for its UTF-8; [`Publish::decode_known`] replaces both by a comparison.
 
-use std::num::NonZeroU16;
+use std::{num::NonZeroU16, time::Duration};
+
+use tidegate_message::Instant;
 
 use super::{
     DecodeError, EncodeError, PacketId, Publish, PublishProperties, QoS, Version,
@@ -406,4 +408,12 @@ impl PublishHead<'_> {
         }
         out.extend_from_slice(self.forwarded);
     }
+}
+
+/// Message Expiry Interval that is left, in whole seconds, rounded up (MQTT 5, 3.3.2.3.3).
+#[inline]
+pub fn seconds_left(expires: Option<Instant>, now: Instant) -> Option<u32> {
+    let left = expires?.since(now);
+    let seconds = left.as_secs() + u64::from(left > Duration::from_secs(left.as_secs()));
+    Some(u32::try_from(seconds).unwrap_or(u32::MAX))
 }

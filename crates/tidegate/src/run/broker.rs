@@ -15,7 +15,7 @@ use tidegate_config::{
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, check_topic_filter, check_topic_name};
 use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
-use tidegate_uplinks::hand_over;
+use tidegate_uplink::hand_over;
 use tidegate_wire::mqtt::QoS;
 
 use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners, words::Translate};

@@ -7,7 +7,8 @@ use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_config::{Config, UplinkSection, problems::Problems};
 use tidegate_message::{Code, check_topic_filter};
-use tidegate_uplinks::{TOPICS_MAX, UplinkSettings, layouts};
+use tidegate_uplink::{TOPICS_MAX, layouts};
+use tidegate_uplinks::UplinkSettings;
 
 use super::{broker::usual_session, words::Translate};
 

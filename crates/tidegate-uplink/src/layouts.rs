@@ -10,33 +10,36 @@ use tidegate_message::check_topic_filter;
 /// Problems of a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutsError {
-    /// A part without a layout.
+    /// A part of the text is no rule.
     #[error("`{0}` is not a FILTER = LAYOUT")]
     Rule(String),
-    /// A part whose topics are none.
+    /// The left side of a rule is no filter.
     #[error("{filter} is not a topic filter: {why}")]
     Filter {
-        /// As it was given.
+        /// The left side.
         filter: String,
-        /// The rule that it breaks.
+        /// Why not.
         why: String,
     },
-    /// A field of no known kind.
+    /// A word of the right side is no field.
     #[error(
         "{0} is not a field: auto, opaque, json, line, csv with its separator, or fields such as u8, i16be, u32le, f64be, bytes6"
     )]
     Field(String),
-    /// More fields than a layout may have.
+    /// The right side is too long.
     #[error("{filter} has {found} fields, at most {FIELDS_MAX} can be")]
     Fields {
-        /// Its topics.
+        /// The left side.
         filter: String,
-        /// How many there are.
+        /// How many fields.
         found: usize,
     },
 }
 
-/// The layouts that a text names, in its order.
+/// The layouts that a text names, in its order, with filters of at most `levels` levels.
+///
+/// # Errors
+/// [`LayoutsError`], which names the part.
 pub fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsError> {
     let rules = text.split(',').map(str::trim).filter(|rule| !rule.is_empty());
     let rule = |rule: &str| {
@@ -46,7 +49,7 @@ pub fn read(text: &str, levels: usize) -> Result<Vec<(String, Layout)>, LayoutsE
         let filter = filter.trim();
         check_topic_filter(filter, levels).map_err(|error| LayoutsError::Filter {
             filter: filter.to_owned(),
-            why: tidegate_message::error_chain(&error),
+            why: error.to_string(),
         })?;
         Ok((filter.to_owned(), layout_of(filter, layout.trim())?))
     };

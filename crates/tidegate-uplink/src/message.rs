@@ -7,8 +7,10 @@
 //! Attributes seldom change from one message of a topic to the next, so they seldom travel.
 
 use tidegate_message::ID_PROPERTY;
-use tidegate_server::bridge::{Direction, Stamps};
-use tidegate_wire::mqtt::{Publish, PublishProperties, QoS};
+use tidegate_wire::mqtt::{
+    Publish, PublishProperties, QoS,
+    path::{Direction, Stamps},
+};
 
 const QOS: u8 = 0b0011;
 const RETAIN: u8 = 0b0100;
@@ -16,29 +18,34 @@ const EXPIRES: u8 = 0b1000;
 
 /// The properties of a message besides topic and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attributes<'a> {
-    pub(super) qos: QoS,
-    pub(super) retain: bool,
+pub struct Attributes<'a> {
+    /// Quality of service.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
     /// Seconds until it expires, when it was read or sent.
-    pub(super) expiry: Option<u32>,
+    pub expiry: Option<u32>,
     /// Properties that are forwarded unaltered, encoded.
-    pub(super) forwarded: &'a [u8],
+    pub forwarded: &'a [u8],
 }
 
 /// Why attributes are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum AttributesError {
+pub enum AttributesError {
+    /// They end within a field.
     #[error("a message's attributes end too early")]
     Short,
+    /// Flags of a version that this one does not know.
     #[error("a message has unknown attribute flags {0:#04x}")]
     Flags(u8),
+    /// Properties that are none of MQTT, or not forwarded by a broker.
     #[error("a message has invalid properties")]
     Properties,
 }
 
 impl<'a> Attributes<'a> {
     /// Appends those of a message that was read.
-    pub(super) fn put(publish: &Publish<'_>, out: &mut Vec<u8>) {
+    pub fn put(publish: &Publish<'_>, out: &mut Vec<u8>) {
         let retain = if publish.retain { RETAIN } else { 0 };
         let expiry = publish.properties.message_expiry;
         let expires = if expiry.is_some() { EXPIRES } else { 0 };
@@ -50,7 +57,10 @@ impl<'a> Attributes<'a> {
     }
 
     /// Those that `bytes` are.
-    pub(super) fn of(bytes: &'a [u8]) -> Result<Self, AttributesError> {
+    ///
+    /// # Errors
+    /// [`AttributesError`].
+    pub fn of(bytes: &'a [u8]) -> Result<Self, AttributesError> {
         let (&flags, mut rest) = bytes.split_first().ok_or(AttributesError::Short)?;
         let qos = QoS::of_bits(flags & QOS).filter(|_| flags & !(QOS | RETAIN | EXPIRES) == 0);
         let qos = qos.ok_or(AttributesError::Flags(flags))?;
@@ -72,14 +82,14 @@ impl<'a> Attributes<'a> {
     }
 
     /// Whether it may come into the node of `stamps`: it was not there before.
-    pub(super) fn may_enter(&self, stamps: &Stamps) -> bool {
+    pub fn may_enter(&self, stamps: &Stamps) -> bool {
         self.forwarded.is_empty()
             || PublishProperties::decode(self.forwarded)
                 .is_ok_and(|properties| passes(stamps, Direction::In, &properties))
     }
 
     /// Whether it was given a name by the node where it was published, or on its way.
-    pub(super) fn is_named(&self) -> bool {
+    pub fn is_named(&self) -> bool {
         !self.forwarded.is_empty()
             && PublishProperties::decode(self.forwarded).is_ok_and(|properties| {
                 properties.user_properties().any(|(name, _)| name == ID_PROPERTY)
@@ -88,7 +98,7 @@ impl<'a> Attributes<'a> {
 }
 
 /// Whether a message with these properties may pass the node of `stamps` that way.
-pub(super) fn passes(
+pub(crate) fn passes(
     stamps: &Stamps,
     direction: Direction,
     properties: &PublishProperties<'_>,
@@ -97,14 +107,14 @@ pub(super) fn passes(
 }
 
 /// Seconds until the message of those attributes expires; none if it never does.
-pub(super) fn expiry(attributes: &[u8]) -> Option<u32> {
+pub(crate) fn expiry(attributes: &[u8]) -> Option<u32> {
     let (flags, rest) = attributes.split_first()?;
     let (seconds, _) = rest.split_first_chunk().filter(|_| flags & EXPIRES != 0)?;
     Some(u32::from_le_bytes(*seconds))
 }
 
 /// The message of those attributes, which expires, does so in that many seconds.
-pub(super) fn set_expiry(attributes: &mut [u8], seconds: u32) {
+pub(crate) fn set_expiry(attributes: &mut [u8], seconds: u32) {
     attributes[1..5].copy_from_slice(&seconds.to_le_bytes());
 }
 

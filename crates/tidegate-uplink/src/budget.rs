@@ -17,23 +17,25 @@ const PART: u64 = 8;
 
 /// Bytes of all uplinks.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     bytes_max: u64,
     reserved: AtomicU64,
     waiting: AtomicU64,
 }
 
 impl Budget {
-    pub(super) fn new(bytes_max: u64) -> Arc<Self> {
+    /// All together take at most `bytes_max`.
+    pub fn new(bytes_max: u64) -> Arc<Self> {
         Arc::new(Self { bytes_max, reserved: AtomicU64::new(0), waiting: AtomicU64::new(0) })
     }
 
-    pub(super) fn bytes_max(&self) -> u64 {
+    /// The most that all together take.
+    pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
     /// Room for as much state as is asked for, or less; none if there is too little to be of use.
-    pub(super) fn reserve(self: &Arc<Self>, asked: u64) -> Option<Reservation> {
+    pub fn reserve(self: &Arc<Self>, asked: u64) -> Option<Reservation> {
         let mut bytes = 0;
         let taken = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
             let left = self.bytes_max.saturating_sub(reserved);
@@ -46,14 +48,14 @@ impl Budget {
     }
 
     /// Whether what is reserved and what waits take all there is.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.reserved.load(Relaxed).saturating_add(self.waiting.load(Relaxed)) >= self.bytes_max
     }
 }
 
 /// The reservation of one uplink, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
     waiting: u64,
@@ -61,19 +63,19 @@ pub(super) struct Reservation {
 
 impl Reservation {
     /// Bytes of state.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// So many bytes of its batches wait now.
-    pub(super) fn wait(&mut self, bytes: u64) {
+    pub fn wait(&mut self, bytes: u64) {
         let before = std::mem::replace(&mut self.waiting, bytes);
         // Wraps where it falls.
         self.budget.waiting.fetch_add(bytes.wrapping_sub(before), Relaxed);
     }
 
     /// Whether the uplinks of the node have no room for more that waits.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.budget.is_full()
     }
 }

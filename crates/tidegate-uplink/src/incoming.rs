@@ -13,27 +13,28 @@ use tidegate_compress::{
 };
 use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 
-use super::{critical, outgoing::FLIGHT_BATCHES_MAX};
+use crate::{critical::critical_message, outgoing::FLIGHT_BATCHES_MAX};
 
 /// Most topics that an uplink may ask for.
 pub const TOPICS_MAX: u32 = 16 << 20;
 /// Limits of one uplink: as much state as [`Incoming::open`] is given, and the topics that fit in it.
-pub(super) const LIMITS: DecoderConfig = DecoderConfig {
+pub const LIMITS: DecoderConfig = DecoderConfig {
     topics_max: TOPICS_MAX as usize,
     state_bytes_max: u64::MAX,
     body_bytes_max: BODY_BYTES_MAX,
 };
-/// Batches that may wait, for one that they have overtaken or for the broker, and their bytes: more than an uplink has under way.
-pub(super) const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
-pub(super) const AHEAD_BYTES_MAX: usize = 64 << 20;
+/// Batches that may wait, for one that they have overtaken or for the broker: more than an uplink has under way.
+pub const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
+/// Bytes of the batches of [`AHEAD_MAX`].
+pub const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Longest critical message in one piece: the longest payload, topic and attributes.
-pub(super) const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
+pub const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
 /// Of memory for parts of critical messages, what is kept between two of them.
 const PART_BYTES_KEPT: usize = 64 << 10;
 
 /// The receiving half of an uplink.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub struct Incoming {
     limits: DecoderConfig,
     /// Most bytes of state of this life.
     state_bytes_max: u64,
@@ -58,52 +59,99 @@ pub(super) struct Incoming {
 }
 
 /// Messages that came for the first time.
-pub(super) struct Fresh<'a> {
+pub struct Fresh<'a> {
     /// Number of the first.
-    pub(super) first: u64,
+    pub first: u64,
     decoded: &'a Decoded,
     range: Range<usize>,
 }
 
 impl<'a> Fresh<'a> {
-    pub(super) fn iter(&self) -> impl Iterator<Item = Message<'a>> + use<'a> {
+    /// The messages, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = Message<'a>> + use<'a> {
         self.decoded.iter().skip(self.range.start).take(self.range.len())
     }
 }
 
 /// How a sender broke the protocol, or what it sent was damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum IncomingError {
+pub enum IncomingError {
+    /// A batch is none.
     #[error("batch {sequence} of epoch {epoch} cannot be read")]
     Decode {
+        /// The epoch of its state.
         epoch: u64,
+        /// Its place in that epoch.
         sequence: u64,
+        /// Why.
         #[source]
         source: DecodeError,
     },
+    /// Messages were left out.
     #[error("message {expected} is missing: the next one is {found}")]
-    Gap { expected: u64, found: u64 },
+    Gap {
+        /// The number that follows the last message that came.
+        expected: u64,
+        /// The number that came.
+        found: u64,
+    },
+    /// More batches came ahead of one than may wait.
     #[error("batch {sequence} came, but {expected} is expected and {AHEAD_MAX} wait for it")]
-    TooFar { sequence: u64, expected: u64 },
+    TooFar {
+        /// The place of the batch.
+        sequence: u64,
+        /// The place of the one that is missing.
+        expected: u64,
+    },
+    /// A batch came twice.
     #[error(
         "batch {sequence} of epoch {epoch} came again: batch {expected} of epoch {current} is expected"
     )]
-    Replayed { epoch: u64, sequence: u64, current: u64, expected: u64 },
+    Replayed {
+        /// Its epoch.
+        epoch: u64,
+        /// Its place.
+        sequence: u64,
+        /// The present epoch.
+        current: u64,
+        /// The place that is next.
+        expected: u64,
+    },
+    /// The numbers are used up.
     #[error("there are no message numbers left after {number}")]
-    Numbers { number: u64 },
+    Numbers {
+        /// The last one.
+        number: u64,
+    },
+    /// A critical message is none, or its parts are mixed with those of another.
     #[error("critical message {number} is not valid")]
-    Critical { number: u64 },
+    Critical {
+        /// Its number.
+        number: u64,
+    },
+    /// A critical message is too long.
     #[error("critical message {number} exceeds the limit of {CRITICAL_BYTES_MAX} bytes")]
-    CriticalTooLong { number: u64 },
+    CriticalTooLong {
+        /// Its number.
+        number: u64,
+    },
+    /// The sender asks for more state than a node keeps.
     #[error(
         "{asked} {what} asked for, a node keeps at most {max} of an uplink: lower its topics_max"
     )]
-    Room { what: &'static str, asked: u64, max: u64 },
+    Room {
+        /// Of which kind.
+        what: &'static str,
+        /// How much.
+        asked: u64,
+        /// The most that there is.
+        max: u64,
+    },
 }
 
 impl Incoming {
     /// The limits for one uplink.
-    pub(super) fn new(limits: DecoderConfig) -> Self {
+    pub fn new(limits: DecoderConfig) -> Self {
         Self {
             limits,
             state_bytes_max: 0,
@@ -124,7 +172,7 @@ impl Incoming {
     }
 
     /// Whether that life continues from the state here.
-    pub(super) fn knows(&self, open: &UplinkOpen) -> bool {
+    pub fn knows(&self, open: &UplinkOpen) -> bool {
         self.life == Some(open.life)
     }
 
@@ -132,7 +180,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`IncomingError::Room`].
-    pub(super) fn open(
+    pub fn open(
         &mut self,
         open: &UplinkOpen,
         state_bytes_max: u64,
@@ -170,12 +218,12 @@ impl Incoming {
     }
 
     /// Whether messages are to be published with their names.
-    pub(super) fn names_messages(&self) -> bool {
+    pub fn names_messages(&self) -> bool {
         self.names_messages
     }
 
     /// Topics that are known, and bytes of state.
-    pub(super) fn state(&self) -> (usize, u64) {
+    pub fn state(&self) -> (usize, u64) {
         (self.decoder.topics(), self.decoder.state_bytes())
     }
 
@@ -183,12 +231,13 @@ impl Incoming {
     ///
     /// # Errors
     /// [`IncomingError::TooFar`] and [`IncomingError::Replayed`]: the connection must end.
-    pub(super) fn batch(&mut self, record: SensorBatch, body: Bytes) -> Result<(), IncomingError> {
+    pub fn batch(&mut self, record: SensorBatch, body: Bytes) -> Result<(), IncomingError> {
         let expected = self.expected(record.epoch);
         let SensorBatch { epoch, sequence, .. } = record;
         let current = self.decoder.epoch();
         // No link brings a batch twice; later ones would wait forever.
-        if sequence < expected || self.is_begun && epoch < current {
+        let is_old = sequence < expected || self.is_begun && epoch < current;
+        if is_old || self.ahead.contains_key(&sequence) {
             return Err(IncomingError::Replayed { epoch, sequence, current, expected });
         }
         let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
@@ -196,34 +245,31 @@ impl Incoming {
             return Err(IncomingError::TooFar { sequence: record.sequence, expected });
         }
         self.ahead_bytes += body.len();
-        if let Some((_, twice)) = self.ahead.insert(record.sequence, (record, body)) {
-            self.ahead_bytes -= twice.len();
-        }
+        self.ahead.insert(record.sequence, (record, body));
         Ok(())
     }
 
     /// Whether as many batches wait as may, though the next of them can be read: no more should come before it was.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         let is_full = self.ahead.len() >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX;
         let next = self.ahead.first_key_value();
         is_full && next.is_some_and(|(at, (record, _))| *at == self.expected(record.epoch))
     }
 
     /// Whether a batch waits that can be read, and the bytes of all that wait.
-    pub(super) fn waiting(&self) -> (bool, u64) {
+    pub fn waiting(&self) -> (bool, u64) {
         let next = self.ahead.first_key_value();
         let is_next = next.is_some_and(|(at, (record, _))| *at == self.expected(record.epoch));
         (is_next || self.given < self.decoded.len(), self.ahead_bytes as u64)
     }
 
     /// Batches that wait to be read.
-    pub(super) fn batches(&self) -> usize {
+    pub fn batches(&self) -> usize {
         self.ahead.len()
     }
 
     /// Bytes of a critical message that has not come whole.
-    #[cfg(feature = "fuzzing")]
-    pub(super) fn part_bytes(&self) -> usize {
+    pub fn part_bytes(&self) -> usize {
         self.part.len()
     }
 
@@ -238,7 +284,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`IncomingError::Decode`] and [`IncomingError::Gap`]: the connection must end.
-    pub(super) fn poll(&mut self, about: usize) -> Result<Option<Fresh<'_>>, IncomingError> {
+    pub fn poll(&mut self, about: usize) -> Result<Option<Fresh<'_>>, IncomingError> {
         while self.given == self.decoded.len() {
             if !self.decode_next()? {
                 return Ok(None);
@@ -288,7 +334,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`IncomingError`]: the connection must end.
-    pub(super) fn critical(
+    pub fn critical(
         &mut self,
         part: &CriticalPart,
         publish: impl FnOnce(u64, Message<'_>),
@@ -314,7 +360,7 @@ impl Incoming {
             return Ok(());
         }
         let whole = if self.part.is_empty() { &part.bytes[..] } else { &self.part[..] };
-        let message = critical::take(whole).ok_or(IncomingError::Critical { number })?;
+        let message = critical_message(whole).ok_or(IncomingError::Critical { number })?;
         if self.critical_next.is_none_or(|next| next == number) {
             self.critical_next = Some(next);
             publish(number, message);

@@ -12,7 +12,7 @@
 const SIZES: [&str; 2] = ["small", "large"];
 
 /// The prefix of the topics of its marks.
-pub(super) fn prefix(uplink: &str) -> String {
+pub(crate) fn prefix(uplink: &str) -> String {
     format!("$SYS/broker/uplink/{uplink}/mark/")
 }
 
@@ -24,7 +24,7 @@ pub fn sizes() -> impl Iterator<Item = (String, u32)> {
 
 /// One session's part in it.
 #[derive(Debug, Default)]
-pub(super) struct HandOver {
+pub(crate) struct HandOver {
     /// Distinguishes marks of this life from those of an earlier one.
     life: u64,
     /// Which marks have not come.
@@ -33,23 +33,23 @@ pub(super) struct HandOver {
 
 impl HandOver {
     /// Of a session that was there before.
-    pub(super) fn begin(life: u64) -> Self {
+    pub(crate) fn begin(life: u64) -> Self {
         Self { life, waits: [true; SIZES.len()] }
     }
 
     /// Whether all that was there before was read; so it is from the start for a session that was not.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.waits == [false; SIZES.len()]
     }
 
     /// The last levels of the topics of the marks that have not come, and their payload.
-    pub(super) fn marks(&self) -> impl Iterator<Item = (&'static str, [u8; 8])> {
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (&'static str, [u8; 8])> {
         let waiting = SIZES.iter().zip(self.waits).filter(|(_, waits)| *waits);
         waiting.map(move |(size, _)| (*size, self.life.to_le_bytes()))
     }
 
     /// A mark was read, of this life or of one before.
-    pub(super) fn came(&mut self, size: &str, payload: &[u8]) {
+    pub(crate) fn came(&mut self, size: &str, payload: &[u8]) {
         if payload != self.life.to_le_bytes() {
             return;
         }

@@ -10,7 +10,7 @@
 //! Always true: a message crosses the bridges of one node at most once inwards and once outwards; its list has at most
 //! [`STAMPS_MAX`] entries.
 
-use tidegate_wire::mqtt::ForwardedProperties;
+use super::ForwardedProperties;
 
 /// The user property that names nodes passed.
 pub const PROPERTY: &str = "tidegate-bridge";

@@ -2,12 +2,11 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use tidegate_broker::message::seconds_left;
 use tidegate_compress::Message;
 use tidegate_message::Instant;
-use tidegate_wire::mqtt::PacketId;
+use tidegate_wire::mqtt::{PacketId, seconds_left};
 
-use super::message;
+use crate::message;
 
 /// Bytes of messages in one piece of memory; a longer message has a piece of its own.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -16,7 +15,7 @@ const ENTRY_BYTES: usize = size_of::<Entry>();
 
 /// Messages from number [`Window::first`] up to [`Window::end`].
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(crate) struct Window {
     entries: VecDeque<Entry>,
     chunks: VecDeque<Chunk>,
     /// The number of `chunks[0]` among all that there were.
@@ -56,22 +55,22 @@ impl Entry {
 
 impl Window {
     /// Number of the oldest message.
-    pub(super) fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
     /// Number that the next message gets.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
     /// Bytes that all of it takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds a message, whose parts the caller has found to be within the limits of the codec.
-    pub(super) fn push(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
+    pub(crate) fn push(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
         let Message { topic, attributes, payload } = message;
         let bytes = topic.len() + attributes.len() + payload.len();
         let has_room = |chunk: &Chunk| chunk.memory.len() + bytes <= chunk.memory.capacity();
@@ -106,7 +105,7 @@ impl Window {
     }
 
     /// Has the message of that number say how long it is still of worth, for it waited here; false if it no longer is.
-    pub(super) fn age(&mut self, number: u64, now: Instant) -> bool {
+    pub(crate) fn age(&mut self, number: u64, now: Instant) -> bool {
         let place = self.place(number);
         let entry = place.and_then(|place| self.entries.get(place)).copied();
         let Some(entry) = entry else { return true };
@@ -122,7 +121,7 @@ impl Window {
 
     /// Takes out all messages from that number on that are of no worth any more, so that those behind them move up, and adds by what
     /// they are to be acknowledged; how many they are. Their bytes are given back with the messages next to them.
-    pub(super) fn remove_expired(
+    pub(crate) fn remove_expired(
         &mut self,
         from: u64,
         now: Instant,
@@ -144,7 +143,7 @@ impl Window {
     }
 
     /// The message of that number; none outside of the window.
-    pub(super) fn get(&self, number: u64) -> Option<Message<'_>> {
+    pub(crate) fn get(&self, number: u64) -> Option<Message<'_>> {
         let entry = self.entries.get(self.place(number)?)?;
         let chunk = &self.chunks[(entry.chunk - self.first_chunk) as usize];
         let whole = &chunk.memory[entry.start as usize..][..entry.message_bytes()];
@@ -154,7 +153,7 @@ impl Window {
     }
 
     /// Lets go of all messages below `next`, and calls `acknowledge` for those that are owed it, in order.
-    pub(super) fn release(&mut self, next: u64, mut acknowledge: impl FnMut(PacketId)) {
+    pub(crate) fn release(&mut self, next: u64, mut acknowledge: impl FnMut(PacketId)) {
         while self.first < next
             && let Some(entry) = self.entries.pop_front()
         {

@@ -13,7 +13,7 @@ use tidegate_compress::Message;
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, limits::CRITICAL_PART_BYTES_MAX, mqtt::PacketId};
 
-use super::{outgoing::ProtocolError, window::Window};
+use crate::{outgoing::ProtocolError, window::Window};
 
 /// How far critical messages may get ahead of their nine tenths while batches wait.
 const CREDIT_BYTES: i64 = 256 << 10;
@@ -24,7 +24,7 @@ const FLIGHT_BYTES_MAX: u64 = 256 << 10;
 
 /// The sending half of an uplink's critical messages.
 #[derive(Debug)]
-pub(super) struct Critical {
+pub struct Critical {
     window: Window,
     /// Number of the message that is sent next.
     next: u64,
@@ -75,7 +75,7 @@ impl Bucket {
 
 impl Critical {
     /// At most `bytes_per_second` are sent, at least 1.
-    pub(super) fn new(now: Instant, bytes_per_second: u64) -> Self {
+    pub fn new(now: Instant, bytes_per_second: u64) -> Self {
         Self {
             window: Window::default(),
             next: 0,
@@ -91,41 +91,43 @@ impl Critical {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    /// Whether further messages should wait where they are.
+    pub fn is_full(&self) -> bool {
         self.window.bytes() >= WINDOW_BYTES_MAX
     }
 
-    pub(super) fn held_bytes(&self) -> usize {
+    /// Bytes of the messages that are held, with what holds them.
+    pub fn held_bytes(&self) -> usize {
         self.window.bytes()
     }
 
     /// Messages that were sent, those that were sent again once.
-    pub(super) fn sent(&self) -> u64 {
+    pub fn sent(&self) -> u64 {
         self.next
     }
 
     /// Messages that expired before they were sent.
-    pub(super) fn expired_messages(&self) -> u64 {
+    pub fn expired_messages(&self) -> u64 {
         self.expired_messages
     }
 
     /// Takes a message whose parts are within the limits of the codec.
-    pub(super) fn take(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
+    pub fn take(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
         self.window.push(now, message, packet_id);
     }
 
     /// Number of the first message that is not acknowledged.
-    pub(super) fn first(&self) -> u64 {
+    pub fn first(&self) -> u64 {
         self.window.first()
     }
 
     /// Number of the next message that is taken, as long as none before it expires.
-    pub(super) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.window.end()
     }
 
     /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
-    pub(super) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
+    pub fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
         self.expired.drain(..).for_each(acknowledge);
     }
 
@@ -133,7 +135,7 @@ impl Critical {
     ///
     /// # Errors
     /// [`ProtocolError`].
-    pub(super) fn connected(&mut self, next: Option<u64>) -> Result<(), ProtocolError> {
+    pub fn connected(&mut self, next: Option<u64>) -> Result<(), ProtocolError> {
         let first = self.window.first();
         let at = match next {
             None => first,
@@ -147,7 +149,8 @@ impl Critical {
         Ok(())
     }
 
-    pub(super) fn disconnected(&mut self) {
+    /// The connection is gone. Messages under way wait for the next.
+    pub fn disconnected(&mut self) {
         self.is_up = false;
     }
 
@@ -155,7 +158,7 @@ impl Critical {
     ///
     /// # Errors
     /// [`ProtocolError`].
-    pub(super) fn acknowledge(
+    pub fn acknowledge(
         &mut self,
         next: u64,
         acknowledge: impl FnMut(PacketId),
@@ -173,7 +176,7 @@ impl Critical {
     }
 
     /// Batches of so many bytes have come; whether more wait for the link.
-    pub(super) fn batches(&mut self, arrived_bytes: usize, wait: bool) {
+    pub fn batches(&mut self, arrived_bytes: usize, wait: bool) {
         let earned = i64::try_from(arrived_bytes).unwrap_or(i64::MAX).saturating_mul(9);
         self.credit = match wait {
             true => self.credit.saturating_add(earned).min(CREDIT_BYTES),
@@ -182,7 +185,7 @@ impl Critical {
     }
 
     /// The next message or part of one, if it may go now.
-    pub(super) fn poll_part(&mut self, now: Instant) -> Option<CriticalPart> {
+    pub fn poll_part(&mut self, now: Instant) -> Option<CriticalPart> {
         if !self.is_up {
             return None;
         }
@@ -219,7 +222,7 @@ impl Critical {
     }
 
     /// When to ask for a message again, if nothing else happens.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = self.is_up && self.may_begin() && self.next < self.window.end();
         waits.then(|| self.cap.ready_at())
     }
@@ -242,8 +245,8 @@ fn put(message: &Message<'_>) -> Bytes {
     out.freeze()
 }
 
-/// Parses a message of [`put`]; none if it is none.
-pub(super) fn take(whole: &[u8]) -> Option<Message<'_>> {
+/// The critical message that all of its parts together are: topic, attributes, payload; none if they are none.
+pub fn critical_message(whole: &[u8]) -> Option<Message<'_>> {
     let (topic_len, rest) = whole.split_first_chunk()?;
     let (attributes_len, rest) = rest.split_first_chunk()?;
     let (topic, rest) = rest.split_at_checked(u16::from_le_bytes(*topic_len).into())?;
@@ -282,12 +285,12 @@ mod tests {
             }
             assert_eq!(part.bytes.len(), CRITICAL_PART_BYTES_MAX);
         }
-        assert_eq!(take(&whole), Some(message(&payload)));
+        assert_eq!(critical_message(&whole), Some(message(&payload)));
         let last = critical.poll_part(Instant::EPOCH).expect("it goes");
         assert_eq!((last.number, last.more), (1, false));
         assert_eq!(critical.poll_part(Instant::EPOCH), None);
         for cut in 0..10 {
-            assert_eq!(take(&whole[..cut]), None, "{cut}");
+            assert_eq!(critical_message(&whole[..cut]), None, "{cut}");
         }
     }
 
@@ -362,13 +365,13 @@ mod tests {
             critical.take(at(0), message, PacketId::new(u16::from(number)));
         }
         let part = critical.poll_part(at(4)).expect("it goes");
-        let whole = take(&part.bytes).expect("a message");
+        let whole = critical_message(&part.bytes).expect("a message");
         assert_eq!((whole.payload, whole.attributes), (&[1][..], &[0b1001, 6, 0, 0, 0][..]));
         critical.disconnected();
         critical.connected(None).expect("it expects nothing");
         let mut sent = Vec::new();
         while let Some(part) = critical.poll_part(at(3600)) {
-            let whole = take(&part.bytes).expect("a message");
+            let whole = critical_message(&part.bytes).expect("a message");
             sent.push((part.number, whole.payload[0], whole.attributes.to_vec()));
         }
         // The first may have come; it keeps its number and has no time left. The second never left.

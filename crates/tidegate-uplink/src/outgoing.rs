@@ -20,24 +20,24 @@ use tidegate_compress::{
 use tidegate_message::Instant;
 use tidegate_wire::{Resume, SensorBatch, Share, UplinkReady, mqtt::PacketId};
 
-use super::window::Window;
+use crate::window::Window;
 
 /// Batches that may be under way, beyond which the next waits: the receiver holds as many while its broker takes none.
-pub(super) const FLIGHT_BATCHES_MAX: usize = 48;
+pub(crate) const FLIGHT_BATCHES_MAX: usize = 48;
 
 /// When batches are closed and how much is under way.
 #[derive(Clone, Debug)]
-pub(super) struct OutgoingConfig {
+pub struct OutgoingConfig {
     /// Longest time that a message waits for others.
-    pub(super) batch_age: Duration,
+    pub batch_age: Duration,
     /// Time without a further message after which a batch waits no longer.
-    pub(super) batch_idle: Duration,
+    pub batch_idle: Duration,
     /// Bytes of messages that are read and not acknowledged, beyond which no more are wanted.
-    pub(super) window_bytes_max: usize,
+    pub window_bytes_max: usize,
     /// Bytes of batches under way, beyond which the next waits. One may always be.
-    pub(super) flight_bytes_max: usize,
+    pub flight_bytes_max: usize,
     /// The codec.
-    pub(super) encoder: EncoderConfig,
+    pub encoder: EncoderConfig,
 }
 
 /// A batch that was sent and is not acknowledged.
@@ -50,7 +50,7 @@ struct Flight {
 
 /// The sending half of an uplink's batches.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     config: OutgoingConfig,
     encoder: Encoder,
     window: Window,
@@ -87,24 +87,24 @@ struct Allowance {
 
 /// Counts of messages sent in this life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sent {
-    pub(super) batches: u64,
+pub(crate) struct Sent {
+    pub(crate) batches: u64,
     /// Messages, those that were sent again each time.
-    pub(super) messages: u64,
+    pub(crate) messages: u64,
     /// Their topics, attributes and payloads.
-    pub(super) message_bytes: u64,
+    pub(crate) message_bytes: u64,
     /// The batches.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Connections on which the state could not continue.
-    pub(super) epochs: u64,
+    pub(crate) epochs: u64,
     /// Messages that expired before they were sent.
-    pub(super) expired: u64,
+    pub(crate) expired: u64,
 }
 
 /// Why a message cannot be sent in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of {bytes} bytes, an uplink carries at most {max}")]
-pub(super) struct TooLong {
+pub struct TooLong {
     what: &'static str,
     bytes: usize,
     max: usize,
@@ -112,18 +112,38 @@ pub(super) struct TooLong {
 
 /// A peer acknowledged or expects messages that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ProtocolError {
+pub enum ProtocolError {
+    /// It acknowledged too much.
     #[error("messages below {asked} are acknowledged, but only those below {sent} were sent")]
-    Acknowledged { asked: u64, sent: u64 },
+    Acknowledged {
+        /// Messages below this number.
+        asked: u64,
+        /// Only those below this one.
+        sent: u64,
+    },
+    /// It received too much.
     #[error("the peer reports {asked} batches as received, but {sent} were sent")]
-    Came { asked: u64, sent: u64 },
+    Came {
+        /// So many batches.
+        asked: u64,
+        /// Only so many.
+        sent: u64,
+    },
+    /// It expects a message that is acknowledged or was not sent.
     #[error("message {asked} is expected, but only those from {first} to {next} can be sent")]
-    Expected { asked: u64, first: u64, next: u64 },
+    Expected {
+        /// The number that it expects.
+        asked: u64,
+        /// The first that is not acknowledged.
+        first: u64,
+        /// The first that was not sent.
+        next: u64,
+    },
 }
 
 impl Outgoing {
     /// `seed` should be hard to guess.
-    pub(super) fn new(config: OutgoingConfig, seed: u64) -> Self {
+    pub(crate) fn new(config: OutgoingConfig, seed: u64) -> Self {
         Self {
             encoder: Encoder::new(config.encoder.clone(), 0, seed),
             config,
@@ -145,12 +165,12 @@ impl Outgoing {
     }
 
     /// Whether further messages should wait where they are.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.window.bytes() >= self.config.window_bytes_max
     }
 
     /// Bytes of the messages that are held, with what holds them.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.window.bytes()
     }
 
@@ -158,7 +178,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`TooLong`]; it was then not taken.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         now: Instant,
         message: Message<'_>,
@@ -175,7 +195,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`TooLong`].
-    pub(super) fn check(message: &Message<'_>) -> Result<(), TooLong> {
+    pub(crate) fn check(message: &Message<'_>) -> Result<(), TooLong> {
         for (what, bytes, max) in [
             ("topic", message.topic.len(), TOPIC_BYTES_MAX),
             ("properties", message.attributes.len(), TOPIC_BYTES_MAX),
@@ -192,7 +212,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`ProtocolError`] if it expects what was never sent or is gone.
-    pub(super) fn connected(
+    pub(crate) fn connected(
         &mut self,
         now: Instant,
         ready: &UplinkReady,
@@ -224,7 +244,7 @@ impl Outgoing {
     }
 
     /// From now on, and for as long as it says, batches use no more of the medium than that.
-    pub(super) fn share(&mut self, now: Instant, share: Share) {
+    pub(crate) fn share(&mut self, now: Instant, share: Share) {
         let bytes_per_second = share.bytes_per_second as f64;
         // Bytes that are not paid for yet are paid for at the new rate.
         let owed = self.share.map_or(0.0, |before| {
@@ -238,7 +258,7 @@ impl Outgoing {
     }
 
     /// Bytes a second that batches may use now; none without limit.
-    pub(super) fn allowed(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn allowed(&self, now: Instant) -> Option<u64> {
         let share = self.share.filter(|share| now < share.until)?;
         Some(share.bytes_per_second as u64)
     }
@@ -249,7 +269,7 @@ impl Outgoing {
     }
 
     /// The connection is gone. Messages under way wait for the next.
-    pub(super) fn disconnected(&mut self) {
+    pub(crate) fn disconnected(&mut self) {
         self.is_up = false;
     }
 
@@ -257,7 +277,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`ProtocolError`].
-    pub(super) fn arrived(&mut self, batches: u64) -> Result<usize, ProtocolError> {
+    pub(crate) fn arrived(&mut self, batches: u64) -> Result<usize, ProtocolError> {
         let sent = self.finished + self.flight.len() as u64;
         if batches > sent {
             return Err(ProtocolError::Came { asked: batches, sent });
@@ -269,7 +289,7 @@ impl Outgoing {
     }
 
     /// Whether batches wait for the link: some have not come, or could be sent.
-    pub(super) fn waits_for_link(&self, now: Instant) -> bool {
+    pub(crate) fn waits_for_link(&self, now: Instant) -> bool {
         let sent = self.finished + self.flight.len() as u64;
         let may_go = self.has_room() && self.allowed_at().is_none_or(|at| at <= now);
         self.came < sent || may_go && self.batch_first < self.window.end()
@@ -279,7 +299,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// [`ProtocolError`].
-    pub(super) fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         next: u64,
         acknowledge: impl FnMut(PacketId),
@@ -297,7 +317,7 @@ impl Outgoing {
     }
 
     /// The next batch, if one is due and there is room on the way.
-    pub(super) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
+    pub(crate) fn poll_batch(&mut self, now: Instant) -> Option<(SensorBatch, Bytes)> {
         // Bytes sent without a limit owe nothing to the next.
         self.share = self.share.filter(|share| now < share.until);
         if !self.has_room() || self.allowed_at().is_some_and(|at| now < at) {
@@ -334,17 +354,17 @@ impl Outgoing {
     }
 
     /// Number of the first message that is not acknowledged.
-    pub(super) fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.window.first()
     }
 
     /// Number of the next message that is taken, as long as none before it expires.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.window.end()
     }
 
     /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.
-    pub(super) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
+    pub(crate) fn expired(&mut self, acknowledge: impl FnMut(PacketId)) {
         self.expired.drain(..).for_each(acknowledge);
     }
 
@@ -378,18 +398,18 @@ impl Outgoing {
     }
 
     /// When to ask for a batch again, if nothing else happens.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = self.due_at().filter(|_| self.has_room())?;
         Some(self.allowed_at().map_or(due, |at| due.max(at)))
     }
 
     /// Counts of messages sent in this life.
-    pub(super) fn sent(&self) -> Sent {
+    pub(crate) fn sent(&self) -> Sent {
         self.sent
     }
 
     /// The counts of the codec.
-    pub(super) fn codec(&self) -> Counts {
+    pub(crate) fn codec(&self) -> Counts {
         self.encoder.counts()
     }
 }

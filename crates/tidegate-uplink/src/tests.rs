@@ -8,7 +8,7 @@ use tidegate_compress::{Compression, DecodeError, DecoderConfig, Encoder, Encode
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, SensorBatch, Share, UplinkOpen, mqtt::PacketId};
 
-use super::{
+use crate::{
     critical::Critical,
     incoming::{Incoming, IncomingError, LIMITS},
     message::Attributes,
@@ -590,6 +590,12 @@ fn a_batch_that_comes_again_ends_the_link_and_costs_nothing() {
     let old = SensorBatch { epoch: epoch - 1, ..*first };
     let error = incoming.batch(old, body.clone()).expect_err("that epoch is over");
     assert!(matches!(error, IncomingError::Replayed { sequence: 0, expected: 0, .. }), "{error}");
+    // So does one that waits for one before it.
+    let ahead = SensorBatch { sequence: 3, ..batches[2].0 };
+    incoming.batch(ahead, Bytes::new()).expect("it may come before the one that is expected");
+    let error = incoming.batch(ahead, Bytes::new()).expect_err("it waits already");
+    assert!(matches!(error, IncomingError::Replayed { sequence: 3, expected: 2, .. }), "{error}");
+    assert_eq!(incoming.batches(), 1);
     // The next link continues where this one was.
     let ready = incoming.open(&open(), u64::MAX).expect("there is room");
     assert_eq!((ready.next, ready.resume.map(|resume| resume.sequence)), (Some(2), Some(2)));
