@@ -3,11 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value as Json};
-use tidegate_ingest::{
-    Place, Template,
-    fuzzing::{Mapper, decode, elements, named, parameter, resolve, topic_of_source},
+use tidegate_device::{
+    MessageLimits, Place, Template,
+    array::elements,
+    line, named,
+    query::{decode, parameter},
+    senml::resolve,
 };
-use tidegate_message::{check_topic_characters, check_topic_name};
+use tidegate_message::{Instant, check_topic_characters, check_topic_name};
 use tidegate_wire::line_protocol::{Batch, Line, Precision, Value};
 
 /// Templates of topics of lines. Their results are computed a second time in [`expected`].
@@ -22,13 +25,18 @@ const TEMPLATES: [&str; 5] = [
 const MESSAGE_BYTES_MAX: usize = 100;
 const LEVELS_MAX: usize = 5;
 const TOPIC_BYTES_MAX: usize = 60;
+const LIMITS: MessageLimits = MessageLimits {
+    payload_bytes_max: MESSAGE_BYTES_MAX,
+    topic_levels_max: LEVELS_MAX,
+    topic_bytes_max: TOPIC_BYTES_MAX,
+    topic_control_characters: false,
+};
 
 /// A datagram, after a byte for what it is: one that names its topic, who sent it, or lines, behind a template or by one of those
 /// above. An accepted message has a topic and a size that are allowed; a value of a line stays within its level, from which it can be
 /// read; a line becomes all its messages or none.
 pub fn ingest_datagram(data: &[u8]) {
     let Some((&what, datagram)) = data.split_first() else { return };
-    let mapper = |template| Mapper::new(template, MESSAGE_BYTES_MAX, (LEVELS_MAX, TOPIC_BYTES_MAX));
     match what % 8 {
         0 => cut(datagram),
         1 => source(datagram),
@@ -36,12 +44,12 @@ pub fn ingest_datagram(data: &[u8]) {
             let Some(end) = datagram.iter().position(|byte| *byte == b'\n') else { return };
             let Ok(text) = std::str::from_utf8(&datagram[..end]) else { return };
             let Ok(template) = Template::parse(text, Place::Line) else { return };
-            lines(mapper(template), None, &datagram[end + 1..]);
+            lines(&template, None, &datagram[end + 1..]);
         }
         place => {
             let number = usize::from(place) - 3;
             let template = Template::parse(TEMPLATES[number], Place::Line).expect("a template");
-            lines(mapper(template), Some(number), datagram);
+            lines(&template, Some(number), datagram);
         }
     }
 }
@@ -65,7 +73,8 @@ fn source(datagram: &[u8]) {
     };
     let source = SocketAddr::from((ip, u16::from_be_bytes([*high, *low])));
     let template = Template::parse("udp/{ip}/{port}", Place::Datagram).expect("a template");
-    let topic = topic_of_source(&template, source);
+    let mut topic = String::new();
+    template.of_source(Some(source), &mut topic);
     check_topic_name(&topic, 3).expect("it is a topic");
     let levels: Vec<&str> = topic.split('/').collect();
     let ["udp", ip, port] = levels[..] else { panic!("{topic}") };
@@ -76,13 +85,18 @@ fn source(datagram: &[u8]) {
 /// Topics and payloads.
 type Messages = Vec<(String, Vec<u8>)>;
 
-fn lines(mut mapper: Mapper, template: Option<usize>, batch: &[u8]) {
+/// Lines by a template, which is the one of that number if it is one of [`TEMPLATES`].
+fn lines(template: &Template, number: Option<usize>, batch: &[u8]) {
+    let mut topic = String::new();
     for line in Batch::new(batch, Precision::Nanoseconds) {
         let Ok(line) = line else { continue };
         let mut came = Messages::new();
-        let is_taken = mapper.line(&line, |topic, payload| {
-            came.push((topic.to_owned(), payload.to_vec()));
-        });
+        let mapping = (template, &LIMITS);
+        let mapped =
+            line::messages(&line, Precision::Nanoseconds, mapping, &mut topic, |topic, payload, _| {
+                came.push((topic.to_owned(), payload.to_vec()));
+            });
+        let is_taken = mapped.is_ok();
         assert_eq!(is_taken, !came.is_empty());
         let is_allowed = |(topic, payload): &(String, Vec<u8>)| {
             payload.len() <= MESSAGE_BYTES_MAX
@@ -91,7 +105,7 @@ fn lines(mut mapper: Mapper, template: Option<usize>, batch: &[u8]) {
                 && check_topic_characters(topic).is_ok()
         };
         assert!(came.iter().all(is_allowed), "{came:?}");
-        if let Some(number) = template {
+        if let Some(number) = number {
             let expected = expected(number, &line).filter(|all| all.iter().all(is_allowed));
             assert_eq!(came, expected.unwrap_or_default(), "{line:?}");
         }
@@ -163,9 +177,9 @@ fn without_mark(body: &[u8]) -> &[u8] {
 
 /// Elements are all that there are, as they are written, and what they are where the body is read as a whole.
 fn each(body: &[u8], max: usize) {
-    let all = elements(body, usize::MAX);
+    let all = elements(body, usize::MAX).ok();
     let is_few = all.as_ref().is_some_and(|all| all.len() <= max);
-    assert_eq!(elements(body, max), all.clone().filter(|_| is_few));
+    assert_eq!(elements(body, max).ok(), all.clone().filter(|_| is_few));
     let body = without_mark(body);
     let values = serde_json::from_slice::<Vec<Json>>(body).ok();
     let Some(all) = all else {
@@ -190,22 +204,25 @@ fn each(body: &[u8], max: usize) {
 
 /// A record of a pack has a name that can be a part of a topic and a time, stands by itself, and resolves to itself at any time.
 fn pack(body: &[u8]) {
-    let Some(records) = resolve(body, 2e9) else { return };
+    let at = |seconds| Instant::from_millis(seconds * 1_000);
+    let Ok(records) = resolve(body, at(2_000_000_000)) else { return };
     // A number in a member that is not known is passed on, also where no float is so large; `Json` has no place for it.
     let Ok(whole) = serde_json::from_slice::<Vec<Json>>(without_mark(body)) else { return };
     assert!(records.len() <= whole.len());
-    for (name, json) in records {
+    for record in records {
+        let (name, json) = (&record.name, &record.json);
         check_topic_name(&format!("t/{name}"), 2048).expect("it is a topic");
-        let alone = serde_json::from_str::<Vec<Map<String, Json>>>(&json).expect("it is a pack");
-        let [record] = &alone[..] else { panic!("{json}") };
-        assert_eq!(record["n"], Json::from(name.as_str()));
+        let alone = serde_json::from_str::<Vec<Map<String, Json>>>(json).expect("it is a pack");
+        let [members] = &alone[..] else { panic!("{json}") };
+        assert_eq!(members["n"], Json::from(name.as_str()));
         // But for a version that is not the usual one (RFC 8428, section 4.6).
         for label in ["bn", "bt", "bu", "bv", "bs"] {
-            assert!(!record.contains_key(label), "{json}");
+            assert!(!members.contains_key(label), "{json}");
         }
         // An earlier time is relative to now (RFC 8428, section 4.5.3).
-        if record["t"].as_f64().expect("it has a time") >= 268_435_456.0 {
-            assert_eq!(resolve(json.as_bytes(), 3e9), Some(vec![(name, json)]));
+        if members["t"].as_f64().expect("it has a time") >= 268_435_456.0 {
+            let again = resolve(json.as_bytes(), at(3_000_000_000)).expect("it is a pack");
+            assert_eq!(again, [record]);
         }
     }
 }
@@ -214,9 +231,9 @@ fn pack(body: &[u8]) {
 fn path(body: &[u8]) {
     let Ok(text) = std::str::from_utf8(body) else { return };
     assert!(decode(text).is_none_or(|decoded| decoded.len() <= text.len()));
-    assert!(parameter(text, "topic").is_none_or(|value| value.len() <= text.len()));
+    assert!(parameter(Some(text), "topic").is_none_or(|value| value.len() <= text.len()));
     let written: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
     assert_eq!(decode(&written).as_deref(), Some(text));
     let query = format!("each&topic={written}&topic=other");
-    assert_eq!(parameter(&query, "topic").as_deref(), Some(text));
+    assert_eq!(parameter(Some(&query), "topic").as_deref(), Some(text));
 }

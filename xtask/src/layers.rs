@@ -115,6 +115,13 @@ const RULES: &[Rule] = &[
         &["tidegate-sys"],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
+    // Its lines are those of the line protocol; JSON is read by serde.
+    rule(
+        "tidegate-device",
+        Layer::Core,
+        &["memchr", "serde", "serde_json", "thiserror"],
+        &["tidegate-wire"],
+    ),
     rule("tidegate-xdp", Layer::Core, &["thiserror"], &[]),
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
     // The packets of MQTT are the broker's nouns.

@@ -17,16 +17,12 @@
 mod coap;
 mod counters;
 mod door;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 mod hand_over;
 mod http;
-mod line;
 mod message;
 mod publisher;
 mod refused;
 mod settings;
-mod topic;
 mod udp;
 mod websocket;
 #[cfg(feature = "xdp")]
@@ -50,8 +46,8 @@ pub use self::xdp::XdpSettings;
 pub use self::{
     counters::IngestReport,
     settings::{Format, IngestSettings, Kind, ServerTls},
-    topic::{NoTag, Place, Template, TemplateError},
 };
+pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
 use tidegate_server::{

@@ -4,10 +4,11 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 
 use hyper::StatusCode;
 use tidegate_api::ApiError;
+use tidegate_device::line::Unmapped;
 use tidegate_message::{Code, TopicError};
 use tidegate_wire::mqtt::ReasonCode;
 
-use super::{counters::Counters, line::Unmapped, publisher::Unanswered};
+use super::{counters::Counters, publisher::Unanswered};
 
 /// Why something is not taken.
 #[derive(Debug, thiserror::Error)]

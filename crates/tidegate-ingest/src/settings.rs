@@ -8,10 +8,9 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_broker::SessionConfig;
-use tidegate_message::{Identity, TopicError, check_topic_characters, check_topic_name};
+use tidegate_device::{MessageLimits, Place, Template};
+use tidegate_message::{Identity, TopicError};
 use tidegate_sys::datagram::Method;
-
-use super::topic::{Place, Template};
 
 /// A listener other than MQTT.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,12 +161,18 @@ impl IngestSettings {
     /// # Errors
     /// [`TopicError`].
     pub fn check_topic(&self, topic: &str) -> Result<(), TopicError> {
-        let (levels_max, bytes_max) = self.topic_max;
-        if topic.len() > bytes_max {
-            return Err(TopicError::TooLong { bytes: topic.len(), limit: bytes_max });
+        self.limits().check_topic(topic)
+    }
+
+    /// Bounds on the form of its messages.
+    pub(super) fn limits(&self) -> MessageLimits {
+        let (topic_levels_max, topic_bytes_max) = self.topic_max;
+        MessageLimits {
+            payload_bytes_max: self.message_bytes_max,
+            topic_levels_max,
+            topic_bytes_max,
+            topic_control_characters: self.session.topic_control_characters,
         }
-        check_topic_name(topic, levels_max)?;
-        if self.session.topic_control_characters { Ok(()) } else { check_topic_characters(topic) }
     }
 
     /// Whether a topic is made of who sent a datagram.

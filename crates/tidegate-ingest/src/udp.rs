@@ -16,6 +16,10 @@ use std::{
     time::Duration,
 };
 
+use tidegate_device::{
+    line::{self, Unmapped},
+    named,
+};
 use tidegate_message::Instant;
 use tidegate_process::clock;
 use tidegate_sys::datagram::{Datagram, Method, Receiver, ReceiverOptions, set_receive_buffer};
@@ -26,8 +30,6 @@ use super::{
     Context, Format, IngestError, IngestSettings, Live, Parts,
     counters::add,
     hand_over::{HandOver, Outcome},
-    line,
-    line::Unmapped,
     message::put_time,
     spawn,
 };
@@ -249,7 +251,8 @@ impl Udp {
     fn take_lines(&mut self, settings: &IngestSettings, bytes: &[u8]) {
         let Self { topic, out, batch, .. } = self;
         let waiting = out.waiting_bytes();
-        let (names_field, mut user) = (settings.topic.names_field(), Vec::new());
+        let (template, limits) = (&settings.topic, settings.limits());
+        let (names_field, mut user) = (template.names_field(), Vec::new());
         for line in Batch::new(bytes, Precision::Nanoseconds) {
             let Ok(line) = line else {
                 batch.invalid += 1;
@@ -263,7 +266,7 @@ impl Udp {
             let taken = line::messages(
                 &line,
                 Precision::Nanoseconds,
-                settings,
+                (template, &limits),
                 topic,
                 |topic, payload, _| {
                     // Long tags in the topic of each field make much of little.
@@ -319,14 +322,6 @@ impl Udp {
             add(counter, count);
         }
     }
-}
-
-/// The topic of a datagram, and its payload; none without the end of a line.
-#[inline]
-pub(super) fn named(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = memchr::memchr(b'\n', bytes)?;
-    let (topic, payload) = (&bytes[..end], &bytes[end + 1..]);
-    Some((topic.strip_suffix(b"\r").unwrap_or(topic), payload))
 }
 
 /// Where the topic of a sender is remembered; 0 is for the one topic of all senders.

@@ -21,6 +21,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
+use tidegate_device::{array, query::parameter};
 use tidegate_process::clock;
 use tidegate_wire::{
     mqtt::ReasonCode,
@@ -35,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     counters::add,
     door::Caller,
-    http::{Http, Place, array, parameter},
+    http::{Http, Place},
     message::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,

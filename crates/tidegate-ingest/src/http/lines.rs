@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
+use tidegate_device::{line, query::parameter};
 use tidegate_identity::callers::Peer;
 use tidegate_server::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX};
 use tidegate_wire::{
@@ -11,10 +12,9 @@ use tidegate_wire::{
     mqtt::put_user_property,
 };
 
-use super::{Answer, Http, MESSAGES_MAX, parameter, plain};
+use super::{Answer, Http, MESSAGES_MAX, plain};
 use crate::{
     counters::add,
-    line,
     message::{Message, user_properties},
     refused::Refused,
 };
@@ -39,6 +39,8 @@ impl Http {
         let (head, body) = request.into_parts();
         let passed = self.passed(&head.headers)?;
         let body = self.body(&live, &head.headers, body).await?;
+        let limits = settings.limits();
+        let mapping = (&settings.topic, &limits);
         let (mut messages, mut topic) = (Vec::new(), String::new());
         let (mut allowed, mut wrong) = (String::new(), Vec::new());
         for line in Batch::new(&body.bytes, precision) {
@@ -55,7 +57,7 @@ impl Http {
             let first = messages.len();
             let mut denied = None;
             let mapped =
-                line::messages(&line, precision, settings, &mut topic, |topic, payload, at| {
+                line::messages(&line, precision, mapping, &mut topic, |topic, payload, at| {
                     // Lines of one series mostly follow one another.
                     if *allowed != *topic && denied.is_none() {
                         match self.door.may_publish(&caller, topic) {

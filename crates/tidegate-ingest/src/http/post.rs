@@ -7,14 +7,15 @@ use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode, body::Incoming, header};
+use tidegate_device::{
+    array::{self, ArrayError},
+    query::{decode, parameter},
+    senml,
+};
 use tidegate_identity::callers::Peer;
 use tidegate_process::clock;
 
-use super::{
-    Answer, Http, MESSAGES_MAX,
-    array::{self, ArrayError},
-    decode, parameter, plain, senml,
-};
+use super::{Answer, Http, MESSAGES_MAX, plain};
 use crate::{message::Message, refused::Refused};
 
 /// Longest record of a SenML pack as it is written.

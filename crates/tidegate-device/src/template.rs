@@ -136,17 +136,17 @@ impl Template {
     }
 
     /// Whether each sender has its own topic.
-    pub(super) fn names_source(&self) -> bool {
+    pub fn names_source(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Ip | Part::Port))
     }
 
     /// Whether each field of a line has its own topic.
-    pub(super) fn names_field(&self) -> bool {
+    pub fn names_field(&self) -> bool {
         self.parts.contains(&Part::Field)
     }
 
     /// Appends the topic of a message of `source`; that must be given if the topic [names it](Self::names_source).
-    pub(super) fn of_source(&self, source: Option<SocketAddr>, out: &mut String) {
+    pub fn of_source(&self, source: Option<SocketAddr>, out: &mut String) {
         for part in &self.parts {
             // A text takes what is written to it.
             let _ = match (part, source) {
@@ -163,12 +163,7 @@ impl Template {
     ///
     /// # Errors
     /// [`NoTag`].
-    pub(super) fn of_line(
-        &self,
-        line: &Line<'_>,
-        field: &str,
-        out: &mut String,
-    ) -> Result<(), NoTag> {
+    pub fn of_line(&self, line: &Line<'_>, field: &str, out: &mut String) -> Result<(), NoTag> {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
@@ -198,7 +193,7 @@ impl Template {
 }
 
 /// Appends a value as (a part of) one level.
-pub(super) fn push_value(value: &str, out: &mut String) {
+pub(crate) fn push_value(value: &str, out: &mut String) {
     for c in value.chars() {
         match c {
             '/' => out.push_str("%2F"),

@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde_json::Value;
 use tidegate_message::Instant;
 
-use super::array::{self, ArrayError};
+use crate::array::{self, ArrayError};
 
 /// The version of SenML that is read (section 4.4), and that of a pack which says none.
 const VERSION: f64 = 10.0;
@@ -22,31 +22,65 @@ const PLACES_MIN: i32 = -40;
 
 /// A record that stands by itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Record {
-    pub(crate) name: String,
+pub struct Record {
+    /// Its whole name.
+    pub name: String,
     /// A pack of this one record.
-    pub(crate) json: String,
+    pub json: String,
 }
 
 /// Why a pack cannot be resolved.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SenmlError {
+pub enum SenmlError {
+    /// It is no pack.
     #[error("the body is not SenML: a JSON array of objects")]
     Pack(#[from] ArrayError),
+    /// A member has a value that it cannot have.
     #[error("record {record}: {label} must be {what}")]
-    Field { record: usize, label: &'static str, what: &'static str },
+    Field {
+        /// The number of the record, from 1.
+        record: usize,
+        /// The member's name.
+        label: &'static str,
+        /// The values that it can have.
+        what: &'static str,
+    },
+    /// It is of a later version.
     #[error("record {record}: the version is not 10, which is the one that is known")]
-    Version { record: usize },
+    Version {
+        /// The number of the record, from 1.
+        record: usize,
+    },
+    /// Its records are of several versions.
     #[error("record {record}: the version differs from that of the records before it")]
-    OtherVersion { record: usize },
+    OtherVersion {
+        /// The number of the record, from 1.
+        record: usize,
+    },
+    /// A member that must be understood is not known.
     #[error("record {record}: {label:?} must be understood (its name ends with _), and is not")]
-    MustUnderstand { record: usize, label: String },
+    MustUnderstand {
+        /// The number of the record, from 1.
+        record: usize,
+        /// The member's name.
+        label: String,
+    },
+    /// A record has no name, or one that cannot be.
     #[error(
         "record {record}: the name {name:?} is not valid: a letter or digit, then letters, digits and - : . / _, at most {NAME_BYTES_MAX}"
     )]
-    Name { record: usize, name: String },
+    Name {
+        /// The number of the record, from 1.
+        record: usize,
+        /// The name with its base.
+        name: String,
+    },
+    /// A record says nothing.
     #[error("record {record}: there is neither one of v, vs, vb and vd nor a sum")]
-    NoValue { record: usize },
+    NoValue {
+        /// The number of the record, from 1.
+        record: usize,
+    },
 }
 
 /// The members of a record, as they are written.
@@ -56,7 +90,7 @@ type Fields<'a> = BTreeMap<String, &'a str>;
 ///
 /// # Errors
 /// [`SenmlError`], naming the record, from 1.
-pub(crate) fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record>, SenmlError> {
+pub fn resolve(pack: &[u8], now: Instant) -> Result<Vec<Record>, SenmlError> {
     let mut base = Base::default();
     let mut records = Vec::new();
     for (at, text) in array::elements(pack, usize::MAX)?.into_iter().enumerate() {

@@ -9,24 +9,32 @@ use serde_json::value::RawValue;
 
 /// Why there are no elements.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ArrayError {
+pub enum ArrayError {
+    /// The text is not JSON.
     #[error("the body is not JSON")]
     Json(#[from] serde_json::Error),
+    /// The text is not UTF-8.
     #[error("the body is not UTF-8, which JSON is")]
     Utf8(#[from] std::str::Utf8Error),
+    /// The text is another value of JSON.
     #[error("the body is not an array; write [ELEMENT, …], or leave out ?each")]
     NoArray,
+    /// The text is another value of JSON.
     #[error("the text is not an object")]
     NoObject,
+    /// There are too many.
     #[error("more than {max} elements")]
-    TooMany { max: usize },
+    TooMany {
+        /// Most that there may be.
+        max: usize,
+    },
 }
 
 /// The elements of the array that `text` is, at most `max`, each as it is written, without blanks around it.
 ///
 /// # Errors
 /// [`ArrayError`].
-pub(crate) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
+pub fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError> {
     parts(text, max, '[', ArrayError::NoArray)
 }
 
@@ -35,12 +43,12 @@ pub(crate) fn elements(text: &[u8], max: usize) -> Result<Vec<&[u8]>, ArrayError
 ///
 /// # Errors
 /// [`ArrayError`].
-pub(crate) fn members(text: &[u8], max: usize) -> Result<Vec<(String, &[u8])>, ArrayError> {
+pub fn members(text: &[u8], max: usize) -> Result<Vec<(String, &[u8])>, ArrayError> {
     parts(text, max, '{', ArrayError::NoObject)
 }
 
 /// A text without the mark of the order of bytes that may stand before it.
-pub(crate) fn without_mark(text: &[u8]) -> &[u8] {
+pub fn without_mark(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }
 
