@@ -94,6 +94,8 @@ pub struct Delivery {
     pub message: Arc<Message>,
     /// The lower one of its quality of service and the subscription's.
     pub qos: QoS,
+    /// Whether it was retained, or, where the subscription keeps that flag, published to be.
+    pub retain: bool,
     /// The identifier to acknowledge it by; none for QoS 0.
     pub packet_id: Option<PacketId>,
     /// Whether it may have been handed out before.

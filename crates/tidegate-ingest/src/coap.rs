@@ -134,12 +134,8 @@ async fn serve(
 ) -> io::Result<()> {
     let socket = UdpSocket::from_std(socket)?;
     let settings = context.live().settings.clone();
-    let (task, publisher, mut arrivals) = PublisherTask::new(
-        context.connector.clone(),
-        settings.name,
-        settings.identity,
-        settings.session,
-    );
+    let (task, publisher, mut arrivals) =
+        PublisherTask::new(context.bus.clone(), settings.name, settings.identity, settings.session);
     let last = CancellationToken::new();
     let publishing = tokio::spawn(task.run(last.clone()));
     let doing = FuturesUnordered::new();

@@ -8,21 +8,12 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, Read as _, Write as _},
-    net::TcpStream,
     time::{Duration, Instant},
 };
 
 use tidegate_broker::{Bundle, Publication, SessionConfig};
-use tidegate_process::clock;
-use tidegate_server::{
-    bundle::{Bundles, Exchanges},
-    server::LocalParts,
-};
-use tidegate_wire::mqtt::{
-    Connect, FixedHeader, Packet, PacketId, QoS, Version,
-    client::{Client, ClientError, Config, ReceiveBuffer},
-};
+use tidegate_server::bus::{Attachment, BusError, OPEN_MAX, Publisher};
+use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Context, IngestSettings};
 
@@ -31,25 +22,20 @@ const BUNDLE_BYTES: usize = 64 << 10;
 const BUNDLE_MESSAGES: usize = 2 << 10;
 /// Bundles that the broker has not taken.
 const BUNDLES_MAX: usize = 16;
-const _: () = assert!(BUNDLES_MAX * BUNDLE_MESSAGES < u16::MAX as usize);
-/// Longest wait for the broker to let the listener in.
-const CONNECT: Duration = Duration::from_secs(5);
+const _: () = assert!(BUNDLES_MAX * BUNDLE_MESSAGES <= OPEN_MAX as usize);
 /// Longest wait for it to take something, before the thread looks around.
 const WAIT: Duration = Duration::from_millis(100);
 /// Longest wait for it to take what there is when a listener stops.
 const GRACE: Duration = Duration::from_secs(1);
-/// Longest packet of the broker's: an acknowledgement, or why it ends.
-const PACKET_BYTES_MAX: u32 = 64 << 10;
 
 /// The messages to hand over, and the connection.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
-    connection: Option<Connection>,
+    publisher: Option<Publisher>,
     /// The bundle that grows, and those that were closed before, in order.
     growing: Parcel,
     closed: VecDeque<Parcel>,
     waiting_bytes: usize,
-    exchanges: Exchanges,
     /// Bundles that were handed over and not acknowledged, in order.
     under_way: VecDeque<UnderWay>,
     outcome: Outcome,
@@ -77,14 +63,6 @@ struct UnderWay {
     end: u64,
     messages: u64,
     payload_bytes: u64,
-}
-
-#[derive(Debug)]
-struct Connection {
-    /// Does not block, but for [`Connection::wait`].
-    socket: TcpStream,
-    bundles: Bundles,
-    input: ReceiveBuffer,
 }
 
 impl HandOver {
@@ -129,9 +107,8 @@ impl HandOver {
 
     fn close(&mut self) {
         let growing = &self.growing.bundle;
-        let connection = self.connection.as_ref();
-        let bundle = connection
-            .map_or_else(|| growing.like(), |connection| connection.bundles.empty(growing));
+        let publisher = self.publisher.as_ref();
+        let bundle = publisher.map_or_else(|| growing.like(), |publisher| publisher.empty(growing));
         let parcel = std::mem::replace(&mut self.growing, Parcel { bundle, payload_bytes: 0 });
         self.closed.push_back(parcel);
     }
@@ -145,15 +122,16 @@ impl HandOver {
         &mut self,
         context: &Context,
         settings: &IngestSettings,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, BusError> {
         if !self.growing.bundle.is_empty() {
             self.close();
         }
         // One that ends at once, and again, is none.
+        let mut last = None;
         for _ in 0..2 {
-            if self.connection.is_none() {
-                match Connection::open(context, settings) {
-                    Ok(connection) => self.connection = Some(connection),
+            if self.publisher.is_none() {
+                match attach(context, settings) {
+                    Ok(publisher) => self.publisher = Some(publisher),
                     Err(error) => {
                         self.give_up();
                         return Err(error);
@@ -164,17 +142,18 @@ impl HandOver {
                 Ok(is_flushed) => return Ok(is_flushed),
                 Err(error) => {
                     tracing::warn!(ingest = %settings.name, %error, "the connection to the broker broke");
+                    last = Some(error);
                     self.end();
                 }
             }
         }
         self.give_up();
-        Err(io::ErrorKind::ConnectionReset.into())
+        Err(last.unwrap_or(BusError::Closed))
     }
 
-    fn try_flush(&mut self) -> io::Result<bool> {
+    fn try_flush(&mut self) -> Result<bool, BusError> {
         self.read(false)?;
-        while let Some(mut parcel) = self.closed.pop_front() {
+        while let Some(parcel) = self.closed.pop_front() {
             if self.under_way.len() >= BUNDLES_MAX {
                 let read = self.read(true);
                 if read.is_err() || self.under_way.len() >= BUNDLES_MAX {
@@ -182,28 +161,31 @@ impl HandOver {
                     return read.map(|()| false);
                 }
             }
-            parcel.bundle.number(|| self.exchanges.begin());
-            let (messages, payload_bytes) = (parcel.bundle.len() as u64, parcel.payload_bytes);
-            self.waiting_bytes -= parcel.bundle.bytes();
-            self.under_way.push_back(UnderWay {
-                end: self.exchanges.handed(),
-                messages,
-                payload_bytes,
-            });
-            let connection = self.connection.as_ref().expect("it is flushed to");
-            connection.bundles.put(parcel.bundle);
+            let publisher = self.publisher.as_mut().expect("it is flushed to");
+            let Parcel { bundle, payload_bytes } = parcel;
+            let messages = bundle.len() as u64;
+            self.waiting_bytes -= bundle.bytes();
+            let end = publisher.publish(bundle).end;
+            self.under_way.push_back(UnderWay { end, messages, payload_bytes });
         }
         Ok(true)
     }
 
     /// Takes the acknowledgements that have come, if `waits` after some time for the first.
-    fn read(&mut self, waits: bool) -> io::Result<()> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
+    fn read(&mut self, waits: bool) -> Result<(), BusError> {
+        let Some(publisher) = &mut self.publisher else { return Ok(()) };
         if waits {
-            connection.wait()?;
+            publisher.answered_within(WAIT)?;
         }
-        let read = connection.read(&mut self.exchanges);
-        let taken = self.exchanges.acknowledged();
+        // The sender of a datagram is told nothing.
+        let read = loop {
+            match publisher.next_answer() {
+                Ok(Some(_)) => {}
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        let taken = publisher.first();
         while let Some(all) = self.under_way.pop_front_if(|all| all.end <= taken) {
             self.outcome.published += all.messages;
             self.outcome.published_bytes += all.payload_bytes;
@@ -224,7 +206,7 @@ impl HandOver {
         if !self.growing.bundle.is_empty() {
             self.close();
         }
-        while self.connection.is_some()
+        while self.publisher.is_some()
             && (!self.is_empty() || !self.under_way.is_empty())
             && Instant::now() < until
         {
@@ -237,7 +219,7 @@ impl HandOver {
     }
 
     /// Hands over what the broker takes, and waits for some time for an answer that is owed.
-    fn go_on(&mut self) -> io::Result<()> {
+    fn go_on(&mut self) -> Result<(), BusError> {
         self.try_flush()?;
         if self.under_way.is_empty() { Ok(()) } else { self.read(true) }
     }
@@ -249,12 +231,10 @@ impl HandOver {
 
     /// The connection has ended.
     fn end(&mut self) {
-        let open = self.exchanges.open();
+        let open = self.publisher.take().map_or(0, |publisher| publisher.open());
         let under_way: u64 = self.under_way.drain(..).map(|all| all.messages).sum();
         self.outcome.published += under_way - open;
         self.outcome.lost += open;
-        self.exchanges = Exchanges::default();
-        self.connection = None;
     }
 
     /// Messages that could not be handed over are lost.
@@ -265,97 +245,15 @@ impl HandOver {
     }
 }
 
-impl Connection {
-    /// As whom the listener is.
-    fn open(context: &Context, settings: &IngestSettings) -> io::Result<Self> {
-        let client_id = format!("ingest/{}", settings.name);
-        let identity = settings.identity.clone().expect("a listener for datagrams has one");
-        let session = SessionConfig {
-            ends_at_refusal: true,
-            acknowledges_through: true,
-            ..settings.session.clone()
-        };
-        let LocalParts { socket, bundles, .. } =
-            context.connector.open_local(&client_id, identity, session, &client_id)?;
-        socket.set_read_timeout(Some(CONNECT))?;
-        let mut client: Client<()> =
-            Client::new(Config { packet_bytes_max: PACKET_BYTES_MAX, ..Config::default() });
-        let connect = Connect::new(Version::V5, client_id);
-        client.connect(clock::now(), &connect).map_err(io::Error::other)?;
-        let mut output = Vec::new();
-        client.transmit(clock::now(), &mut output);
-        (&socket).write_all(&output)?;
-        let (mut buffer, mut input) = ([0; 1024], ReceiveBuffer::default());
-        while !client.is_connected() {
-            match (&socket).read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => input.extend(&buffer[..count]),
-            }
-            let mut bytes = input.bytes();
-            client.receive(&mut bytes).map_err(io::Error::other)?;
-            let left = bytes.len();
-            input.keep(left);
-        }
-        socket.set_read_timeout(Some(WAIT))?;
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, bundles, input })
-    }
-
-    /// Waits for something to read, for some time.
-    fn wait(&mut self) -> io::Result<()> {
-        self.socket.set_nonblocking(false)?;
-        let came = self.socket.peek(&mut [0]);
-        self.socket.set_nonblocking(true)?;
-        came.map(|_| ()).or_else(none_yet)
-    }
-
-    /// Notes the acknowledgements that have come.
-    fn read(&mut self, exchanges: &mut Exchanges) -> io::Result<()> {
-        let mut buffer = [0; 4096];
-        loop {
-            match self.socket.read(&mut buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    self.input.extend(&buffer[..count]);
-                    self.take(exchanges)?;
-                    if count < buffer.len() {
-                        return Ok(());
-                    }
-                }
-                Err(error) => return none_yet(error),
-            }
-        }
-    }
-
-    fn take(&mut self, exchanges: &mut Exchanges) -> io::Result<()> {
-        let mut rest = self.input.bytes();
-        while let Some(header) =
-            FixedHeader::decode(rest, PACKET_BYTES_MAX as usize).map_err(io::Error::other)?
-            && let Some((packet, after)) = rest.split_at_checked(header.packet_bytes())
-        {
-            rest = after;
-            let body = &packet[header.header_bytes..];
-            match Packet::decode(Version::V5, header.first, body).map_err(io::Error::other)? {
-                // One for many, of identifiers that no client gave. The sender of a datagram is told nothing.
-                Packet::Puback(ack) => exchanges.end(ack.packet_id).map_err(io::Error::other)?,
-                Packet::Disconnect(end) => {
-                    let (reason, reason_string) = (end.reason, end.reason_string);
-                    let ended = ClientError::Disconnected { reason, reason_string };
-                    return Err(io::Error::other(ended));
-                }
-                _ => {}
-            }
-        }
-        let left = rest.len();
-        self.input.keep(left);
-        Ok(())
-    }
-}
-
-/// Whether nothing is wrong but that there is nothing.
-fn none_yet(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(()),
-        _ => Err(error),
-    }
+/// As whom the listener is.
+fn attach(context: &Context, settings: &IngestSettings) -> Result<Publisher, BusError> {
+    let client_id = format!("ingest/{}", settings.name);
+    let identity = settings.identity.clone().expect("a listener for datagrams has one");
+    let session = SessionConfig {
+        ends_at_refusal: true,
+        acknowledges_through: true,
+        ..settings.session.clone()
+    };
+    let attachment = Attachment { session, ..Attachment::new(identity, client_id) };
+    context.bus.attach_blocking(attachment).map(|attached| attached.publisher)
 }

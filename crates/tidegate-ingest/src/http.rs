@@ -120,7 +120,7 @@ async fn serve(
     let live = context.live();
     let (name, session) = (live.settings.name.clone(), live.settings.session.clone());
     drop(live);
-    let (task, publisher, _) = PublisherTask::new(context.connector.clone(), name, None, session);
+    let (task, publisher, _) = PublisherTask::new(context.bus.clone(), name, None, session);
     // It answers those who are still here after the stop.
     let last = CancellationToken::new();
     let publishing = tokio::spawn(task.run(last.clone()));

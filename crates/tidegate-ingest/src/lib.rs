@@ -50,9 +50,7 @@ pub use self::{
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
-use tidegate_server::{
-    bridge::Stamps,
-    server::{Connector, Server},
+use tidegate_server::{bridge::Stamps, bus::Bus, server::Server,
 };
 
 /// A listener's loop comes round at least so often, or it hangs.
@@ -106,7 +104,7 @@ struct Context {
     live: RwLock<Arc<Live>>,
     counters: Counters,
     access: Access,
-    connector: Connector,
+    bus: Bus,
     shared: Arc<Shared>,
     /// The node's name among those that a message passed, and the value that carries it.
     node: Arc<str>,
@@ -170,7 +168,7 @@ impl Ingest {
             live: RwLock::new(Arc::new(Live::new(settings))),
             counters: Counters::default(),
             access,
-            connector: server.connector(),
+            bus: server.connector().into(),
             shared: server.shared().clone(),
             stamps: Stamps::new(&node),
             node,

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_message::{Instant, TIME_PROPERTY};
-use tidegate_wire::mqtt::{
-    ForwardedProperties, QoS,
-    client::{self, Client, Publication, PublishError},
-    put_user_property,
-};
+use tidegate_wire::mqtt::{ForwardedProperties, PublishProperties, QoS, put_user_property};
+
+use tidegate_server::bus::{self, Publication, PublishError, Publisher};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +29,11 @@ impl Message {
         self.payload.len() + content_type + self.passed.len() + self.user.len()
     }
 
-    /// Publishes it with QoS 1.
+    /// Publishes it with QoS 1, with the next batch of `publisher`; its number there.
     ///
     /// # Errors
     /// The broker does not take such a message, or not now.
-    pub(super) fn publish<T>(&self, client: &mut Client<T>, token: T) -> Result<(), PublishError> {
+    pub(super) fn publish(&self, publisher: &mut Publisher) -> Result<u64, PublishError> {
         let mut properties = Vec::new();
         if let Some(content_type) = self.content_type.as_deref() {
             let content_type = ForwardedProperties {
@@ -54,16 +52,18 @@ impl Message {
             forwarded: &properties,
             ..Publication::default()
         };
-        client.publish(&publication, token).map(drop)
+        publisher.push(&publication)
     }
 
     /// One that arrived.
-    pub(super) fn of(message: &client::Message<'_>) -> Self {
+    pub(super) fn of(message: &bus::Message<'_>) -> Self {
+        // The broker has decoded them where they came in.
+        let properties = PublishProperties::decode(message.forwarded()).unwrap_or_default();
         Self {
-            topic: (&*message.topic).into(),
-            payload: Bytes::copy_from_slice(message.payload),
-            retain: message.retain,
-            content_type: message.properties.content_type().map(Into::into),
+            topic: message.topic().into(),
+            payload: Bytes::copy_from_slice(&message.payload()),
+            retain: message.retain(),
+            content_type: properties.content_type().map(Into::into),
             passed: Bytes::new(),
             user: Vec::new(),
         }

@@ -9,23 +9,18 @@
 //! call arrive in their order; a connection that breaks is opened again, and callers that waited for an answer learn of it.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
-    io,
-    num::NonZeroU16,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use tidegate_broker::SessionConfig;
 use tidegate_message::{Backoff, Identity, IdentityKind};
-use tidegate_process::clock;
-use tidegate_server::server::Connector;
-use tidegate_wire::mqtt::{
-    Connect, Disconnect, EncodeError, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version,
-    client::{self, Client, ClientError, Config, ReceiveBuffer, SendBuffer, SubscribeError},
+use tidegate_server::bus::{
+    Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher,
 };
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 use tokio::{
-    net::TcpStream,
     sync::{mpsc, mpsc::error::TrySendError, oneshot},
     time::sleep,
 };
@@ -35,18 +30,13 @@ use super::message::Message;
 
 /// Calls that wait for the connection; a caller that finds as many waits.
 const CALLS_MAX: usize = 1024;
-/// Messages from the broker that wait for who follows them; then the connection is not read from, and the broker's queue holds
+/// Messages from the broker that wait for who follows them; then no more are taken, and the broker's queue holds
 /// them by its own rules.
 const ARRIVED_MAX: usize = 1024;
-/// Exchanges that are open at a time.
-const WINDOW: NonZeroU16 = NonZeroU16::new(1024).expect("not zero");
-/// Bytes that are encoded ahead of the socket.
-const OUTPUT_BYTES: usize = 256 << 10;
-const READ_BYTES: usize = 16 << 10;
+/// Messages that the broker has not answered.
+const WINDOW: u64 = 1024;
 /// Waits between two tries to connect.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// How long a farewell may take.
-const FAREWELL: Duration = Duration::from_millis(200);
 
 /// The broker is not there: it stops, or the connection broke before it answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,7 +118,7 @@ impl Publisher {
 /// The task behind publishers.
 #[derive(Debug)]
 pub(super) struct PublisherTask {
-    pub(super) connector: Connector,
+    pub(super) bus: Bus,
     /// Of the listener, for logs and the client's name.
     pub(super) name: Arc<str>,
     /// As whom the broker sees it; the node itself where each message was allowed before.
@@ -160,8 +150,11 @@ struct Calls {
     /// The oldest first, the number of which is `first`.
     waiting: VecDeque<Waiting>,
     first: u64,
-    /// Requests that are not encoded yet.
+    /// Messages and requests that are not published, or asked for, yet.
     unsent: VecDeque<(Ticket, Unsent)>,
+    /// Those that are and that the broker has not answered, by their numbers at the bus.
+    messages: BTreeMap<u64, Ticket>,
+    requests: BTreeMap<u64, Ticket>,
 }
 
 #[derive(Debug)]
@@ -174,7 +167,7 @@ enum Unsent {
 impl PublisherTask {
     /// A task, what hands messages to it, and what arrives by its subscriptions.
     pub(super) fn new(
-        connector: Connector,
+        bus: Bus,
         name: Arc<str>,
         identity: Option<Identity>,
         session: SessionConfig,
@@ -182,7 +175,7 @@ impl PublisherTask {
         let (sender, calls) = mpsc::channel(CALLS_MAX);
         let (arrived, arrivals) = mpsc::channel(ARRIVED_MAX);
         let followed = BTreeSet::new();
-        let task = Self { connector, name, identity, session, calls, arrived, followed };
+        let task = Self { bus, name, identity, session, calls, arrived, followed };
         (task, Publisher { calls: sender }, arrivals)
     }
 
@@ -204,137 +197,64 @@ impl PublisherTask {
         }
     }
 
-    async fn serve(&mut self, stop: &CancellationToken) -> Result<(), Broken> {
+    async fn serve(&mut self, stop: &CancellationToken) -> Result<(), BusError> {
         let client_id = format!("ingest/{}", self.name);
         let identity = self.identity.clone();
         let identity = identity
             .unwrap_or_else(|| Identity::new(IdentityKind::Internal, &client_id, &client_id));
-        let socket = self.connector.open(&client_id, identity, self.session.clone())?;
-        socket.set_nonblocking(true)?;
-        let socket = TcpStream::from_std(socket)?;
-        let mut connection = Connection::new(&self.session);
-        connection.client.connect(clock::now(), &Connect::new(Version::V5, client_id))?;
+        let session = self.session.clone();
+        let attachment = Attachment { session, ..Attachment::new(identity, client_id) };
+        let attached = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            attached = self.bus.attach(attachment) => attached?,
+        };
+        let Attached { mut publisher, mut deliveries, .. } = attached;
         let mut calls = Calls::default();
         // Former observations continue; the newest state of each comes again.
         calls.queue(self.followed.iter().cloned().map(Unsent::Subscribe).collect(), None);
         loop {
-            // Little is held of who is not in yet.
-            calls.send(&mut connection);
-            connection.output.fill(&mut connection.client, clock::now());
-            // Each is cancel safe: readiness is asked, and looked at again; a permit that is dropped is given back.
-            let may_read = self.arrived.capacity() > 0;
+            calls.send(&mut publisher, &mut deliveries)?;
+            // Each is cancel safe: what is there is looked at again; a permit that is dropped is given back.
+            let may_take = self.arrived.capacity() > 0;
             tokio::select! {
-                () = stop.cancelled() => {
-                    connection.client.disconnect(Disconnect::default())?;
-                    let farewell = async {
-                        while connection.waiting_bytes() > 0 {
-                            socket.writable().await?;
-                            connection.write(&socket)?;
-                        }
-                        Ok::<(), Broken>(())
-                    };
-                    // A caller that does not hear it sees the connection end.
-                    let _ = tokio::time::timeout(FAREWELL, farewell).await;
-                    return Ok(());
-                }
-                call = self.calls.recv(), if calls.unsent.is_empty() && connection.waiting_bytes() < OUTPUT_BYTES => {
-                    match call {
-                        Some(call) => calls.begin(call, &mut self.followed),
-                        None => return Ok(()),
-                    }
-                }
-                ready = socket.writable(), if !connection.output.is_empty() => {
-                    ready?;
-                    connection.write(&socket)?;
-                }
-                permit = self.arrived.reserve(), if !may_read => match permit {
+                () = stop.cancelled() => return publisher.detach(ReasonCode::SUCCESS),
+                call = self.calls.recv(), if calls.unsent.is_empty() => match call {
+                    Some(call) => calls.begin(call, &mut self.followed),
+                    None => return Ok(()),
+                },
+                permit = self.arrived.reserve(), if !may_take => match permit {
                     Ok(permit) => drop(permit),
                     Err(_) => return Ok(()),
                 },
-                ready = socket.readable(), if may_read => {
-                    ready?;
-                    connection.read(&socket)?;
-                    let Connection { client, input, .. } = &mut connection;
-                    let mut bytes = input.bytes();
-                    while let Some(event) = client.receive(&mut bytes)? {
-                        match event {
-                            client::Event::Acknowledged { token, reason, .. } => {
-                                calls.answered(token, reason);
-                            }
-                            client::Event::Subscribed { token, reasons }
-                            | client::Event::Unsubscribed { token, reasons } => {
-                                let reason = reasons.first().copied();
-                                let reason = reason.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
-                                calls.answered(token, reason);
-                            }
-                            // Waits where more came at once than there was room for.
-                            client::Event::Message(message) => {
-                                if self.arrived.send(Message::of(&message)).await.is_err() {
-                                    return Ok(());
-                                }
-                            }
-                            client::Event::Connected { .. } | client::Event::Received { .. } => {}
-                        }
-                    }
-                    let left = bytes.len();
-                    input.keep(left);
+                answered = publisher.answered() => answered?,
+                ready = deliveries.ready(), if may_take => ready?,
+            }
+            while let Some(answer) = publisher.next_answer()? {
+                calls.published(answer.numbers.start, answer.reason);
+            }
+            while let Some((request, reasons)) = deliveries.next_answer()? {
+                let reason = reasons.first().copied().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
+                calls.asked(request, reason);
+            }
+            while self.arrived.capacity() > 0
+                && let Some(message) = deliveries.next()?
+            {
+                if self.arrived.try_send(Message::of(&message)).is_err() {
+                    return Ok(());
                 }
             }
         }
     }
 }
 
-/// The connection to the broker, without its socket.
-#[derive(Debug)]
-struct Connection {
-    client: Client<Ticket>,
-    input: ReceiveBuffer,
-    output: SendBuffer,
-}
-
-impl Connection {
-    fn new(session: &SessionConfig) -> Self {
-        let packet_bytes_max = session.packet_bytes_max;
-        let config = Config { inflight_max: WINDOW, packet_bytes_max, ..Config::default() };
-        let (input, output) = (ReceiveBuffer::default(), SendBuffer::default());
-        Self { client: Client::new(config), input, output }
-    }
-
-    /// Bytes that are encoded and not the kernel's.
-    fn waiting_bytes(&self) -> usize {
-        self.client.output_bytes() + self.output.bytes().len()
-    }
-
-    fn write(&mut self, socket: &TcpStream) -> io::Result<()> {
-        self.output.fill(&mut self.client, clock::now());
-        match socket.try_write(self.output.bytes()) {
-            Ok(count) => self.output.wrote(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, socket: &TcpStream) -> Result<(), Broken> {
-        let spare = self.input.spare();
-        spare.reserve(READ_BYTES);
-        match socket.try_read_buf(spare) {
-            Ok(0) => Err(Broken::Closed),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn subscribe(&mut self, filter: String, ticket: Ticket) -> Result<(), SubscribeError> {
-        let filter = SubscribeFilter {
-            filter,
-            maximum_qos: QoS::AtMostOnce,
-            no_local: false,
-            retain_as_published: false,
-            retain_handling: RetainHandling::Send,
-        };
-        self.client.subscribe(vec![filter], None, ticket).map(drop)
+/// The newest state of a topic and what comes after it, once each.
+fn followed(filter: String) -> SubscribeFilter {
+    SubscribeFilter {
+        filter,
+        maximum_qos: QoS::AtMostOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
     }
 }
 
@@ -368,27 +288,56 @@ impl Calls {
         self.waiting.push_back(Waiting { reasons, left, answer });
     }
 
-    fn send(&mut self, connection: &mut Connection) {
-        while connection.client.room().min(connection.client.request_room()) > 0
-            && connection.waiting_bytes() < OUTPUT_BYTES
+    /// Publishes and asks for what there is room for.
+    fn send(
+        &mut self,
+        publisher: &mut BusPublisher,
+        deliveries: &mut Deliveries,
+    ) -> Result<(), BusError> {
+        while publisher.open() < WINDOW
+            && publisher.has_room()
+            && deliveries.request_room() > 0
             && let Some((ticket, unsent)) = self.unsent.pop_front()
         {
-            let client = &mut connection.client;
-            let refused = match unsent {
-                Unsent::Message(message) => {
-                    message.publish(client, ticket).map_err(|error| error.reason())
-                }
+            match unsent {
+                Unsent::Message(message) => match message.publish(publisher) {
+                    Ok(number) => drop(self.messages.insert(number, ticket)),
+                    Err(error) => self.answered(ticket, error.reason()),
+                },
                 Unsent::Subscribe(filter) => {
-                    connection.subscribe(filter, ticket).map_err(|error| error.reason())
+                    publisher.flush();
+                    self.ask(deliveries.subscribe(vec![followed(filter)]), ticket)?;
                 }
                 Unsent::Unsubscribe(filter) => {
-                    let asked = client.unsubscribe(vec![filter], ticket);
-                    asked.map(drop).map_err(|error| error.reason())
+                    publisher.flush();
+                    self.ask(deliveries.unsubscribe(vec![filter]), ticket)?;
                 }
-            };
-            if let Err(reason) = refused {
-                self.answered(ticket, reason);
             }
+        }
+        publisher.flush();
+        Ok(())
+    }
+
+    fn ask(&mut self, asked: Result<u64, BusError>, ticket: Ticket) -> Result<(), BusError> {
+        match asked {
+            Ok(request) => drop(self.requests.insert(request, ticket)),
+            Err(BusError::Subscribe(error)) => self.answered(ticket, error.reason()),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The broker's answer to a message.
+    fn published(&mut self, number: u64, reason: ReasonCode) {
+        if let Some(ticket) = self.messages.remove(&number) {
+            self.answered(ticket, reason);
+        }
+    }
+
+    /// The broker's answer to a request.
+    fn asked(&mut self, request: u64, reason: ReasonCode) {
+        if let Some(ticket) = self.requests.remove(&request) {
+            self.answered(ticket, reason);
         }
     }
 
@@ -408,17 +357,4 @@ impl Calls {
             self.first += 1;
         }
     }
-}
-
-/// Why the connection to the broker ended.
-#[derive(Debug, thiserror::Error)]
-enum Broken {
-    #[error("its socket failed")]
-    Io(#[from] io::Error),
-    #[error("the broker closed it")]
-    Closed,
-    #[error("a packet for the broker cannot be written")]
-    Encode(#[from] EncodeError),
-    #[error(transparent)]
-    Protocol(#[from] ClientError),
 }

@@ -4,19 +4,19 @@
 //!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
 //!                  │                                                      │
 //!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
+//!  bus ◀─▶ shard: a connection without a socket (`inside`)
 //!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
 //!  spill: messages that find no room in memory, on disk; a thread reads them
 //!  bridge (a thread each) ◀─▶ a session here, a session at a remote broker
 //! ```
 
 pub mod bridge;
-pub mod bundle;
+pub mod bus;
 pub mod certificate;
-pub mod deliveries;
 mod inbox;
+pub(crate) mod inside;
 pub mod journal;
 pub mod listen;
-pub mod local;
 pub mod server;
 pub mod settings;
 mod shard;

@@ -21,9 +21,8 @@ use tidegate_process::{
 use tokio::sync::oneshot;
 
 use super::{
-    bundle::{Bundles, LocalEnd, LocalId},
-    deliveries::{Deliveries, DeliveryQueue},
     inbox::{Inbox, waker},
+    inside::{self, ClientEnd},
     journal::{self, JournalStartError},
     listen::{self, Acceptor, ListenAddress, SocketFile},
     settings::{ListenerSettings, ServerSettings, SessionSettings},
@@ -211,20 +210,7 @@ impl Server {
         &self.shared
     }
 
-    /// A connection to this server from inside the program, as `identity`; messages for it wait under `session`.
-    ///
-    /// # Errors
-    /// The system's, if it gives no sockets.
-    pub fn local(
-        &self,
-        name: &str,
-        identity: Identity,
-        session: SessionConfig,
-    ) -> io::Result<std::net::TcpStream> {
-        self.connector().open(name, identity, session)
-    }
-
-    /// A factory of such connections for other threads.
+    /// A factory of connections from inside the program.
     pub fn connector(&self) -> Connector {
         Connector { shared: self.shared.clone(), inboxes: self.inboxes.clone() }
     }
@@ -325,17 +311,6 @@ impl Drop for Server {
     }
 }
 
-/// A connection from inside the program.
-#[derive(Debug)]
-pub struct LocalParts {
-    /// For packets.
-    pub socket: std::net::TcpStream,
-    /// For what it publishes many at a time.
-    pub bundles: Bundles,
-    /// Its deliveries, if its session is handed messages as they are.
-    pub deliveries: Deliveries,
-}
-
 /// Makes connections to a server from inside the program.
 #[derive(Clone, Debug)]
 pub struct Connector {
@@ -401,7 +376,27 @@ impl Connector {
         filters.await.unwrap_or_default()
     }
 
-    /// A connection as `identity`; messages for it wait under `session`. Little of it waits in the kernel
+    /// A connection as `identity` for the session of that client, without a socket; it waits for CONNECT, whose first bytes are `connect`.
+    /// Messages for it wait under `session`.
+    pub(crate) fn attach(
+        &self,
+        name: &str,
+        identity: Identity,
+        session: SessionConfig,
+        client_id: &str,
+        connect: &[u8],
+    ) -> (ClientEnd, usize) {
+        let inbox = &self.inboxes[self.shared.shard_of(client_id)];
+        let (near, far) = inside::pair(inbox.clone());
+        let written = near.write(connect);
+        let nowhere = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener = local_listener(name, identity, session, nowhere);
+        inbox.put([ShardCommand::Attached(far, listener)]);
+        (near, written)
+    }
+
+    /// A loopback connection as `identity` for whoever speaks packets with the broker; messages for it wait under `session`. Little of it
+    /// waits in the kernel
     /// ([`LOCAL_BYTES`]): until the other end reads it, the broker can still choose what goes first.
     ///
     /// # Errors
@@ -411,39 +406,6 @@ impl Connector {
         name: &str,
         identity: Identity,
         session: SessionConfig,
-    ) -> io::Result<std::net::TcpStream> {
-        let local =
-            LocalEnd { id: LocalId::next(), queue: Arc::default(), empties: Arc::default() };
-        self.open_as(name, identity, session, local)
-    }
-
-    /// The same, with its own channel for messages; it must connect as `client_id`.
-    ///
-    /// # Errors
-    /// As [`Connector::open`].
-    pub fn open_local(
-        &self,
-        name: &str,
-        identity: Identity,
-        session: SessionConfig,
-        client_id: &str,
-    ) -> io::Result<LocalParts> {
-        let (id, queue) = (LocalId::next(), Arc::<DeliveryQueue>::default());
-        let empties = Arc::<tidegate_broker::Empties>::default();
-        let local = LocalEnd { id, queue: queue.clone(), empties: empties.clone() };
-        let socket = self.open_as(name, identity, session, local)?;
-        let (shared, inboxes) = (&self.shared, &self.inboxes);
-        let bundles = Bundles::new(id, client_id, empties, shared, inboxes);
-        let deliveries = Deliveries::new(id, client_id, queue, shared, inboxes);
-        Ok(LocalParts { socket, bundles, deliveries })
-    }
-
-    fn open_as(
-        &self,
-        name: &str,
-        identity: Identity,
-        session: SessionConfig,
-        local: LocalEnd,
     ) -> io::Result<std::net::TcpStream> {
         let socket = || {
             let tcp = Some(socket2::Protocol::TCP);
@@ -469,17 +431,7 @@ impl Connector {
         };
         far.set_nonblocking(true)?;
         near.set_nodelay(true)?;
-        let settings = ListenerSettings {
-            connections_max: 1,
-            anonymous: true,
-            identity: Some(identity),
-            sessions: SessionSettings {
-                usual: Arc::new(SessionConfig { is_local: true, ..session }),
-                ..SessionSettings::default()
-            },
-            ..ListenerSettings::new(name, loopback.local_addr()?)
-        };
-        let listener = Arc::new(Listener::local(settings, local));
+        let listener = local_listener(name, identity, session, loopback.local_addr()?);
         self.inboxes[0].put([ShardCommand::Accepted(
             mio::net::TcpStream::from_std(far),
             listener,
@@ -487,6 +439,23 @@ impl Connector {
         )]);
         Ok(near)
     }
+}
+
+/// For one connection of a part of this program.
+fn local_listener(
+    name: &str,
+    identity: Identity,
+    session: SessionConfig,
+    address: SocketAddr,
+) -> Arc<Listener> {
+    let usual = Arc::new(SessionConfig { is_local: true, ..session });
+    Arc::new(Listener::local(ListenerSettings {
+        connections_max: 1,
+        anonymous: true,
+        identity: Some(identity),
+        sessions: SessionSettings { usual, ..SessionSettings::default() },
+        ..ListenerSettings::new(name, address)
+    }))
 }
 
 /// The sockets that all listeners listen on.

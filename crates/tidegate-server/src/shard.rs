@@ -30,7 +30,7 @@ use bytes::Bytes;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use rustls_pki_types::UnixTime;
 use tidegate_broker::{
-    Acknowledged, Broker, Bundle, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
+    Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
     PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
@@ -48,12 +48,11 @@ use tokio::sync::oneshot;
 
 use self::{
     lobby::{LOBBY_BYTES, Lobby},
-    open::FEW,
     visits::{Visitor, Visits},
 };
 use super::{
-    bundle::{LocalEnd, LocalId},
     inbox::Inbox,
+    inside::{InsideId, ServerEnd},
     listen::Acceptor,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
@@ -79,19 +78,19 @@ const FIRST: usize = 1;
 pub(super) struct Listener {
     settings: RwLock<Arc<ListenerSettings>>,
     pub(super) connections: AtomicUsize,
-    /// Of the one connection of a part of this program.
-    local: Option<LocalEnd>,
+    /// For the one connection of a part of this program.
+    is_local: bool,
 }
 
 impl Listener {
     pub(super) fn new(settings: ListenerSettings) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        Self { settings, connections: AtomicUsize::new(0), local: None }
+        Self { settings, connections: AtomicUsize::new(0), is_local: false }
     }
 
     /// For one connection of a part of this program, which is there already.
-    pub(super) fn local(settings: ListenerSettings, local: LocalEnd) -> Self {
-        Self { connections: AtomicUsize::new(1), local: Some(local), ..Self::new(settings) }
+    pub(super) fn local(settings: ListenerSettings) -> Self {
+        Self { connections: AtomicUsize::new(1), is_local: true, ..Self::new(settings) }
     }
 
     /// The settings for clients that come now.
@@ -123,16 +122,14 @@ impl Listener {
 pub(super) enum ShardCommand {
     /// A connection that was accepted, and its right to be; none of a part of this program.
     Accepted(TcpStream, Arc<Listener>, Option<Descriptor>),
+    /// The connection of a part of this program whose session lives here.
+    Attached(ServerEnd, Arc<Listener>),
     /// A client whose session lives here.
     Welcome(Box<Connection>, Box<ConnectRequest>),
     /// The result of authenticating a connection that is opening here; none if there are more than can be checked.
     Answered(ConnectionId, Option<Result<Identity, Refusal>>),
-    /// Messages of a part of this program that is connected here.
-    Bundle(LocalId, Bundle),
-    /// A part of this program that is connected here takes messages again.
-    Room(LocalId),
-    /// A part of this program that is connected here needs some messages no more.
-    Settled(LocalId),
+    /// A part of this program that is connected here has left something.
+    Inside(InsideId),
     /// Messages of another shard for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -310,7 +307,7 @@ pub(super) struct Shard {
     /// By the slot of the broker's key, the slot here.
     by_key: Vec<usize>,
     /// Slots of connections from inside the program.
-    locals: HashMap<LocalId, usize>,
+    inside: HashMap<InsideId, usize>,
     /// Connections to be read though the kernel says nothing new of them.
     queued: VecDeque<usize>,
     /// When connections that are opening or closing are given up, soonest first for each cause.
@@ -347,7 +344,7 @@ impl Shard {
             uses: Vec::new(),
             free: Vec::new(),
             by_key: Vec::new(),
-            locals: HashMap::new(),
+            inside: HashMap::new(),
             queued: VecDeque::new(),
             openings: VecDeque::new(),
             closings: VecDeque::new(),
@@ -472,6 +469,7 @@ impl Shard {
             ShardCommand::Accepted(socket, listener, descriptor) => {
                 self.open(now, socket, listener, descriptor);
             }
+            ShardCommand::Attached(end, listener) => self.attach(now, end, listener),
             ShardCommand::Welcome(connection, request) => {
                 let Some(slot) = self.place(connection) else { return };
                 self.welcome(now, slot, *request);
@@ -489,31 +487,7 @@ impl Shard {
                     None => self.refuse(now, id.slot, &connect, ReasonCode::SERVER_BUSY),
                 }
             }
-            ShardCommand::Bundle(local, bundle) => {
-                // A reader that is gone learns of it by its socket.
-                let Some(&slot) = self.locals.get(&local) else { return };
-                let Some(connection) = self.slots[slot].as_deref_mut() else { return };
-                let Some(local) = &connection.listener.local else { return };
-                // Few messages do not wait behind many of others.
-                let goes_at_once = connection.bundles.is_empty() && bundle.len() <= FEW;
-                let bundle = BundleReader::new(bundle, local.empties.clone());
-                connection.bundles.push_back(bundle);
-                if goes_at_once {
-                    self.publish_bundles(now, slot);
-                } else {
-                    self.queue(slot);
-                }
-            }
-            ShardCommand::Room(local) => {
-                if let Some(key) = self.local(local) {
-                    self.broker.hold_up_deliveries(key, false);
-                }
-            }
-            ShardCommand::Settled(local) => {
-                if let Some(&slot) = self.locals.get(&local) {
-                    self.settle(now, slot);
-                }
-            }
+            ShardCommand::Inside(id) => self.look_inside(now, id),
             ShardCommand::Peers(batch) => self.broker.handle_peers(now, batch),
             ShardCommand::Durable => self.broker.durable(),
             ShardCommand::Fetched(wanted, answers) => {
@@ -569,15 +543,6 @@ impl Shard {
         self.slots[id.slot].as_deref_mut()
     }
 
-    /// The open connection of a part of this program, if it is still there.
-    fn local(&self, local: LocalId) -> Option<ConnectionKey> {
-        let slot = *self.locals.get(&local)?;
-        match self.slots[slot].as_deref()?.stage {
-            Stage::Open(key) => Some(key),
-            _ => None,
-        }
-    }
-
     fn id(&self, slot: usize) -> ConnectionId {
         ConnectionId { slot, use_count: self.uses[slot] }
     }
@@ -596,8 +561,10 @@ impl Shard {
         });
         let token = self.token(slot);
         let both = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) =
-            self.parts.poll.registry().register(connection.transport.socket(), token, both)
+        if let Some(end) = connection.transport.as_inside() {
+            self.inside.insert(end.id(), slot);
+        } else if let Some(socket) = connection.transport.socket()
+            && let Err(error) = self.parts.poll.registry().register(socket, token, both)
         {
             tracing::warn!(%error, "a connection's socket cannot be registered");
             self.free.push(slot);
@@ -618,10 +585,11 @@ impl Shard {
         if let Some(at) = connection.expires_at {
             self.expiring.remove(&(at, slot));
         }
-        if let Some(local) = &connection.listener.local {
-            self.locals.remove(&local.id);
-        }
-        if let Err(error) = self.parts.poll.registry().deregister(connection.transport.socket()) {
+        if let Some(end) = connection.transport.as_inside() {
+            self.inside.remove(&end.id());
+        } else if let Some(socket) = connection.transport.socket()
+            && let Err(error) = self.parts.poll.registry().deregister(socket)
+        {
             tracing::debug!(%error, "a socket was not listened to");
         }
         self.uses[slot] += 1;

@@ -17,16 +17,71 @@ use tidegate_wire::{
     websocket::{CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close},
 };
 
+use super::inside::ServerEnd;
+
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;
 
 /// Bytes of a TLS handshake that each connection may have beside the memory for strangers: an honest one, with a chain of certificates.
 const HANDSHAKE_FREE_BYTES: usize = 4 << 10;
 
+/// The carrier of a connection's bytes.
+#[derive(Debug)]
+enum Wire {
+    Socket(TcpStream),
+    /// A part of this program.
+    Inside(ServerEnd),
+}
+
+impl Wire {
+    fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.peek(buffer),
+            Self::Inside(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn shut_down(&self) -> io::Result<()> {
+        match self {
+            Self::Socket(socket) => socket.shutdown(std::net::Shutdown::Write),
+            Self::Inside(end) => {
+                end.shut_down();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.read(buffer),
+            Self::Inside(end) => end.read(buffer),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Socket(socket) => socket.write_vectored(slices),
+            Self::Inside(end) => end.write_vectored(slices),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The way between a socket and MQTT.
 #[derive(Debug)]
 pub(super) struct Transport {
-    socket: TcpStream,
+    wire: Wire,
     /// A header of the PROXY protocol is to come before all else.
     proxy: Option<proxy::Accepted>,
     /// The source of the connection by its header, until it is taken.
@@ -72,7 +127,7 @@ impl Transport {
             }
         };
         let websocket = websocket.map(|paths| Box::new(WebSocket::new(paths)));
-        Ok(Self::on(socket, tls, websocket))
+        Ok(Self::on(Wire::Socket(socket), tls, websocket))
     }
 
     /// The client's end, with TLS if there is whom to trust and the name to look for.
@@ -88,16 +143,17 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        Ok(Self::on(socket, tls, None))
+        Ok(Self::on(Wire::Socket(socket), tls, None))
     }
 
-    fn on(
-        socket: TcpStream,
-        tls: Option<Box<Connection>>,
-        websocket: Option<Box<WebSocket>>,
-    ) -> Self {
+    /// To a part of this program.
+    pub(super) fn inside(end: ServerEnd) -> Self {
+        Self::on(Wire::Inside(end), None, None)
+    }
+
+    fn on(wire: Wire, tls: Option<Box<Connection>>, websocket: Option<Box<WebSocket>>) -> Self {
         Self {
-            socket,
+            wire,
             proxy: None,
             source: None,
             tls,
@@ -121,8 +177,20 @@ impl Transport {
         self.source.take()
     }
 
-    pub(super) fn socket(&mut self) -> &mut TcpStream {
-        &mut self.socket
+    /// The socket; none to a part of this program.
+    pub(super) fn socket(&mut self) -> Option<&mut TcpStream> {
+        match &mut self.wire {
+            Wire::Socket(socket) => Some(socket),
+            Wire::Inside(_) => None,
+        }
+    }
+
+    /// The end of a connection to a part of this program.
+    pub(super) fn as_inside(&self) -> Option<&ServerEnd> {
+        match &self.wire {
+            Wire::Socket(_) => None,
+            Wire::Inside(end) => Some(end),
+        }
     }
 
     /// The identity in the client's certificate, once the handshake is over; `site` are the authorities of this site.
@@ -182,7 +250,7 @@ impl Transport {
         buffer: &mut [u8],
     ) -> io::Result<ReadOutcome> {
         let room = buffer.len().min(HEADER_BYTES_MAX);
-        let count = match self.socket.peek(&mut buffer[..room]) {
+        let count = match self.wire.peek(&mut buffer[..room]) {
             Ok(0) => return Ok(ReadOutcome::End),
             Ok(count) => count,
             Err(error) => return blocked(error).map(|()| ReadOutcome::WouldBlock),
@@ -190,7 +258,7 @@ impl Transport {
         let header = Header::decode(&buffer[..count], accepted)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let Some(Header { bytes, source }) = header else { return Ok(ReadOutcome::WouldBlock) };
-        self.socket.read_exact(&mut buffer[..bytes])?;
+        self.wire.read_exact(&mut buffer[..bytes])?;
         (self.proxy, self.source) = (None, Some(source));
         Ok(ReadOutcome::Bytes(0))
     }
@@ -210,7 +278,7 @@ impl Transport {
     /// Reads what is in TLS, or on the socket.
     fn read_below(&mut self, buffer: &mut [u8]) -> io::Result<ReadOutcome> {
         let Some(tls) = &mut self.tls else {
-            return match self.socket.read(buffer) {
+            return match self.wire.read(buffer) {
                 Ok(0) => Ok(ReadOutcome::End),
                 Ok(count) => {
                     self.is_drained = count < buffer.len();
@@ -225,7 +293,7 @@ impl Transport {
                 Ok(count) => return Ok(ReadOutcome::Bytes(count)),
                 Err(error) => blocked(error)?,
             }
-            match tls.read_tls(&mut self.socket) {
+            match tls.read_tls(&mut self.wire) {
                 Ok(0) => return Ok(ReadOutcome::End),
                 Ok(count) if tls.is_handshaking() => self.handshake_bytes += count,
                 Ok(_) => self.handshake_bytes = 0,
@@ -234,7 +302,7 @@ impl Transport {
             let result = tls.process_new_packets();
             // An alert goes out before the connection ends.
             while tls.wants_write() {
-                match tls.write_tls(&mut self.socket) {
+                match tls.write_tls(&mut self.wire) {
                     Ok(_) => {}
                     Err(error) => {
                         blocked(error)?;
@@ -255,7 +323,7 @@ impl Transport {
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         if let Some(tls) = &mut self.tls {
             while tls.wants_write() {
-                match tls.write_tls(&mut self.socket) {
+                match tls.write_tls(&mut self.wire) {
                     Ok(_) => {}
                     Err(error) => return blocked(error).map(|()| false),
                 }
@@ -263,7 +331,7 @@ impl Transport {
             return Ok(true);
         }
         while self.staged_sent < self.staged.len() {
-            match self.socket.write(&self.staged[self.staged_sent..]) {
+            match self.wire.write(&self.staged[self.staged_sent..]) {
                 Ok(count) => self.staged_sent += count,
                 Err(error) => return blocked(error).map(|()| false),
             }
@@ -277,7 +345,7 @@ impl Transport {
     pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<(usize, bool)> {
         if self.tls.is_none() && self.websocket.is_none() {
             let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-            return match self.socket.write_vectored(slices) {
+            return match self.wire.write_vectored(slices) {
                 Ok(count) => Ok((count, count == bytes)),
                 Err(error) => blocked(error).map(|()| (0, false)),
             };
@@ -335,7 +403,7 @@ impl Transport {
         }
         if !self.is_shut && matches!(self.flush(), Ok(true)) {
             self.is_shut = true;
-            let _ = self.socket.shutdown(std::net::Shutdown::Write);
+            let _ = self.wire.shut_down();
         }
     }
 }
@@ -485,7 +553,7 @@ mod tests {
         let mut transport = Transport::new(TcpStream::from_std(socket), None, None).unwrap();
         let mut poll = Poll::new().unwrap();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        poll.registry().register(transport.socket(), Token(0), interest).unwrap();
+        poll.registry().register(transport.socket().unwrap(), Token(0), interest).unwrap();
         transport.end();
         let mut events = Events::with_capacity(8);
         let mut turns = 0;

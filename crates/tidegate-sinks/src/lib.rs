@@ -51,7 +51,7 @@ pub use destination::{Destination, Refusal, Trouble};
 pub use kind::{DestinationSettings, SinkKind};
 pub use record::{Batch, Record};
 
-use tidegate_server::server::Connector;
+use tidegate_server::bus::Bus;
 
 use self::runtime::Runtime;
 
@@ -319,9 +319,9 @@ impl Sink {
     ///
     /// # Errors
     /// [`SinkError`].
-    pub fn start(settings: SinkSettings, connector: Connector) -> Result<Self, SinkError> {
+    pub fn start(settings: SinkSettings, bus: Bus) -> Result<Self, SinkError> {
         let destination = settings.destination.open()?;
-        Self::start_with(settings, destination, connector)
+        Self::start_with(settings, destination, bus)
     }
 
     /// The same for a destination of the caller's own; `settings.destination` is not looked at.
@@ -331,7 +331,7 @@ impl Sink {
     pub fn start_with(
         settings: SinkSettings,
         destination: Box<dyn Destination>,
-        connector: Connector,
+        bus: Bus,
     ) -> Result<Self, SinkError> {
         settings.check()?;
         let counters = Arc::new(Counters::default());
@@ -339,8 +339,7 @@ impl Sink {
         let name = format!("sink-{}", settings.name);
         let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let reactor = reactor.map_err(SinkError::Start)?;
-        let runtime =
-            Runtime::new(settings, destination, connector, counters.clone(), stop.clone());
+        let runtime = Runtime::new(settings, destination, bus, counters.clone(), stop.clone());
         let runtime = runtime.map_err(SinkError::Start)?;
         let thread = thread::Builder::new().name(name).spawn(move || {
             // Stored messages can wait for urgent ones.

@@ -10,8 +10,8 @@ use std::{
 };
 
 use tidegate_message::{Backoff, ID_PROPERTY};
-use tidegate_server::server::{Connector, random_bytes};
-use tidegate_wire::mqtt::{PacketId, ReasonCode};
+use tidegate_server::{bus::Bus, server::random_bytes};
+use tidegate_wire::mqtt::ReasonCode;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -22,8 +22,6 @@ use super::{
 
 /// How long a sink that is to stop tries to hand over what it holds.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long it tries to write its last acknowledgements.
-const FAREWELL: Duration = Duration::from_millis(500);
 /// Dead letters that are under way at a time.
 const LETTERS_MAX: usize = 64;
 /// A dead letter for which there is no room is tried again after this.
@@ -58,7 +56,7 @@ struct Letter {
 #[derive(Default)]
 struct Letters {
     waiting: VecDeque<Letter>,
-    sent: HashMap<PacketId, Letter>,
+    sent: HashMap<u64, Letter>,
     /// There was no room for one.
     pauses_until: Option<Instant>,
 }
@@ -78,7 +76,7 @@ impl From<SessionError> for Ended {
 /// The state of the thread.
 pub(super) struct Runtime {
     settings: SinkSettings,
-    connector: Connector,
+    bus: Bus,
     counters: Arc<Counters>,
     stop: CancellationToken,
     work: Work,
@@ -103,7 +101,7 @@ impl Runtime {
     pub(super) fn new(
         settings: SinkSettings,
         destination: Box<dyn Destination>,
-        connector: Connector,
+        bus: Bus,
         counters: Arc<Counters>,
         stop: CancellationToken,
     ) -> io::Result<Self> {
@@ -115,7 +113,7 @@ impl Runtime {
             backoff: Backoff::with_jitter(first, settings.backoff_max, seed),
             rest: Backoff::with_jitter(shortest, Duration::from_secs(5), seed),
             settings,
-            connector,
+            bus,
             counters,
             stop,
             work: Work::Idle(destination),
@@ -169,7 +167,7 @@ impl Runtime {
     async fn carry(&mut self) -> Ended {
         let opened = tokio::select! {
             () = self.stop.cancelled() => return Ended::Stopped,
-            opened = Session::open(&self.settings, &self.connector) => opened,
+            opened = Session::open(&self.settings, &self.bus) => opened,
         };
         let mut session = match opened {
             Ok(session) => session,
@@ -183,10 +181,10 @@ impl Runtime {
             Err(error) => Ended::Broken(error),
         };
         if matches!(ended, Ended::Stopped)
-            && let Err(error) = self.leave(&mut session).await
+            && let Err(error) = self.leave(&mut session)
         {
             let error = tidegate_message::error_chain(&error);
-            tracing::debug!(sink = %self.settings.name, %error, "the last acknowledgements were not written");
+            tracing::debug!(sink = %self.settings.name, %error, "the sink left without a farewell");
         }
         ended
     }
@@ -354,7 +352,7 @@ impl Runtime {
         }
         self.letters.pauses_until = None;
         while self.letters.sent.len() < LETTERS_MAX
-            && session.room() > 0
+            && session.has_room()
             && let Some(letter) = self.letters.waiting.pop_front()
         {
             self.send_letter(session, letter)?;
@@ -375,7 +373,7 @@ impl Runtime {
         ];
         properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
         match session.send_letter(topic, &letter.record.payload, properties)? {
-            Some(id) => drop(self.letters.sent.insert(id, letter)),
+            Some(number) => drop(self.letters.sent.insert(number, letter)),
             None => self.lose(session, &letter, &"it is longer than a packet may be"),
         }
         Ok(())
@@ -406,8 +404,8 @@ impl Runtime {
                 }
                 self.gathered.push(record);
             }
-            Event::Acknowledged(id, reason) => {
-                let Some(letter) = self.letters.sent.remove(&id) else { return };
+            Event::Answered(number, reason) => {
+                let Some(letter) = self.letters.sent.remove(&number) else { return };
                 if reason == ReasonCode::QUOTA_EXCEEDED {
                     self.letters.waiting.push_front(letter);
                     self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
@@ -452,17 +450,10 @@ impl Runtime {
         Ok(())
     }
 
-    async fn leave(&mut self, session: &mut Session) -> Result<(), SessionError> {
+    fn leave(&mut self, session: &mut Session) -> Result<(), SessionError> {
         let mut report_now = Some(Instant::now());
         self.say(session, &mut report_now, Instant::now())?;
-        session.farewell()?;
-        let written = timeout(FAREWELL, async {
-            while !session.is_written() {
-                session.turn(false).await?;
-            }
-            Ok(())
-        });
-        written.await.unwrap_or(Err(SessionError::Silent))
+        session.farewell()
     }
 }
 

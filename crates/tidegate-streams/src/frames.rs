@@ -22,7 +22,7 @@ use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
 };
 use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
-use tidegate_server::server::Connector;
+use tidegate_server::bus::Bus;
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,
@@ -348,8 +348,8 @@ fn is_owned_by(who: &Owned, owner: &SessionOwner) -> bool {
 }
 
 impl NodeState {
-    fn broker(&self) -> Result<&Connector, ApiError> {
-        self.uplinks.connector().ok_or_else(|| {
+    fn broker(&self) -> Result<&Bus, ApiError> {
+        self.uplinks.bus().ok_or_else(|| {
             let text = "this node serves no MQTT, or not yet: it has no sessions";
             ApiError::new(Code::LIMIT_REACHED, text)
         })

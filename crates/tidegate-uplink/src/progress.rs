@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 pub struct Progress {
     /// Handed over and not acknowledged, in order.
     under_way: VecDeque<Run>,
-    under_way_bytes: usize,
     /// Number of the message that comes next, and of the first since the last hand-over.
     next: u64,
     first: u64,
@@ -28,7 +27,6 @@ struct Run {
     first: u64,
     next: u64,
     messages: u64,
-    bytes: usize,
 }
 
 impl Progress {
@@ -52,22 +50,20 @@ impl Progress {
         number
     }
 
-    /// The messages that were counted since [`Progress::expect`] or the last hand-over are handed over now: `messages` of them, of so
-    /// many bytes, with which `handed` messages are handed over in all.
-    pub fn hand_over(&mut self, handed: u64, messages: u64, bytes: usize) {
+    /// The messages that were counted since [`Progress::expect`] or the last hand-over are handed over now: `messages` of them, with
+    /// which `handed` messages are handed over in all.
+    pub fn hand_over(&mut self, handed: u64, messages: u64) {
         if self.first == self.next {
             return;
         }
         let (first, next) = (self.first, self.next);
-        self.under_way.push_back(Run { handed, first, next, messages, bytes });
+        self.under_way.push_back(Run { handed, first, next, messages });
         self.first = self.next;
-        self.under_way_bytes += bytes;
     }
 
     /// The broker has acknowledged so many messages in all.
     pub fn acknowledged(&mut self, acknowledged: u64) {
         while let Some(run) = self.under_way.pop_front_if(|run| run.handed <= acknowledged) {
-            self.under_way_bytes -= run.bytes;
             self.published = run.next;
         }
         if let Some(run) = self.under_way.front() {
@@ -84,11 +80,6 @@ impl Progress {
     pub fn published(&self) -> u64 {
         self.published
     }
-
-    /// Bytes that were handed over and are not acknowledged.
-    pub fn under_way_bytes(&self) -> usize {
-        self.under_way_bytes
-    }
 }
 
 #[cfg(test)]
@@ -101,7 +92,7 @@ mod tests {
             progress.count();
         }
         *total += handed;
-        progress.hand_over(*total, handed, 100 * handed as usize);
+        progress.hand_over(*total, handed);
     }
 
     #[test]
@@ -115,7 +106,6 @@ mod tests {
             progress.acknowledged(acknowledged);
             assert_eq!(progress.published(), published, "{acknowledged} acknowledged");
         }
-        assert_eq!(progress.under_way_bytes(), 0);
     }
 
     #[test]
@@ -131,6 +121,6 @@ mod tests {
         }
         progress.begin();
         progress.expect(3);
-        assert_eq!((progress.published(), progress.under_way_bytes()), (3, 0));
+        assert_eq!(progress.published(), 3);
     }
 }

@@ -126,15 +126,15 @@ struct Taker {
 
 impl Taker {
     fn has_room(&self) -> bool {
-        self.progress.under_way_bytes() < UNDER_WAY_BYTES_MAX
+        let bytes: usize = self.pending.iter().map(|message| message.payload().len()).sum();
+        bytes < UNDER_WAY_BYTES_MAX
     }
 
     fn hand_over(&mut self, messages: &[Message]) {
-        let bytes = messages.iter().map(|message| message.payload().len()).sum();
         messages.iter().for_each(|_| _ = self.progress.count());
         self.pending.extend(messages);
         self.handed += messages.len() as u64;
-        self.progress.hand_over(self.handed, messages.len() as u64, bytes);
+        self.progress.hand_over(self.handed, messages.len() as u64);
     }
 }
 

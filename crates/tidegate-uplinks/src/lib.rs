@@ -51,7 +51,7 @@ use tidegate_broker::SessionConfig;
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
-use tidegate_server::server::Connector;
+use tidegate_server::bus::Bus;
 use tidegate_sys::sched;
 use tidegate_uplink::{Counts, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;
@@ -204,7 +204,7 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Carries messages of the broker behind `connector` to the other node, to which it introduces itself by `credentials`. `node` is
+    /// Carries messages of the broker behind `bus` to the other node, to which it introduces itself by `credentials`. `node` is
     /// this node's name among those that a message passed, unique among all nodes that bridges and uplinks join.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Uplink {
     pub fn start(
         settings: UplinkSettings,
         node: Arc<str>,
-        connector: Connector,
+        bus: Bus,
         credentials: Credentials,
         link: LinkSettings,
     ) -> io::Result<Self> {
@@ -221,7 +221,7 @@ impl Uplink {
         let sender = Sender {
             settings: settings.clone(),
             node,
-            connector,
+            bus,
             credentials,
             link,
             counters: Arc::default(),
@@ -265,7 +265,7 @@ impl Uplinks {
         &mut self,
         planned: Vec<UplinkSettings>,
         node: &Arc<str>,
-        connector: &Connector,
+        bus: &Bus,
         credentials: &Credentials,
         link: &LinkSettings,
         forget: impl Fn(&str),
@@ -290,7 +290,7 @@ impl Uplinks {
             let uplink = Uplink::start(
                 settings,
                 node.clone(),
-                connector.clone(),
+                bus.clone(),
                 credentials.clone(),
                 link.clone(),
             );

@@ -12,7 +12,6 @@
 use std::{
     collections::HashMap,
     fmt,
-    num::NonZeroU16,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -27,18 +26,14 @@ use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, Link};
 use tidegate_message::{Code, ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
-use tidegate_server::{
-    bundle::Exchanges,
-    local::{Local, LocalError, LocalOptions},
-    server::Connector,
-};
+use tidegate_server::bus::{self, Answer, Attachment, Bus, BusError};
 use tidegate_uplink::{
     Attributes, AttributesError, Budget, Incoming, IncomingError, LIMITS, Progress, Reservation,
 };
 use tidegate_wire::{
     NodeId, Record, UplinkAck, UplinkOpen,
     mqtt::{
-        Ack, Packet, QoS, ReasonCode,
+        PacketId, QoS, ReasonCode,
         path::{Direction, Stamps},
         put_user_property,
     },
@@ -59,10 +54,6 @@ const LAST_WORD_MAX: Duration = Duration::from_millis(200);
 const ENDPOINTS_MAX: usize = 256;
 /// Uplinks that one node may claim.
 const ENDPOINTS_OF_NODE_MAX: usize = 16;
-/// Messages that the broker has not acknowledged, fewer than it has identifiers for, and their bytes: beyond either, no more are
-/// handed to it.
-const UNDER_WAY_MAX: u64 = 32 << 10;
-const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
 /// About as many messages of a batch are published before it is seen whether a critical one has come, and fewer than twice as many.
 const PIECE: usize = 512;
 /// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
@@ -76,7 +67,7 @@ const WAITING_MAX: usize = 4;
 #[derive(Debug)]
 pub struct Receivers {
     /// Of the broker that messages are published at; not there before it serves, and never where MQTT is not served.
-    connector: OnceLock<(Connector, Stamps)>,
+    bus: OnceLock<(Bus, Stamps)>,
     /// Messages that had been here before and were not published again.
     looped: Arc<AtomicU64>,
     endpoints: Mutex<HashMap<Key, Entry>>,
@@ -99,7 +90,7 @@ impl Receivers {
     /// The bytes they keep together are at most that many.
     pub fn new(bytes_max: u64) -> Self {
         Self {
-            connector: OnceLock::new(),
+            bus: OnceLock::new(),
             looped: Arc::default(),
             endpoints: Mutex::default(),
             budget: Budget::new(bytes_max),
@@ -107,9 +98,9 @@ impl Receivers {
     }
 
     /// Uplinks are published at that broker from now on. `node` is this node's name among those that a message passed.
-    pub fn serve_by(&self, connector: Connector, node: &str) {
+    pub fn serve_by(&self, bus: Bus, node: &str) {
         // A second one would be of the same node.
-        let _ = self.connector.set((connector, Stamps::new(node)));
+        let _ = self.bus.set((bus, Stamps::new(node)));
     }
 
     /// Messages that came over uplinks, had been here before and were not published again.
@@ -117,9 +108,9 @@ impl Receivers {
         self.looped.load(Relaxed)
     }
 
-    /// A factory of connections to this node's broker; none before it is served.
-    pub fn connector(&self) -> Option<&Connector> {
-        self.connector.get().map(|(connector, _)| connector)
+    /// This node's broker; none before it is served.
+    pub fn bus(&self) -> Option<&Bus> {
+        self.bus.get().map(|(bus, _)| bus)
     }
 
     fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
@@ -172,7 +163,7 @@ impl Receivers {
         stop: &CancellationToken,
     ) -> Result<(), ApiError> {
         let refuse = |code: Code, text: String| ApiError::new(code, text);
-        let Some((connector, stamps)) = self.connector.get() else {
+        let Some((bus, stamps)) = self.bus.get() else {
             let text = "this node publishes nothing: it serves no MQTT (mqtt.enabled)";
             return Err(refuse(Code::CONFIG_INVALID, text.to_owned()));
         };
@@ -207,7 +198,7 @@ impl Receivers {
                 tracing::info!(uplink = open.name, node = %identity, "a newer link of the uplink takes over");
                 Ok(())
             }
-            ended = endpoint.serve(self, (connector, stamps), link, identity, &open) => ended,
+            ended = endpoint.serve(self, (bus, stamps), link, identity, &open) => ended,
         };
         if is_stopped && let Some(state) = &endpoint.state {
             // Published messages need not come again.
@@ -247,7 +238,7 @@ enum Ended {
     #[error("a message has an invalid topic")]
     Topic,
     #[error("this node's broker is out of reach")]
-    Local(#[from] LocalError),
+    Bus(#[from] BusError),
     #[error("this node has no room for a message now; it is to be sent again")]
     NoRoom,
     #[error(
@@ -268,7 +259,7 @@ impl Ended {
             | Self::Attributes(_)
             | Self::Name
             | Self::Topic => Code::LINK_PROTOCOL,
-            Self::Local(_) => Code::INTERNAL,
+            Self::Bus(_) => Code::INTERNAL,
         }
     }
 
@@ -285,7 +276,7 @@ impl Ended {
             | Self::Attributes(_)
             | Self::Name
             | Self::Topic
-            | Self::Local(_)
+            | Self::Bus(_)
             | Self::NoRoom
             | Self::Budget { .. } => true,
         }
@@ -312,7 +303,7 @@ impl Endpoint {
     async fn serve(
         &mut self,
         receivers: &Receivers,
-        broker: (&Connector, &Stamps),
+        broker: (&Bus, &Stamps),
         link: &Link,
         identity: &Identity,
         open: &UplinkOpen,
@@ -327,7 +318,7 @@ impl Endpoint {
     async fn serve_state(
         &mut self,
         receivers: &Receivers,
-        (connector, stamps): (&Connector, &Stamps),
+        (bus, stamps): (&Bus, &Stamps),
         link: &Link,
         identity: &Identity,
         open: &UplinkOpen,
@@ -338,8 +329,8 @@ impl Endpoint {
                 incoming: Incoming::new(LIMITS),
                 reservation: receivers.reserve(open)?,
                 batches: 0,
-                batched: Publisher::connect(connector, identity, &open.name, "batched").await?,
-                critical: Publisher::connect(connector, identity, &open.name, "critical").await?,
+                batched: Publisher::attach(bus, identity, &open.name, "batched").await?,
+                critical: Publisher::attach(bus, identity, &open.name, "critical").await?,
             }),
         };
         for publisher in [&mut state.batched, &mut state.critical] {
@@ -370,8 +361,8 @@ impl Endpoint {
             let _ = link.send(state.published()).await;
         }
         // An uplink without a link keeps its state and no more.
-        state.batched.local.forget_empties();
-        state.critical.local.forget_empties();
+        state.batched.to_bus.forget_empties();
+        state.critical.to_bus.forget_empties();
         let (topics, state_bytes) = state.incoming.state();
         let (batched, critical) = (state.batched.counts, state.critical.counts);
         tracing::info!(uplink = open.name, node = %identity, topics, state_bytes, %batched, %critical, "uplink no longer served");
@@ -414,14 +405,8 @@ impl State {
             let has_room = self.critical.has_room() && !is_full;
             tokio::select! {
                 biased;
-                turned = self.critical.local.turn(true) => {
-                    turned?;
-                    self.critical.settle()?;
-                }
-                turned = self.batched.local.turn(true) => {
-                    turned?;
-                    self.batched.settle()?;
-                }
+                _ = self.critical.to_bus.answered() => self.critical.settle()?,
+                _ = self.batched.to_bus.answered() => self.batched.settle()?,
                 incoming = link.recv(), if has_room => match incoming {
                     Ok(incoming) => {
                         in_a_row += 1;
@@ -484,10 +469,9 @@ impl State {
 /// Publishes numbered messages at this node's broker, and knows which it has taken.
 #[derive(Debug)]
 struct Publisher {
-    local: Local,
+    to_bus: bus::Publisher,
     /// The bundle to hand over next.
     bundle: Bundle,
-    exchanges: Exchanges,
     progress: Progress,
     /// The prefix of names.
     name: String,
@@ -538,19 +522,15 @@ impl fmt::Display for PublishCounts {
 }
 
 impl Publisher {
-    async fn connect(
-        connector: &Connector,
+    async fn attach(
+        bus: &Bus,
         identity: &Identity,
         uplink: &str,
         what: &str,
-    ) -> Result<Self, LocalError> {
-        let options = LocalOptions {
+    ) -> Result<Self, BusError> {
+        let client_id = format!("uplink/{uplink}/{what}/{}", identity.name());
+        let attachment = Attachment {
             name: format!("uplink {uplink} of {identity}"),
-            identity: identity.who().clone(),
-            client_id: format!("uplink/{uplink}/{what}/{}", identity.name()),
-            session_expiry: 0,
-            receive_maximum: NonZeroU16::MAX,
-            packet_bytes_max: 64 << 10,
             // A refused message is sent again, with all that came after it.
             // The lower node has said which topics there may be.
             session: SessionConfig {
@@ -559,13 +539,11 @@ impl Publisher {
                 topic_levels_max: usize::from(u16::MAX),
                 ..SessionConfig::default()
             },
-            filters: Vec::new(),
+            ..Attachment::new(identity.who().clone(), client_id)
         };
-        let (local, _) = Local::connect(connector, options).await?;
         Ok(Self {
-            local,
+            to_bus: bus.attach(attachment).await?.publisher,
             bundle: Bundle::default(),
-            exchanges: Exchanges::default(),
             progress: Progress::default(),
             name: String::new(),
             passage: None,
@@ -582,8 +560,7 @@ impl Publisher {
     }
 
     fn has_room(&self) -> bool {
-        self.exchanges.open() < UNDER_WAY_MAX
-            && self.progress.under_way_bytes() < UNDER_WAY_BYTES_MAX
+        self.to_bus.has_room()
     }
 
     fn publish(&mut self, message: Message<'_>, names: bool) -> Result<(), Ended> {
@@ -609,7 +586,8 @@ impl Publisher {
             qos: attributes.qos.min(QoS::AtLeastOnce),
             retain: attributes.retain,
             message_expiry: attributes.expiry,
-            id: self.exchanges.begin(),
+            // It gets one when it is handed over.
+            id: PacketId::MIN,
         };
         let name = &mut self.name;
         self.bundle.push(&publication, |forwarded| {
@@ -629,40 +607,37 @@ impl Publisher {
 
     /// Hands over what was published since [`Progress::expect`].
     fn hand_over(&mut self) {
-        let (messages, bytes) = (self.bundle.len() as u64, self.bundle.bytes());
-        self.progress.hand_over(self.exchanges.handed(), messages, bytes);
+        let messages = self.bundle.len() as u64;
         if !self.bundle.is_empty() {
-            let room = self.local.empty(&self.bundle);
-            self.local.hand_over(std::mem::replace(&mut self.bundle, room));
+            let room = self.to_bus.empty(&self.bundle);
+            self.to_bus.publish(std::mem::replace(&mut self.bundle, room));
         }
-        self.progress.acknowledged(self.exchanges.acknowledged());
+        self.progress.hand_over(self.to_bus.begun(), messages);
+        self.progress.acknowledged(self.to_bus.first());
     }
 
     /// Takes the broker's answers.
     fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
-        self.progress.acknowledged(self.exchanges.acknowledged());
+        self.progress.acknowledged(self.to_bus.first());
         taken
     }
 
     fn take_answers(&mut self) -> Result<(), Ended> {
         loop {
-            let packet = match self.local.packet() {
-                Ok(Some(packet)) => packet,
+            let answer = match self.to_bus.next_answer() {
+                Ok(Some(answer)) => answer,
                 Ok(None) => return Ok(()),
-                Err(LocalError::Disconnected(ReasonCode::QUOTA_EXCEEDED)) => {
+                Err(BusError::Disconnected { reason: ReasonCode::QUOTA_EXCEEDED, .. }) => {
                     return Err(Ended::NoRoom);
                 }
-                Err(LocalError::Disconnected(
-                    ReasonCode::TOPIC_NAME_INVALID | ReasonCode::MALFORMED_PACKET,
-                )) => {
-                    return Err(Ended::Topic);
-                }
+                Err(BusError::Disconnected {
+                    reason: ReasonCode::TOPIC_NAME_INVALID | ReasonCode::MALFORMED_PACKET,
+                    ..
+                }) => return Err(Ended::Topic),
                 Err(error) => return Err(error.into()),
             };
-            let Packet::Puback(Ack { packet_id, reason, reason_string: topic, .. }) = packet else {
-                continue;
-            };
+            let Answer { reason, text: topic, .. } = answer;
             if reason.is_failure() {
                 self.counts.refused += 1;
                 if let Some(count) = self.refusals.add(clock::now(), 1) {
@@ -671,9 +646,6 @@ impl Publisher {
                         "message not published; count since the last such line");
                 }
             }
-            self.exchanges.end(packet_id).map_err(|_| {
-                LocalError::Unexpected("a PUBACK for a message that it was not given")
-            })?;
         }
     }
 }

@@ -21,14 +21,13 @@ use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{Link, LinkError, LinkSettings};
 use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter};
 use tidegate_process::clock;
-use tidegate_server::{
-    local::{Local, LocalError, LocalOptions},
-    server::Connector,
+use tidegate_server::bus::{
+    self, Attached, Attachment, Bus, BusError, Deliveries, Publication, PublishError, Publisher,
 };
 use tidegate_uplink::{Blocked, Command, Feed, Subscriptions, Taken, UplinkSession};
 use tidegate_wire::{
     UplinkReady,
-    mqtt::{self, PacketId, PublishHead, QoS},
+    mqtt::{Publish, PublishProperties, QoS, SubscribeFilter, seconds_left},
 };
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -39,15 +38,23 @@ use self::{
 };
 use super::{Counters, UplinkReport, UplinkSettings};
 
-/// Longest packet that is read, the protocol's: a message too long to be carried is named and counted, which the broker would not
-/// do.
-const PACKET_BYTES_MAX: u32 = mqtt::PACKET_BYTES_MAX;
 /// Messages under way from the broker.
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
+/// Messages of a session that are read in a row: what is urgent waits for no more.
+const IN_A_ROW_MAX: usize = 512;
 /// How often it says what it did, on [`super::state_topic`].
 const SAYS_EVERY: Duration = Duration::from_secs(5);
 /// From one line about messages that come round to the next: where two nodes have uplinks to each other it is of all of them.
 pub(super) const LOOPS_EVERY: Duration = Duration::from_secs(3600);
+
+/// Why the sessions of an uplink have no connections.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    #[error("the system's random numbers cannot be had")]
+    Random(#[from] std::io::Error),
+}
 
 /// The parts of the task.
 #[derive(Clone)]
@@ -55,7 +62,7 @@ pub(super) struct Sender {
     pub(super) settings: UplinkSettings,
     /// This node's name among those that a message passed.
     pub(super) node: Arc<str>,
-    pub(super) connector: Connector,
+    pub(super) bus: Bus,
     pub(super) credentials: Credentials,
     pub(super) link: LinkSettings,
     pub(super) counters: Arc<Counters>,
@@ -97,24 +104,23 @@ impl Sender {
         }
     }
 
-    /// One session: as long as the connections to this node's broker last.
-    async fn session(&self) -> Result<std::convert::Infallible, LocalError> {
+    /// One session: as long as it is attached to this node's broker.
+    async fn session(&self) -> Result<std::convert::Infallible, Ended> {
         let settings = &self.settings;
         let config = settings.sender(&self.node);
         let [batched_id, critical_id] = UplinkSettings::sessions(&settings.name);
-        let had =
-            [self.connector.filters(&batched_id).await, self.connector.filters(&critical_id).await];
+        let had = [self.bus.filters(&batched_id).await, self.bus.filters(&critical_id).await];
         let subscriptions = Subscriptions::new(&config, &had);
         let open = |feed: Feed, id: String| {
-            let filters = subscriptions.wanted(feed).to_vec();
-            Local::connect(&self.connector, self.local_options(id, filters))
+            let filters = subscriptions.wanted(feed).iter().map(bus::filter_of).collect();
+            self.bus.attach(self.attachment(id, filters))
         };
-        let (batched, batched_was_there) = open(Feed::Batched, batched_id).await?;
+        let batched = open(Feed::Batched, batched_id).await?;
         // Also where no topic is critical any more: its earlier messages are carried.
-        let (critical, critical_was_there) = open(Feed::Critical, critical_id).await?;
+        let critical = open(Feed::Critical, critical_id).await?;
         tracing::info!(uplink = %settings.name, "uplink takes messages");
         self.subscribed.send_replace(true);
-        let was_there = [batched_was_there, critical_was_there];
+        let was_there = [batched.was_there, critical.was_there];
         let (number, seed) = (random()?, random()?);
         let now = clock::now();
         let session = UplinkSession::new(now, config, subscriptions, was_there, number, seed);
@@ -134,17 +140,16 @@ impl Sender {
         }
     }
 
-    fn local_options(&self, client_id: String, filters: Vec<String>) -> LocalOptions {
+    fn attachment(&self, client_id: String, filters: Vec<SubscribeFilter>) -> Attachment {
         let name = format!("uplink {}", self.settings.name);
-        LocalOptions {
-            identity: Identity::new(IdentityKind::Internal, &name, &client_id),
+        let identity = Identity::new(IdentityKind::Internal, &name, &client_id);
+        Attachment {
             name,
-            client_id,
-            session_expiry: u32::MAX,
-            receive_maximum: RECEIVE_MAXIMUM,
-            packet_bytes_max: PACKET_BYTES_MAX,
-            session: self.settings.session.clone(),
             filters,
+            session: self.settings.session.clone(),
+            session_expiry: u32::MAX,
+            receive_maximum: Some(RECEIVE_MAXIMUM),
+            ..Attachment::new(identity, client_id)
         }
     }
 }
@@ -157,9 +162,9 @@ fn random() -> std::io::Result<u64> {
 struct Driver<'a> {
     sender: &'a Sender,
     session: UplinkSession,
-    batched: Local,
+    batched: Attached,
     /// None where no topic is critical, once what it had from before was carried.
-    critical: Option<Local>,
+    critical: Option<Attached>,
     linked: Linked,
     /// The last reason of a link's end, so that an unchanged one is not repeated.
     told: String,
@@ -171,27 +176,31 @@ struct Driver<'a> {
 
 impl Driver<'_> {
     /// Does what the session wants, then waits for something to happen and gives it to the session.
-    async fn turn(&mut self) -> Result<(), LocalError> {
+    async fn turn(&mut self) -> Result<(), BusError> {
         let now = clock::now();
         while let Some(command) = self.session.poll_command(now) {
             self.obey(command)?;
         }
         let blocked = self.linked.send(now, &mut self.session);
         self.acknowledge();
-        let says_at = self.say(now);
+        let says_at = self.say(now)?;
         let wake_at = self.session.poll_timeout(blocked).map_or(says_at, |at| at.min(says_at));
+        for attached in self.critical.iter_mut().chain([&mut self.batched]) {
+            attached.deliveries.settle();
+            attached.publisher.flush();
+        }
         let queues = self.linked.queues(blocked);
         let reads = self.session.wants(Feed::Batched);
         let reads_critical = self.session.wants(Feed::Critical);
         tokio::select! {
             biased;
             event = self.linked.next() => self.happened(event),
-            turned = turn(self.critical.as_mut(), reads_critical) => {
-                turned?;
+            came = ready(self.critical.as_mut(), reads_critical) => {
+                came?;
                 self.take(Feed::Critical)?;
             }
-            turned = self.batched.turn(reads) => {
-                turned?;
+            came = ready(Some(&mut self.batched), reads) => {
+                came?;
                 self.take(Feed::Batched)?;
             }
             () = room(queues), if blocked != Blocked::default() => {}
@@ -200,38 +209,36 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), LocalError> {
-        let Sender { settings, connector, credentials, link, .. } = self.sender;
+    fn obey(&mut self, command: Command) -> Result<(), BusError> {
+        let Sender { settings, bus, credentials, link, .. } = self.sender;
         match command {
             Command::Dial(open) => {
                 let dialling = dial(settings.clone(), credentials.clone(), link.clone(), open);
                 self.linked = Linked::Dialling(AbortOnDropHandle::new(tokio::spawn(dialling)));
             }
             Command::Mark { through, topic, payload } => {
-                let head = PublishHead {
-                    qos: QoS::AtLeastOnce,
-                    packet_id: Some(PacketId::MIN),
-                    ..head(&topic, payload.len())
-                };
-                if let Some(local) = self.local(through) {
-                    local.publish(&head, &payload);
+                if let Some(Attached { publisher, deliveries, .. }) = self.attached(through) {
+                    pass_answers(publisher, deliveries)?;
+                    let (topic, payload, qos) = (&*topic, &payload[..], QoS::AtLeastOnce);
+                    // Whether it was taken is seen by whether it comes.
+                    publisher.push(&Publication { topic, payload, qos, ..Publication::default() })?;
                 }
             }
             Command::Unsubscribe { feed, filters } => {
-                if let Some(local) = self.local(feed) {
-                    local.unsubscribe(filters)?;
+                if let Some(attached) = self.attached(feed) {
+                    attached.deliveries.unsubscribe(filters)?;
                 }
             }
             Command::EndCritical => {
                 self.critical = None;
                 let [_, critical] = UplinkSettings::sessions(&settings.name);
-                connector.forget(&critical);
+                bus.forget(&critical);
             }
         }
         Ok(())
     }
 
-    fn local(&mut self, feed: Feed) -> Option<&mut Local> {
+    fn attached(&mut self, feed: Feed) -> Option<&mut Attached> {
         match feed {
             Feed::Batched => Some(&mut self.batched),
             Feed::Critical => self.critical.as_mut(),
@@ -274,16 +281,23 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Takes the messages that a feed has.
-    fn take(&mut self, feed: Feed) -> Result<(), LocalError> {
+    /// Takes the messages that a feed has, as far as the session wants them.
+    fn take(&mut self, feed: Feed) -> Result<(), BusError> {
         let now = clock::now();
-        let local = match feed {
+        let attached = match feed {
             Feed::Batched => Some(&mut self.batched),
             Feed::Critical => self.critical.as_mut(),
         };
-        let Some(local) = local else { return Ok(()) };
+        let Some(Attached { publisher, deliveries, .. }) = attached else { return Ok(()) };
+        pass_answers(publisher, deliveries)?;
         let Sender { settings, counters, .. } = self.sender;
-        while let Some(publish) = local.message()? {
+        for _ in 0..IN_A_ROW_MAX {
+            if !self.session.wants(feed) {
+                break;
+            }
+            let Some(message) = deliveries.next()? else { break };
+            let payload = message.payload();
+            let publish = publish_of(now, &message, &payload);
             match self.session.take(now, feed, &publish) {
                 Taken::Carried | Taken::Passed => {}
                 Taken::Looped => {
@@ -308,53 +322,64 @@ impl Driver<'_> {
 
     /// Acknowledges what the session owes this node's broker.
     fn acknowledge(&mut self) {
-        let batched = &mut self.batched;
+        let batched = &mut self.batched.deliveries;
         self.session.take_acknowledged(Feed::Batched, |id| batched.acknowledge(id));
-        if let Some(critical) = &mut self.critical {
-            self.session.take_acknowledged(Feed::Critical, |id| critical.acknowledge(id));
+        if let Some(Attached { deliveries, .. }) = &mut self.critical {
+            self.session.take_acknowledged(Feed::Critical, |id| deliveries.acknowledge(id));
         }
     }
 
     /// Says what it did if it is time; when it is the next time.
-    fn say(&mut self, now: Instant) -> Instant {
+    fn say(&mut self, now: Instant) -> Result<Instant, BusError> {
         let is_up = self.session.is_up();
         if let Some((at, was_up)) = self.said
             && was_up == is_up
             && now.since(at) < SAYS_EVERY
         {
-            return at + SAYS_EVERY;
+            return Ok(at + SAYS_EVERY);
         }
         self.said = Some((now, is_up));
         let counts = self.session.counts(now);
         let report = UplinkReport::new(is_up, &counts, &self.sender.counters);
         let payload = serde_json::to_vec(&report).expect("numbers are JSON");
-        let topic = super::state_topic(&self.sender.settings.name);
-        let head = PublishHead { retain: true, ..head(&topic, payload.len()) };
-        self.batched.publish(&head, &payload);
-        now + SAYS_EVERY
+        let topic = &*super::state_topic(&self.sender.settings.name);
+        let Attached { publisher, deliveries, .. } = &mut self.batched;
+        pass_answers(publisher, deliveries)?;
+        let state = Publication { topic, payload: &payload, retain: true, ..Default::default() };
+        match publisher.push(&state) {
+            // There is no state where packets may be no longer than that.
+            Ok(_) | Err(PublishError::TooLarge { .. }) => Ok(now + SAYS_EVERY),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
-/// The head of a message of QoS 0.
-fn head(topic: &str, payload_bytes: usize) -> PublishHead<'_> {
-    PublishHead {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic,
-        packet_id: None,
-        topic_alias: None,
-        message_expiry: None,
-        subscription_ids: &[],
-        forwarded: &[],
-        payload_bytes,
-    }
-}
-
-/// Waits until something can be read or written; forever where there is no connection.
-async fn turn(local: Option<&mut Local>, reads: bool) -> Result<(), LocalError> {
-    match local {
-        Some(local) => local.turn(reads).await,
+/// Waits until there are messages; forever where none are wanted.
+async fn ready(attached: Option<&mut Attached>, reads: bool) -> Result<(), BusError> {
+    match attached.filter(|_| reads) {
+        Some(attached) => attached.deliveries.ready().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Passes over answers that nothing waits for: to its own messages, and to the ends of subscriptions.
+fn pass_answers(publisher: &mut Publisher, deliveries: &mut Deliveries) -> Result<(), BusError> {
+    while publisher.next_answer()?.is_some() || deliveries.next_answer()?.is_some() {}
+    Ok(())
+}
+
+/// A message as it is carried, with the time that is left to it.
+fn publish_of<'a>(now: Instant, message: &bus::Message<'a>, payload: &'a [u8]) -> Publish<'a> {
+    // The broker has decoded them where they came in.
+    let properties = PublishProperties::decode(message.forwarded()).unwrap_or_default();
+    let message_expiry = seconds_left(message.expires(), now);
+    Publish {
+        dup: message.is_repeated(),
+        qos: message.qos(),
+        retain: message.retain(),
+        topic: message.topic(),
+        packet_id: message.packet_id(),
+        properties: PublishProperties { message_expiry, ..properties },
+        payload,
     }
 }

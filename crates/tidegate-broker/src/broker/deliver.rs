@@ -686,7 +686,7 @@ impl Broker {
                 packet_id = Some(session.inflight.begin(qos, message.payload.len(), false, kept));
             }
             let message = held.clone();
-            let delivery = Delivery { message, qos, packet_id, is_repeated: false };
+            let delivery = Delivery { message, qos, retain, packet_id, is_repeated: false };
             connection.outbox.hand(Handed::One(delivery));
         } else if is_same
             && encoded.of == Some(of)

@@ -644,8 +644,8 @@ fn write_message(
 ) {
     if connection.outbox.hands_out() {
         let message = queued.begun().clone();
-        let (qos, is_repeated) = (outgoing.qos, outgoing.dup);
-        let delivery = Delivery { message, qos, packet_id, is_repeated };
+        let Outgoing { qos, retain, dup: is_repeated, .. } = *outgoing;
+        let delivery = Delivery { message, qos, retain, packet_id, is_repeated };
         connection.outbox.hand(Handed::One(delivery));
     } else if copied {
         let mut out = std::mem::take(connection.outbox.data(buffers));

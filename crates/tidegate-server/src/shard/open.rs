@@ -8,18 +8,22 @@ use std::{
 
 use mio::net::TcpStream;
 use tidegate_broker::{
-    Broker, CONTROL_BYTES_MAX, ConnectionKey, Handed, SLICES_MAX, schedule::LinkState,
+    Broker, Bundle, BundleReader, CONTROL_BYTES_MAX, ConnectionKey, Handed, SLICES_MAX,
+    schedule::LinkState,
 };
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};
-use crate::{deliveries::DeliveryQueue, transport::ReadOutcome};
+use crate::{
+    inside::{InsideId, Left, ServerEnd},
+    transport::ReadOutcome,
+};
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
 /// Messages of a bundle that the broker is given as soon as they come.
-pub(super) const FEW: usize = 16;
+const FEW: usize = 16;
 /// Bytes of answers that wait for a client before it is read from no more.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Bytes of an incomplete packet that each connection may keep outside the node's budget.
@@ -41,6 +45,10 @@ impl Shard {
 
     pub(super) fn read(&mut self, now: Instant, slot: usize) {
         for _ in 0..READS_MAX {
+            // Acknowledgements and messages were left before the packets that follow, which may end the connection.
+            if !self.take_left(now, slot) {
+                return;
+            }
             let Some(connection) = self.slots[slot].as_deref_mut() else { return };
             if !connection.is_readable || connection.is_paused || connection.rests_until.is_some() {
                 return;
@@ -83,18 +91,10 @@ impl Shard {
                     }
                     return;
                 }
-                Ok(ReadOutcome::End) => {
-                    self.settle(now, slot);
-                    return self.drop_connection(now, slot);
-                }
+                Ok(ReadOutcome::End) => return self.drop_connection(now, slot),
                 Err(error) => return self.broke(now, slot, &error),
             };
             let received = self.broker.received();
-            if connection.listener.local.is_some() {
-                // The input may end the connection, and was written after that.
-                self.settle(now, slot);
-            }
-            let Some(connection) = self.slots[slot].as_deref_mut() else { return };
             match &connection.stage {
                 Stage::Open(key) => {
                     let key = *key;
@@ -143,16 +143,46 @@ impl Shard {
         self.queue(slot);
     }
 
-    /// Takes what a part of this program needs no more.
-    pub(super) fn settle(&mut self, now: Instant, slot: usize) {
-        let Some(connection) = self.slots[slot].as_deref() else { return };
-        let (Stage::Open(key), Some(local)) = (&connection.stage, &connection.listener.local)
-        else {
-            return;
-        };
-        local.queue.take_settled(&mut self.settled);
-        self.broker.acknowledge_deliveries(now, *key, &self.settled);
+    /// A part of this program has left something.
+    pub(super) fn look_inside(&mut self, now: Instant, id: InsideId) {
+        // One that is gone learns of it by its own end.
+        let Some(&slot) = self.inside.get(&id) else { return };
+        self.read(now, slot);
+    }
+
+    /// Takes what a part of this program has left, but for packets; whether those may be read.
+    fn take_left(&mut self, now: Instant, slot: usize) -> bool {
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
+        let Some(end) = connection.transport.as_inside() else { return true };
+        let Left { bundles, takes_deliveries, takes_packets, has_input } =
+            end.look(&mut self.settled);
+        let empties = end.empties();
+        connection.is_readable |= has_input;
+        if let Stage::Open(key) = connection.stage {
+            self.broker.acknowledge_deliveries(now, key, &self.settled);
+            if takes_deliveries {
+                self.broker.hold_up_deliveries(key, false);
+            }
+        }
         self.settled.clear();
+        if takes_packets {
+            self.write_again(now, slot);
+        }
+        let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
+        let Stage::Open(_) = connection.stage else { return true };
+        if !bundles.is_empty() {
+            // Few messages do not wait behind many of others.
+            let few = bundles.iter().map(Bundle::len).sum::<usize>() <= FEW;
+            let goes_at_once = few && connection.bundles.is_empty();
+            let bundles = bundles.into_iter();
+            connection.bundles.extend(bundles.map(|it| BundleReader::new(it, empties.clone())));
+            if goes_at_once {
+                self.publish_bundles(now, slot);
+            } else {
+                self.queue(slot);
+            }
+        }
+        self.slots[slot].as_deref().is_some_and(|connection| connection.bundles.is_empty())
     }
 
     /// Publishes what a part of this program handed over, about as much as one read gives.
@@ -282,8 +312,8 @@ impl Shard {
         if !matches!(connection.stage, Stage::Open(open) if open == key) {
             return;
         }
-        if let Some(local) = &connection.listener.local {
-            hand_out(now, &mut self.broker, key, &local.queue, &mut self.handed);
+        if let Some(end) = connection.transport.as_inside() {
+            hand_out(now, &mut self.broker, key, end, &mut self.handed);
         }
         for _ in 0..WRITES_MAX {
             if !connection.transport.is_clear() {
@@ -293,8 +323,11 @@ impl Shard {
                     Err(error) => return self.broke(now, slot, &error),
                 }
             }
-            if self.broker.wants_link(now, key) {
-                self.broker.set_link(now, key, link_state(connection.transport.socket()));
+            // Inside the program nothing is on its way.
+            if self.broker.wants_link(now, key)
+                && let Some(socket) = connection.transport.socket()
+            {
+                self.broker.set_link(now, key, link_state(socket));
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let count = self.broker.transmit(now, key, &mut slices);
@@ -350,7 +383,7 @@ fn hand_out(
     now: Instant,
     broker: &mut Broker,
     key: ConnectionKey,
-    queue: &DeliveryQueue,
+    end: &ServerEnd,
     handed: &mut Vec<Handed>,
 ) {
     for _ in 0..WRITES_MAX {
@@ -358,7 +391,7 @@ fn hand_out(
         if handed.is_empty() {
             return;
         }
-        if !queue.put(handed) {
+        if !end.put(handed) {
             return broker.hold_up_deliveries(key, true);
         }
     }

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fmt,
     io::{self, IoSlice},
+    net::IpAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -17,7 +18,9 @@ use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode,
 
 use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
-use crate::{listen::ListenAddress, transport::Transport};
+use crate::{
+    inside::ServerEnd, listen::ListenAddress, settings::ListenerSettings, transport::Transport,
+};
 
 /// Bytes that the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;
@@ -112,6 +115,27 @@ impl Shard {
                 return;
             }
         };
+        self.begin(now, transport, listener, settings, (peer, descriptor));
+    }
+
+    /// Takes up the connection of a part of this program, which counts at its listener and has written its CONNECT.
+    pub(super) fn attach(&mut self, now: Instant, end: ServerEnd, listener: Arc<Listener>) {
+        let settings = listener.settings();
+        let slot = self.begin(now, Transport::inside(end), listener, settings, (None, None));
+        if let Some(slot) = slot {
+            self.read(now, slot);
+        }
+    }
+
+    /// Gives a connection its slot, and a time until which its CONNECT is to come.
+    fn begin(
+        &mut self,
+        now: Instant,
+        transport: Transport,
+        listener: Arc<Listener>,
+        settings: Arc<ListenerSettings>,
+        (peer, descriptor): (Option<IpAddr>, Option<Descriptor>),
+    ) -> Option<usize> {
         let timeout = settings.connect_timeout;
         let known = settings.known.clone();
         let connection = Connection {
@@ -141,11 +165,12 @@ impl Shard {
             expires_at: None,
             visitor: None,
         };
-        let Some(slot) = self.place(Box::new(connection)) else { return };
+        let slot = self.place(Box::new(connection))?;
         let id = self.id(slot);
         self.arrives(now, slot);
         let at = self.openings.partition_point(|(at, _)| *at <= now + timeout);
         self.openings.insert(at, (now + timeout, id));
+        Some(slot)
     }
 
     /// Counts a connection among those of its address that are being let in.
@@ -155,7 +180,7 @@ impl Shard {
         if let Some(number) = connection.arrival.take() {
             self.arrivals.end(number);
         }
-        if connection.listener.local.is_some() {
+        if connection.listener.is_local {
             return;
         }
         let Some(peer) = connection.peer else { return };
@@ -361,7 +386,10 @@ impl Shard {
         // A client may publish behind its CONNECT and leave (section 3.1.4); that counts if it may come in.
         let may_have_said_more = !connection.left.is_empty()
             || connection.transport.is_plain()
-                && matches!(connection.transport.socket().peek(&mut [0]), Ok(count) if count > 0);
+                && connection
+                    .transport
+                    .socket()
+                    .is_some_and(|socket| socket.peek(&mut [0]).is_ok_and(|count| count > 0));
         if has_reset || !may_have_said_more {
             tracing::debug!(
                 peer = connection.peer.map(tracing::field::display),
@@ -463,9 +491,7 @@ impl Shard {
                 connection.connect_bytes = 0;
                 connection.is_readable = true;
                 self.lobby.release(slot);
-                if let Some(local) = &connection.listener.local {
-                    self.locals.insert(local.id, slot);
-                } else {
+                if !connection.listener.is_local {
                     let (peer, listener) = (connection.peer, &connection.settings);
                     self.visits.connected(now, &visitor, peer, listener);
                     connection.visitor = Some(Box::new(visitor));

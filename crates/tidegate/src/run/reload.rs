@@ -78,7 +78,7 @@ impl Guarded {
                 let service = Service::start(config, access.clone(), health)?;
                 let node: Arc<str> = node_of_paths(config, planned.is_empty())?.into();
                 if let Some(Upwards { receivers, .. }) = &upwards {
-                    receivers.serve_by(service.connector(), &node);
+                    receivers.serve_by(service.bus(), &node);
                     service.tell_of_uplinks(receivers);
                 }
                 let credentials = upwards.map(|upwards| upwards.credentials);
@@ -222,9 +222,9 @@ impl Served {
             return;
         };
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        let (connector, forget) = (self.service.connector(), |id: &str| self.service.forget(id));
+        let (bus, forget) = (self.service.bus(), |id: &str| self.service.forget(id));
         let exchanged =
-            uplinks.exchange(planned, &self.node, &connector, credentials, &self.link, forget);
+            uplinks.exchange(planned, &self.node, &bus, credentials, &self.link, forget);
         for name in exchanged {
             tracing::info!(uplink = name, "uplink started, stopped or restarted");
         }

@@ -16,8 +16,9 @@ use tidegate_message::{Code, IdentityKind};
 use tidegate_process::health::Health;
 use tidegate_server::{
     bridge::{Bridge, BridgeSettings},
+    bus::Bus,
     listen::ListenAddress,
-    server::{Connector, Server},
+    server::Server,
 };
 use tidegate_sinks::{Sink, SinkSettings};
 use tidegate_uplinks::Receivers;
@@ -177,9 +178,9 @@ impl Service {
         self.server.forget(client_id);
     }
 
-    /// A factory of connections to this node's broker.
-    pub fn connector(&self) -> Connector {
-        self.server.connector()
+    /// This node's broker, for services.
+    pub fn bus(&self) -> Bus {
+        self.server.connector().into()
     }
 
     /// Where clients of MQTT connect, by listener.
@@ -316,7 +317,7 @@ impl Service {
                 continue;
             }
             kept.note(&settings)?;
-            let sink = Sink::start(settings.clone(), self.server.connector());
+            let sink = Sink::start(settings.clone(), self.bus());
             let sink = sink.map_err(|error| {
                 let text = format!("sink.{name} cannot start");
                 ApiError::new(Code::INTERNAL, text).caused_by(tidegate_message::error_chain(&error))

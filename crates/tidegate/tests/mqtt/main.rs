@@ -2,6 +2,7 @@
 
 mod authentication;
 mod begin;
+mod bus;
 mod check;
 mod clients;
 mod commands;

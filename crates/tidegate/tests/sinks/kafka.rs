@@ -184,7 +184,7 @@ fn a_kafka_that_stops_answering_gets_everything_once() {
         timeout: Duration::from_secs(3),
         ..settings("a/#")
     };
-    let sink = Sink::start(settings, server.connector()).unwrap();
+    let sink = Sink::start(settings, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..300 {

@@ -67,7 +67,7 @@ fn messages_come_with_their_properties_and_what_is_refused_becomes_a_dead_letter
     let there = server_on((Ipv4Addr::LOCALHOST, 0).into(), there, Arc::new(NoSecrets));
     let here = server(BrokerConfig::default());
     let mut far = subscriber(&there, "#");
-    let sink = Sink::start(to(port(&there)), here.connector()).unwrap();
+    let sink = Sink::start(to(port(&there)), here.connector().into()).unwrap();
     ready(&here, "test");
     let mut letters = subscriber(&here, "dead");
     let mut publisher = client(&here, "publisher");
@@ -118,7 +118,7 @@ fn messages_that_passed_this_node_do_not_go_back() {
     let there = server(BrokerConfig::default());
     let here = server(BrokerConfig::default());
     let mut far = subscriber(&there, "#");
-    let sink = Sink::start(to(port(&there)), here.connector()).unwrap();
+    let sink = Sink::start(to(port(&there)), here.connector().into()).unwrap();
     ready(&here, "test");
     let mut publisher = client(&here, "publisher");
     for passed in ["out/here", "out/other"] {
@@ -141,7 +141,7 @@ fn while_the_broker_is_away_messages_wait_and_then_come_in_order() {
     let address = place.local_addr().unwrap();
     drop(place);
     let here = server(BrokerConfig::default());
-    let sink = Sink::start(to(address.port()), here.connector()).unwrap();
+    let sink = Sink::start(to(address.port()), here.connector().into()).unwrap();
     ready_when_down(&here);
     let mut publisher = client(&here, "publisher");
     for number in 0..300 {
@@ -257,7 +257,7 @@ fn a_message_for_which_the_broker_ends_the_connection_does_not_hold_up_others() 
     for version in [Version::V5, Version::V4] {
         let (port, told) = scripted(version);
         let here = server(BrokerConfig::default());
-        let sink = Sink::start(to(port), here.connector()).unwrap();
+        let sink = Sink::start(to(port), here.connector().into()).unwrap();
         ready(&here, "test");
         let mut letters = subscriber(&here, "dead");
         let mut publisher = client(&here, "publisher");
@@ -284,7 +284,7 @@ fn a_message_for_which_the_broker_ends_the_connection_does_not_hold_up_others() 
 fn a_broker_of_mqtt_3_1_1_is_spoken_to_in_its_version() {
     let (port, told) = scripted(Version::V4);
     let here = server(BrokerConfig::default());
-    let sink = Sink::start(to(port), here.connector()).unwrap();
+    let sink = Sink::start(to(port), here.connector().into()).unwrap();
     ready(&here, "test");
     let mut publisher = client(&here, "publisher");
     for number in 0..30 {

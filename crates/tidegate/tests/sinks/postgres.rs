@@ -265,7 +265,7 @@ fn a_database_that_is_cut_off_and_killed_loses_nothing() {
         DestinationSettings::Postgres(PostgresSettings::new(url, "messages").unwrap());
     let settings =
         SinkSettings { destination, timeout: Duration::from_millis(500), ..settings("a/#") };
-    let sink = Sink::start(settings, server.connector()).unwrap();
+    let sink = Sink::start(settings, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     let total = || {

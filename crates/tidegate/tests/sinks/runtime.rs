@@ -124,7 +124,7 @@ fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], nothing);
     let before = tidegate_process::clock::now();
-    let sink = Sink::start_with(settings("a/# b"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a/# b"), destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..1000 {
@@ -151,7 +151,7 @@ fn while_the_destination_is_away_nothing_is_lost_and_a_batch_stays_a_batch() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[Act::Fail; 5], nothing);
     let largest = destination.largest.clone();
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut watcher = subscriber(&server, "$SYS/broker/sink/test/state");
     let mut publisher = client(&server, "publisher");
@@ -178,7 +178,7 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     let refuses = |payload: &[u8]| payload.ends_with(b"777");
     let (destination, seen) = Scripted::new(&[Act::Fail], refuses);
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
-    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut letters = subscriber(&server, "dead");
     let mut publisher = client(&server, "publisher");
@@ -200,7 +200,7 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     assert_eq!(sink.stop().refused, 3);
     // None of it comes again.
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     publish(&mut publisher, "a", b"end");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(seen.texts("a"), ["end"]);
@@ -216,7 +216,7 @@ fn a_destination_that_was_away_for_long_and_refuses_one_in_a_thousand_has_all_ot
     let is_down = destination.is_down.clone();
     is_down.store(true, Ordering::Relaxed);
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a/#") };
-    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut letters = subscriber(&server, "dead");
     let mut publisher = client(&server, "publisher");
@@ -281,7 +281,7 @@ fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
         ..usual.session.clone()
     };
     let small = SinkSettings { batch_messages: 10, session, ..usual };
-    let sink = Sink::start_with(small, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(small, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..COUNT {
@@ -326,7 +326,7 @@ fn a_destination_is_slow_as_long_as_it_goes_on() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[Act::Plod, Act::Hang], nothing);
     let slow = SinkSettings { timeout: PATIENCE, ..settings("a") };
-    let sink = Sink::start_with(slow, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(slow, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     publish(&mut publisher, "a", b"1");
@@ -343,7 +343,7 @@ fn dead_letters_that_nobody_keeps_are_counted_as_lost_and_hold_up_nothing() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
-    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for text in ["1", "bad", "2", "bad", "3"] {
@@ -366,7 +366,7 @@ fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
     // A full batch must not wait for its age behind letters that are lost.
     let (batch_messages, batch_age) = (1, Duration::from_secs(3600));
     let lettered = SinkSettings { session, dead_letter, batch_messages, batch_age, ..usual };
-    let sink = Sink::start_with(lettered, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut letters = subscriber(&server, "dead");
     let mut publisher = client(&server, "publisher");
@@ -384,7 +384,7 @@ fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
 fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_again() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for text in ["1", "bad", "2"] {
@@ -393,7 +393,7 @@ fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_agai
     until("all was answered", || sink.report().messages + sink.report().refused == 3);
     sink.stop();
     let (destination, again) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     publish(&mut publisher, "a", b"3");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(
@@ -407,7 +407,7 @@ fn what_a_destination_took_without_saying_so_comes_again_and_nothing_is_lost() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[Act::TakeAndFail], nothing);
     let slow = SinkSettings { batch_age: Duration::from_secs(3600), ..settings("a") };
-    let sink = Sink::start_with(slow, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(slow, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..100 {
@@ -423,7 +423,7 @@ fn what_a_destination_took_without_saying_so_comes_again_and_nothing_is_lost() {
 fn what_hangs_when_the_sink_ends_goes_to_the_next_one() {
     let server = server(BrokerConfig::default());
     let (destination, _) = Scripted::new(&[Act::Hang], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..500 {
@@ -433,7 +433,7 @@ fn what_hangs_when_the_sink_ends_goes_to_the_next_one() {
     assert_eq!(report.messages, 0);
     publish(&mut publisher, "a", b"500");
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     until("all was taken", || sink.report().messages == 501);
     assert_eq!(seen.texts("a"), numbers(0..501));
 }
@@ -443,7 +443,7 @@ fn a_destination_that_does_not_answer_is_asked_again() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[Act::Hang], nothing);
     let hasty = SinkSettings { timeout: Duration::from_millis(100), ..settings("a") };
-    let sink = Sink::start_with(hasty, destination, server.connector()).unwrap();
+    let sink = Sink::start_with(hasty, destination, server.connector().into()).unwrap();
     ready(&server, "test");
     publish(&mut client(&server, "publisher"), "a", b"1");
     until("it was taken", || sink.report().messages == 1);
@@ -456,7 +456,8 @@ fn a_ring_keeps_the_newest() {
     let ring = memory::Ring::new(3);
     let destination = DestinationSettings::Memory(ring.clone());
     let sink =
-        Sink::start(SinkSettings { destination, ..settings("a") }, server.connector()).unwrap();
+        Sink::start(SinkSettings { destination, ..settings("a") }, server.connector().into())
+            .unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..10 {
@@ -471,7 +472,7 @@ fn a_ring_keeps_the_newest() {
 fn a_message_keeps_the_name_by_which_it_is_known() {
     let server = server(BrokerConfig::default());
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     let properties = [("tidegate-id", "edge/1/7"), ("tidegate-received", "12")];

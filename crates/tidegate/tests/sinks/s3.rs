@@ -62,7 +62,7 @@ fn files_lie_whole_in_the_store_while_it_comes_and_goes() {
         timeout: Duration::from_secs(2),
         ..settings("a/#")
     };
-    let sink = Sink::start(settings, server.connector()).unwrap();
+    let sink = Sink::start(settings, server.connector().into()).unwrap();
     ready(&server, "test");
     let mut publisher = client(&server, "publisher");
     for number in 0..200 {

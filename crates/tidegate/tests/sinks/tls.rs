@@ -257,7 +257,7 @@ fn a_database_is_sent_lines_only_if_its_certificate_is_right_and_takes_them_only
     let (port, told) = database(&shown, "Token secret");
     let server = server(BrokerConfig::default());
     let stranger = influx(port, &other, "Token secret");
-    let sink = Sink::start(stranger.clone(), server.connector()).unwrap();
+    let sink = Sink::start(stranger.clone(), server.connector().into()).unwrap();
     ready(&server, "test");
     publish_all(crate::world::port(&server));
     until("it was tried and tried again", || sink.report().failures >= 2);
@@ -271,7 +271,7 @@ fn a_database_is_sent_lines_only_if_its_certificate_is_right_and_takes_them_only
 
     // The session has kept all of it, and keeps it still.
     let unknown = influx(port, &shown, "Token guessed");
-    let sink = Sink::start(unknown.clone(), server.connector()).unwrap();
+    let sink = Sink::start(unknown.clone(), server.connector().into()).unwrap();
     until("it was refused again and again", || sink.report().failures >= 2);
     assert_eq!(sink.stop().messages, 0);
     let said = why(&unknown);
@@ -279,7 +279,7 @@ fn a_database_is_sent_lines_only_if_its_certificate_is_right_and_takes_them_only
     assert!(told.lock().unwrap().refused >= 3);
 
     let known = influx(port, &shown, "Token secret");
-    let sink = Sink::start(known, server.connector()).unwrap();
+    let sink = Sink::start(known, server.connector().into()).unwrap();
     until("all was taken", || sink.report().messages == u64::from(COUNT));
     let expected: Vec<f64> = (0..COUNT).map(f64::from).collect();
     assert_eq!(told.lock().unwrap().values, expected, "in order and once");
@@ -293,7 +293,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
     let mut far = subscriber(&there, "a/#");
     let here = server(BrokerConfig::default());
     let stranger = mqtt(port, &other, "word");
-    let sink = Sink::start(stranger.clone(), here.connector()).unwrap();
+    let sink = Sink::start(stranger.clone(), here.connector().into()).unwrap();
     ready(&here, "test");
     publish_all(crate::world::port(&here));
     until("it was tried and tried again", || sink.report().failures >= 2);
@@ -304,7 +304,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
 
     // The session has kept all of it, and keeps it still.
     let unknown = mqtt(port, &shown, "guess");
-    let sink = Sink::start(unknown.clone(), here.connector()).unwrap();
+    let sink = Sink::start(unknown.clone(), here.connector().into()).unwrap();
     until("it was refused again and again", || sink.report().failures >= 2);
     assert_eq!(sink.stop().messages, 0);
     let said = why(&unknown);
@@ -312,7 +312,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
     assert!(doors.refused() >= 3);
 
     let known = mqtt(port, &shown, "word");
-    let sink = Sink::start(known, here.connector()).unwrap();
+    let sink = Sink::start(known, here.connector().into()).unwrap();
     until("all was taken", || sink.report().messages == u64::from(COUNT));
     assert_eq!(sink.stop().failures, 0);
     publish(&mut client(&there, "another"), "a/end", b"end");

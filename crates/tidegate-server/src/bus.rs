@@ -1,0 +1,291 @@
+//! The bus: how a service of this program reaches the node's broker, and the only way that it needs.
+//!
+//! ```text
+//!  Bus::attach(identity, client identifier, filters, limits)
+//!     ├─▶ Publisher ── batches ──▶ shard of the session ─▶ routes, queues, journal, other shards
+//!     │       ◀── an Answer for each message, or one for many ──┘
+//!     └─▶ Deliveries ◀── messages as the broker holds them ── queue of the session
+//!             └── acknowledgements, many at a time ──▶
+//! ```
+//!
+//! A service is a client like any other: it has an identity, whose rights are asked for each topic that it publishes to and each filter
+//! that it subscribes to; a session, with its budget, overflow policy, quality of service and journal, which ends with the connection or
+//! outlives it; and a client identifier, whose newer connection takes the session over. The difference is the way: no socket is
+//! opened, and messages are not encoded as packets. SUBSCRIBE, UNSUBSCRIBE, DISCONNECT and their answers, which are few, are packets in
+//! memory, made and read by the one MQTT client of this house ([`tidegate_wire::mqtt::client`]).
+//!
+//! A batch costs one lock and, if the shard sleeps, one wake-up; deliveries come the same way back, as many as there are.
+//!
+//! # Always true
+//!
+//! - An answer comes when all that the broker promises is true: with a journal, once the message is on disk; for QoS 1, once every
+//!   session that it is for has accepted it.
+//! - Messages of one publisher are published in their order, before a [`Publisher::detach`] that follows them.
+//! - Memory is bounded by the one who is slow: messages that were published and not answered by [`OPEN_MAX`] and [`OPEN_BYTES_MAX`],
+//!   deliveries that a service does not take by 256 KiB; the rest waits in the broker, on the terms of its session.
+//! - A service that is let in no longer, or whose session another connection takes over, learns why by a [`BusError`].
+
+mod block;
+mod deliveries;
+mod exchanges;
+mod line;
+mod publisher;
+
+use std::{num::NonZeroU16, sync::Arc, time::Duration};
+
+use tidegate_broker::{SessionConfig, SessionReport};
+use tidegate_message::Identity;
+pub use tidegate_wire::mqtt::client::{Publication, PublishError};
+use tidegate_wire::mqtt::{
+    Connect, ConnectProperties, EncodeError, PacketId, QoS, ReasonCode, RetainHandling,
+    SubscribeFilter, Version, Will,
+    client::{ClientError, SubscribeError},
+};
+
+use self::line::Line;
+pub use self::{
+    deliveries::{Deliveries, Message},
+    publisher::{Answer, OPEN_BYTES_MAX, OPEN_MAX, Publisher},
+};
+use crate::server::Connector;
+
+/// Longest wait for the broker to let a service in and to answer its subscriptions.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The node's broker, for services of this program. Clones are of the same broker.
+#[derive(Clone, Debug)]
+pub struct Bus {
+    connector: Connector,
+}
+
+impl From<Connector> for Bus {
+    fn from(connector: Connector) -> Self {
+        Self { connector }
+    }
+}
+
+/// A service that attaches to the bus: who it is, what it wants and within which limits.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// For logs. Default the client identifier.
+    pub name: String,
+    /// As whom rules judge it.
+    pub identity: Identity,
+    /// Its session goes by it.
+    pub client_id: String,
+    /// The filters that it subscribes to. Default none.
+    pub filters: Vec<SubscribeFilter>,
+    /// Filters of an earlier start that are no longer wanted: their subscriptions end first. Default none.
+    pub unwanted: Vec<String>,
+    /// The limits of its session, and how its messages are answered: each by itself, or, with
+    /// [`acknowledges_through`](SessionConfig::acknowledges_through) and [`ends_at_refusal`](SessionConfig::ends_at_refusal), many by one
+    /// [`Answer`].
+    pub session: SessionConfig,
+    /// How long the session outlives the connection, in seconds; 0 ends it, `u32::MAX` keeps it for good. Default 0.
+    pub session_expiry: u32,
+    /// Messages of QoS 1 that may be delivered and not acknowledged. Default 65,535; bytes are bounded by the session.
+    pub receive_maximum: Option<NonZeroU16>,
+    /// Published when the connection ends in another way than by [`Publisher::detach`] with success. Default none.
+    pub will: Option<Will>,
+}
+
+impl Attachment {
+    /// A service whose session ends with its connection, under the usual limits, and that subscribes to nothing.
+    pub fn new(identity: Identity, client_id: impl Into<String>) -> Self {
+        let client_id = client_id.into();
+        Self {
+            name: client_id.clone(),
+            identity,
+            client_id,
+            filters: Vec::new(),
+            unwanted: Vec::new(),
+            session: SessionConfig::default(),
+            session_expiry: 0,
+            receive_maximum: None,
+            will: None,
+        }
+    }
+
+    /// The same with a subscription: QoS 1 at most, without what it publishes itself, with retained messages when it is new.
+    #[must_use]
+    pub fn subscribe(mut self, filter: impl Into<String>) -> Self {
+        self.filters.push(filter_of(filter));
+        self
+    }
+
+    fn connect(&self) -> Connect {
+        Connect {
+            clean_start: self.session_expiry == 0,
+            will: self.will.clone(),
+            properties: ConnectProperties {
+                session_expiry: Some(self.session_expiry),
+                receive_maximum: self.receive_maximum,
+                maximum_packet_size: Some(line::PACKET_BYTES_MAX),
+                ..ConnectProperties::default()
+            },
+            ..Connect::new(Version::V5, self.client_id.clone())
+        }
+    }
+}
+
+/// The subscription of a service: QoS 1 at most, without what it publishes itself, retain flags as they were published, retained messages
+/// once, when it is new.
+pub fn filter_of(filter: impl Into<String>) -> SubscribeFilter {
+    SubscribeFilter {
+        filter: filter.into(),
+        maximum_qos: QoS::AtLeastOnce,
+        no_local: true,
+        retain_as_published: true,
+        retain_handling: RetainHandling::SendIfNew,
+    }
+}
+
+/// A service that is attached. It is detached when both halves are dropped.
+#[derive(Debug)]
+pub struct Attached {
+    /// For messages to the broker.
+    pub publisher: Publisher,
+    /// For messages from it.
+    pub deliveries: Deliveries,
+    /// Whether the session was there before.
+    pub was_there: bool,
+}
+
+/// Why a service is not attached, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    /// The broker does not let it in.
+    #[error("this node's broker refuses the connection: {0}")]
+    Refused(ReasonCode),
+    /// It may not subscribe to one of its filters.
+    #[error("this node's broker refuses the subscription to {filter:?}: {reason}")]
+    Subscription {
+        /// To which filter.
+        filter: String,
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// It may not publish there, or its message finds no room.
+    #[error("this node's broker refuses the message to {topic:?}: {reason}")]
+    Message {
+        /// To which topic.
+        topic: String,
+        /// Why.
+        reason: ReasonCode,
+    },
+    /// A message that cannot be published, or not now.
+    #[error("a message for this node's broker cannot be published")]
+    Publish(#[from] PublishError),
+    /// The broker ended the connection.
+    #[error("this node's broker ended the connection: {reason}")]
+    Disconnected {
+        /// Why.
+        reason: ReasonCode,
+        /// More for people.
+        text: Option<String>,
+    },
+    /// The broker ended the connection without a reason: it has stopped.
+    #[error("this node's broker closed the connection")]
+    Closed,
+    /// The broker did not answer in time.
+    #[error("this node's broker did not answer within {} s", PATIENCE.as_secs())]
+    Silent,
+    /// An answer to a message that was not published.
+    #[error("this node's broker answered message {0}, which was not published")]
+    Stray(PacketId),
+    /// The broker's packets are not those of a server.
+    #[error("this node's broker broke the protocol")]
+    Protocol(#[source] ClientError),
+    /// CONNECT or DISCONNECT cannot be encoded.
+    #[error("a packet for this node's broker cannot be encoded")]
+    Encode(#[from] EncodeError),
+    /// A subscription cannot be asked for.
+    #[error("this node's broker cannot be asked for a subscription")]
+    Subscribe(#[from] SubscribeError),
+}
+
+impl From<ClientError> for BusError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { reason, .. } => Self::Refused(reason),
+            ClientError::Disconnected { reason, reason_string: text } => {
+                Self::Disconnected { reason, text }
+            }
+            error => Self::Protocol(error),
+        }
+    }
+}
+
+impl Bus {
+    /// Attaches a service, which is let in and subscribed by then.
+    ///
+    /// # Errors
+    /// [`BusError`]: what it has no right to is named.
+    pub async fn attach(&self, attachment: Attachment) -> Result<Attached, BusError> {
+        let attached = tokio::time::timeout(PATIENCE, self.attach_unbounded(attachment));
+        attached.await.map_err(|_| BusError::Silent)?
+    }
+
+    /// The same for a thread that has no tasks.
+    ///
+    /// # Errors
+    /// As [`Bus::attach`].
+    pub fn attach_blocking(&self, attachment: Attachment) -> Result<Attached, BusError> {
+        block::on(PATIENCE, self.attach_unbounded(attachment)).ok_or(BusError::Silent)?
+    }
+
+    async fn attach_unbounded(&self, attachment: Attachment) -> Result<Attached, BusError> {
+        let connect = attachment.connect();
+        let Attachment { name, identity, client_id, filters, unwanted, session, .. } = attachment;
+        let is_through = session.acknowledges_through && session.ends_at_refusal;
+        let session = SessionConfig { hands_out: true, ..session };
+        let line = Line::open(&connect, |bytes| {
+            self.connector.attach(&name, identity, session, &client_id, bytes)
+        })?;
+        let was_there = line.greet().await?;
+        if !unwanted.is_empty() {
+            let request = line.unsubscribe(unwanted)?;
+            line.answer(request).await?;
+        }
+        if !filters.is_empty() {
+            let names: Vec<String> = filters.iter().map(|asked| asked.filter.clone()).collect();
+            let request = line.subscribe(filters)?;
+            let reasons = line.answer(request).await?;
+            let refused = names.into_iter().zip(reasons).find(|(_, reason)| reason.is_failure());
+            if let Some((filter, reason)) = refused {
+                return Err(BusError::Subscription { filter, reason });
+            }
+        }
+        let line = Arc::new(line);
+        let publisher = Publisher::new(line.clone(), is_through);
+        Ok(Attached { publisher, deliveries: Deliveries::new(line), was_there })
+    }
+
+    /// Ends the session of a service that does not come again.
+    pub fn forget(&self, client_id: &str) {
+        self.connector.forget(client_id);
+    }
+
+    /// The filters of a client's session; none if it has no session, or the broker has ended.
+    pub async fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
+        self.connector.filters(client_id).await
+    }
+
+    /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are; how many there were.
+    pub async fn end_sessions(
+        &self,
+        which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
+    ) -> usize {
+        self.connector.end_sessions(which).await
+    }
+
+    /// The sessions behind the client identifier `after` whose owner `which` is true of, in order; at most `limit`.
+    pub async fn sessions(
+        &self,
+        after: &str,
+        limit: usize,
+        which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
+    ) -> Vec<SessionReport> {
+        self.connector.sessions(after, limit, which).await
+    }
+}

@@ -1,0 +1,266 @@
+//! Messages from the broker to a service, as the broker holds them.
+
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use tidegate_broker::{Acknowledged, Delivery, Handed, Run, RunMessage};
+use tidegate_message::Instant;
+use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};
+
+use super::{BusError, line::Line};
+
+/// The messages of one session. Those of QoS 1 come again, also to the next connection of the session, until they are acknowledged.
+#[derive(Debug)]
+pub struct Deliveries {
+    line: Arc<Line>,
+    taken: VecDeque<Handed>,
+    /// Of all that was taken last.
+    taken_bytes: usize,
+    /// Where the last message lies.
+    last: Last,
+    /// Acknowledged, and not told.
+    settled: Vec<Acknowledged>,
+}
+
+/// The memory of a message that was given out.
+#[derive(Debug, Default)]
+enum Last {
+    #[default]
+    None,
+    One(Delivery),
+    OfRun {
+        run: Run,
+        memory: Bytes,
+        message: Option<RunMessage>,
+    },
+}
+
+/// A message, borrowed from what the broker holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Message<'a> {
+    /// By itself.
+    One(&'a Delivery),
+    /// One of those that came in one piece of memory.
+    OfRun {
+        /// All of them.
+        run: &'a Run,
+        /// The memory.
+        memory: &'a Bytes,
+        /// Where in it.
+        message: &'a RunMessage,
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Topic name.
+    pub fn topic(&self) -> &'a str {
+        match self {
+            Self::One(delivery) => &delivery.message.topic,
+            Self::OfRun { memory, message, .. } => {
+                std::str::from_utf8(&memory[message.topic.clone()])
+                    .expect("the broker has taken it as a topic")
+            }
+        }
+    }
+
+    /// Payload: borrowed, if it lies in one piece.
+    pub fn payload(&self) -> Cow<'a, [u8]> {
+        match self {
+            Self::One(delivery) => match delivery.message.payload.segments() {
+                [] => Cow::Borrowed(&[]),
+                [whole] => Cow::Borrowed(whole),
+                segments => Cow::Owned(segments.concat()),
+            },
+            Self::OfRun { memory, message, .. } => Cow::Borrowed(&memory[message.payload.clone()]),
+        }
+    }
+
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length.
+    pub fn forwarded(&self) -> &'a [u8] {
+        match self {
+            Self::One(delivery) => &delivery.message.forwarded,
+            Self::OfRun { memory, message, .. } => &memory[message.forwarded.clone()],
+        }
+    }
+
+    /// The lower one of its quality of service and the subscription's.
+    pub fn qos(&self) -> QoS {
+        match self {
+            Self::One(delivery) => delivery.qos,
+            Self::OfRun { run, .. } => run.qos(),
+        }
+    }
+
+    /// Whether it was retained, or, where the subscription keeps that, published to be.
+    pub fn retain(&self) -> bool {
+        match self {
+            Self::One(delivery) => delivery.retain,
+            Self::OfRun { .. } => false,
+        }
+    }
+
+    /// Whether it may have been delivered before.
+    pub fn is_repeated(&self) -> bool {
+        match self {
+            Self::One(delivery) => delivery.is_repeated,
+            Self::OfRun { .. } => false,
+        }
+    }
+
+    /// When this node received it.
+    pub fn received(&self) -> Instant {
+        match self {
+            Self::One(delivery) => delivery.message.received,
+            Self::OfRun { run, .. } => run.received(),
+        }
+    }
+
+    /// When it loses its worth, if ever.
+    pub fn expires(&self) -> Option<Instant> {
+        match self {
+            Self::One(delivery) => delivery.message.expires,
+            Self::OfRun { .. } => None,
+        }
+    }
+
+    /// For [`Deliveries::acknowledge`]; none with QoS 0.
+    pub fn packet_id(&self) -> Option<PacketId> {
+        match self {
+            Self::One(delivery) => delivery.packet_id,
+            Self::OfRun { message, .. } => message.packet_id,
+        }
+    }
+}
+
+impl Deliveries {
+    pub(super) fn new(line: Arc<Line>) -> Self {
+        let (taken, settled) = (VecDeque::new(), Vec::new());
+        Self { line, taken, taken_bytes: 0, last: Last::None, settled }
+    }
+
+    /// The next message; none for now.
+    ///
+    /// # Errors
+    /// [`BusError`]: the connection has ended. Messages that were not acknowledged come again to the next one, if the session outlives it.
+    pub fn next(&mut self) -> Result<Option<Message<'_>>, BusError> {
+        if !self.step()? {
+            return Ok(None);
+        }
+        Ok(match &self.last {
+            Last::One(delivery) => Some(Message::One(delivery)),
+            Last::OfRun { run, memory, message } => {
+                message.as_ref().map(|message| Message::OfRun { run, memory, message })
+            }
+            Last::None => None,
+        })
+    }
+
+    /// Goes to the next message, if there is one.
+    fn step(&mut self) -> Result<bool, BusError> {
+        loop {
+            if let Last::OfRun { run, message, .. } = &mut self.last
+                && let Some(next) = run.pop()
+            {
+                *message = Some(next);
+                return Ok(true);
+            }
+            if self.taken.is_empty() {
+                self.take()?;
+            }
+            match self.taken.pop_front() {
+                Some(Handed::One(delivery)) => {
+                    self.last = Last::One(delivery);
+                    return Ok(true);
+                }
+                Some(Handed::Run(run)) => {
+                    self.last = Last::OfRun { memory: run.memory(), run, message: None };
+                }
+                None => {
+                    self.last = Last::None;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// Takes all that waits; messages taken before are used up.
+    fn take(&mut self) -> Result<(), BusError> {
+        self.line.turn::<()>(|_| None)?;
+        self.taken_bytes = self.line.take(&mut self.taken, self.taken_bytes);
+        Ok(())
+    }
+
+    /// Tells the broker what was acknowledged, then waits for a message, or for the answer to a request.
+    ///
+    /// # Errors
+    /// As [`Deliveries::next`].
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn ready(&mut self) -> Result<(), BusError> {
+        self.settle();
+        loop {
+            let is_answered =
+                self.line.turn(|packets| packets.has_answered().then_some(()))?.is_some();
+            if is_answered || self.has_more() {
+                return Ok(());
+            }
+            self.line.deliveries().await;
+        }
+    }
+
+    /// Whether there is a message.
+    fn has_more(&mut self) -> bool {
+        if let Last::OfRun { run, .. } = &self.last
+            && !run.is_empty()
+        {
+            return true;
+        }
+        if self.taken.is_empty() {
+            self.taken_bytes = self.line.take(&mut self.taken, self.taken_bytes);
+        }
+        !self.taken.is_empty()
+    }
+
+    /// Notes that a message is needed no more, by its [`Message::packet_id`]: [`Deliveries::settle`] and [`Deliveries::ready`] tell the
+    /// broker. One of QoS 0 needs no acknowledgement.
+    pub fn acknowledge(&mut self, id: impl Into<Option<PacketId>>) {
+        if let Some(id) = id.into() {
+            Acknowledged::push(&mut self.settled, id);
+        }
+    }
+
+    /// Tells the broker what was acknowledged.
+    pub fn settle(&mut self) {
+        self.line.settle(&mut self.settled);
+    }
+
+    /// Asks for the messages of more topics; [`Deliveries::next_answer`] answers, by the number that this returns.
+    ///
+    /// # Errors
+    /// [`BusError::Subscribe`]: there is no room for the request, or it cannot be made.
+    pub fn subscribe(&mut self, filters: Vec<SubscribeFilter>) -> Result<u64, BusError> {
+        self.line.subscribe(filters)
+    }
+
+    /// Asks for those of some topics no more; what waits by them still comes. Answered as [`Deliveries::subscribe`].
+    ///
+    /// # Errors
+    /// As [`Deliveries::subscribe`].
+    pub fn unsubscribe(&mut self, filters: Vec<String>) -> Result<u64, BusError> {
+        self.line.unsubscribe(filters)
+    }
+
+    /// How many more requests may be under way.
+    pub fn request_room(&self) -> usize {
+        self.line.request_room()
+    }
+
+    /// The next answer to a request: its number, and for each filter the reason.
+    ///
+    /// # Errors
+    /// As [`Deliveries::next`].
+    pub fn next_answer(&mut self) -> Result<Option<(u64, Vec<ReasonCode>)>, BusError> {
+        self.line.turn(|packets| packets.answered())
+    }
+}

@@ -1,0 +1,274 @@
+//! The connection that both halves of a service share: the packets that are left where messages are none, and the end.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tidegate_broker::{Acknowledged, Bundle, Empties, Handed};
+use tidegate_process::clock;
+use tidegate_wire::mqtt::{
+    Ack, Connect, Disconnect, FixedHeader, Packet, ReasonCode, SubscribeFilter, Version,
+    client::{Client, ClientError, Config, Event, Limits, ReceiveBuffer, SendBuffer},
+};
+
+use super::BusError;
+use crate::inside::{ClientEnd, Closed};
+
+/// Longest packet of the broker's: an answer, or why it ends the connection.
+pub(super) const PACKET_BYTES_MAX: u32 = 64 << 10;
+
+/// The type of PUBACK (MQTT 5, 2.1.2).
+const PUBACK: u8 = 4;
+
+/// A subscription or the end of one, as the broker answers it.
+pub(super) type Request = u64;
+
+/// A connection to the broker.
+#[derive(Debug)]
+pub(super) struct Line {
+    end: ClientEnd,
+    control: Mutex<Control>,
+}
+
+#[derive(Debug)]
+struct Control {
+    client: Client<Request>,
+    input: ReceiveBuffer,
+    output: SendBuffer,
+    requests: Request,
+    /// Whether the broker had the session.
+    was_there: Option<bool>,
+    /// Answers to messages, for the publisher: at most as many as those.
+    acks: VecDeque<Ack>,
+    /// Answers to requests: at most as many as those.
+    answered: VecDeque<(Request, Vec<ReasonCode>)>,
+    ended: Option<BusError>,
+}
+
+impl Line {
+    /// Begins a connection by `attach`, which is given the bytes of CONNECT and returns how many of them it wrote.
+    pub(super) fn open(
+        connect: &Connect,
+        attach: impl FnOnce(&[u8]) -> (ClientEnd, usize),
+    ) -> Result<Self, BusError> {
+        let config = Config { packet_bytes_max: PACKET_BYTES_MAX, ..Config::default() };
+        let (mut client, mut output) = (Client::new(config), SendBuffer::default());
+        client.connect(clock::now(), connect)?;
+        output.fill(&mut client, clock::now());
+        let (end, written) = attach(output.bytes());
+        output.wrote(written);
+        let control = Mutex::new(Control {
+            client,
+            input: ReceiveBuffer::default(),
+            output,
+            requests: 0,
+            was_there: None,
+            acks: VecDeque::new(),
+            answered: VecDeque::new(),
+            ended: None,
+        });
+        Ok(Self { end, control })
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes packets that wait and reads those that came. Gives `take` the state.
+    ///
+    /// # Errors
+    /// The connection has ended, and `take` had nothing.
+    pub(super) fn turn<T>(
+        &self,
+        take: impl FnOnce(&mut Packets<'_>) -> Option<T>,
+    ) -> Result<Option<T>, BusError> {
+        let mut control = self.control();
+        control.write(&self.end);
+        if control.ended.is_none()
+            && let Err(error) = control.read(&self.end)
+        {
+            control.ended = Some(error);
+        }
+        let taken = take(&mut Packets(&mut control));
+        match &control.ended {
+            Some(error) if taken.is_none() => Err(error.clone()),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Waits for CONNACK; whether the broker had the session.
+    pub(super) async fn greet(&self) -> Result<bool, BusError> {
+        loop {
+            if let Some(was_there) = self.turn(|packets| packets.0.was_there)? {
+                return Ok(was_there);
+            }
+            self.packets().await;
+        }
+    }
+
+    /// Waits for the answer to a request, whose forerunners were answered.
+    pub(super) async fn answer(&self, request: Request) -> Result<Vec<ReasonCode>, BusError> {
+        loop {
+            match self.turn(|packets| packets.answered())? {
+                Some((of, reasons)) if of == request => return Ok(reasons),
+                Some(_) => {}
+                None => self.packets().await,
+            }
+        }
+    }
+
+    /// Asks for messages.
+    pub(super) fn subscribe(&self, filters: Vec<SubscribeFilter>) -> Result<Request, BusError> {
+        let mut control = self.control();
+        let request = control.requests;
+        control.client.subscribe(filters, None, request)?;
+        control.requests += 1;
+        control.write(&self.end);
+        Ok(request)
+    }
+
+    /// Asks for messages no more.
+    pub(super) fn unsubscribe(&self, filters: Vec<String>) -> Result<Request, BusError> {
+        let mut control = self.control();
+        let request = control.requests;
+        control.client.unsubscribe(filters, request)?;
+        control.requests += 1;
+        control.write(&self.end);
+        Ok(request)
+    }
+
+    /// How many more requests may be under way.
+    pub(super) fn request_room(&self) -> usize {
+        self.control().client.request_room()
+    }
+
+    /// The limits that the broker has stated.
+    pub(super) fn limits(&self) -> Limits {
+        *self.control().client.limits()
+    }
+
+    /// Says farewell.
+    pub(super) fn disconnect(&self, reason: ReasonCode) -> Result<(), BusError> {
+        let mut control = self.control();
+        control.client.disconnect(Disconnect::new(reason))?;
+        control.write(&self.end);
+        Ok(())
+    }
+
+    /// Waits until there may be packets, or the end.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn packets(&self) {
+        self.end.packets().await;
+    }
+
+    /// Waits until there may be deliveries, or packets, or the end.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn deliveries(&self) {
+        self.end.deliveries().await;
+    }
+
+    pub(super) fn take(&self, taken: &mut VecDeque<Handed>, used_bytes: usize) -> usize {
+        self.end.take(taken, used_bytes)
+    }
+
+    pub(super) fn settle(&self, settled: &mut Vec<Acknowledged>) {
+        self.end.settle(settled);
+    }
+
+    pub(super) fn hand_over(&self, bundle: Bundle) {
+        self.end.hand_over(bundle);
+    }
+
+    pub(super) fn empties(&self) -> &Empties {
+        self.end.empties()
+    }
+}
+
+/// The packets that came.
+pub(super) struct Packets<'a>(&'a mut Control);
+
+impl Packets<'_> {
+    /// The next answer to a message.
+    pub(super) fn ack(&mut self) -> Option<Ack> {
+        self.0.acks.pop_front()
+    }
+
+    /// Whether there is one.
+    pub(super) fn has_ack(&self) -> bool {
+        !self.0.acks.is_empty()
+    }
+
+    /// The next answer to a request.
+    pub(super) fn answered(&mut self) -> Option<(Request, Vec<ReasonCode>)> {
+        self.0.answered.pop_front()
+    }
+
+    /// Whether there is one.
+    pub(super) fn has_answered(&self) -> bool {
+        !self.0.answered.is_empty()
+    }
+}
+
+impl Control {
+    fn write(&mut self, end: &ClientEnd) {
+        self.output.fill(&mut self.client, clock::now());
+        if !self.output.is_empty() {
+            let count = end.write(self.output.bytes());
+            self.output.wrote(count);
+        }
+    }
+
+    fn read(&mut self, end: &ClientEnd) -> Result<(), BusError> {
+        loop {
+            let has_come = end.read(self.input.spare());
+            let mut rest = self.input.bytes();
+            let taken: Result<(), BusError> = loop {
+                let header = FixedHeader::decode(rest, PACKET_BYTES_MAX as usize);
+                let header = match header {
+                    Ok(Some(header)) => header,
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(ClientError::from(error).into()),
+                };
+                let Some((packet, after)) = rest.split_at_checked(header.packet_bytes()) else {
+                    break Ok(());
+                };
+                rest = after;
+                let body = &packet[header.header_bytes..];
+                // Messages have identifiers that the client does not know of.
+                if header.packet_type() == PUBACK {
+                    match Packet::decode(Version::V5, header.first, body) {
+                        Ok(Packet::Puback(ack)) => self.acks.push_back(ack),
+                        Ok(_) => unreachable!("the type was looked at"),
+                        Err(error) => break Err(ClientError::from(error).into()),
+                    }
+                    continue;
+                }
+                match self.client.handle(header.first, body) {
+                    Ok(Some(Event::Connected { connack, .. })) => {
+                        self.was_there = Some(connack.session_present);
+                    }
+                    Ok(Some(
+                        Event::Subscribed { token, reasons }
+                        | Event::Unsubscribed { token, reasons },
+                    )) => self.answered.push_back((token, reasons)),
+                    // A session that is handed messages gets none in packets, and publishes none by the client.
+                    Ok(_) => {}
+                    Err(error) => break Err(error.into()),
+                }
+            };
+            let left = rest.len();
+            self.input.keep(left);
+            taken?;
+            match has_come {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(Closed) => return Err(BusError::Closed),
+            }
+        }
+    }
+}
