@@ -10,6 +10,13 @@
 //!       └──── sample ───┘└─── sample ──┘└ too short: joined to the one before
 //! ```
 //!
+//! The start of a burst is faster than the path: a shaper with a token bucket lets it through at once, Wi-Fi gathers it in
+//! one aggregate, and a busy receiver reads packets that came one after the other in one go. How many bytes that is, is
+//! measured with each frame that is long enough, by the pace of its rest. They may have come at once in any other frame, or not, so the
+//! start of a frame tells two bounds of the pace after them: an estimate of that pace between these stays as it is. Small frames, of
+//! which those bytes are a large part, else show a path that large ones do not find. There are two estimates: one of the pace that
+//! frames like the last ones find, for their sizes, and one of the pace of long ones, for what is promised.
+//!
 //! Always true: only differences of receive times, and differences of delays, are used, so the clocks of
 //! the two nodes may differ by any amount; the estimate is positive and finite.
 
@@ -28,7 +35,10 @@ pub struct CapacityConfig {
     pub weight_deviation: f64,
     /// Shortest time a sample spans while more of the frame is to come. Default 8 ms.
     pub span_min: Duration,
-    /// Bytes of the first packet, which arrive at the start of the span and not within it. Default 1200.
+    /// Weight of a frame in the bytes that come at once at the start of a burst. Default 0.25.
+    pub weight_head: f64,
+    /// Bytes of the first packet, which arrive at the start of the span and not within it: the least that comes at once.
+    /// Default 1200.
     pub packet_bytes: u32,
     /// How long the lowest delay is remembered. Default 10 s, to follow clocks that drift apart.
     pub delay_window: Duration,
@@ -42,6 +52,7 @@ impl Default for CapacityConfig {
             weight_down: 0.7,
             weight_up: 0.15,
             weight_deviation: 0.25,
+            weight_head: 0.25,
             span_min: Duration::from_millis(8),
             packet_bytes: 1200,
             delay_window: Duration::from_secs(10),
@@ -53,10 +64,23 @@ impl Default for CapacityConfig {
 /// The estimated capacity of the path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// Bytes per second of frame data.
+    /// Bytes per second of frame data, of frames like those that were sent of late.
     pub bytes_per_second: f64,
+    /// The same of frames that may be much longer, and follow each other closely: without the bytes that come at once at the start
+    /// of each. Not above `bytes_per_second`.
+    pub long: f64,
     /// Smoothed relative deviation of the samples from the estimate, 0 and up.
     pub deviation: f64,
+    /// Bytes that come at once at the start of a frame, before that pace.
+    pub head_bytes: f64,
+    /// Bytes of the frame that was last measured.
+    pub recent_bytes: f64,
+    /// Bytes of the longest burst that was measured: how the path carries much longer ones is not known. Infinite once one lasted
+    /// long enough to tell.
+    pub burst_bytes: f64,
+    /// Samples in a row of bursts so short that most of their bytes may have come at once: a path that carries more now would look
+    /// the same.
+    pub short: u32,
 }
 
 /// The receiver's word about a frame.
@@ -78,6 +102,18 @@ const BURSTS_MAX: usize = 32;
 const SPAN_FLOOR: Duration = Duration::from_micros(100);
 /// Lowest estimate, so that times computed from it stay finite.
 const BYTES_PER_SECOND_MIN: f64 = 1_000.0;
+/// Most that is believed to come at once at the start of a burst.
+const HEAD_BYTES_MAX: f64 = 1e6;
+/// Packets that the rest of a frame must have to tell what came at once at its start.
+const REST_PACKETS_MIN: u32 = 8;
+/// Part of the estimate that a sample must reach at least to have shown a faster path.
+const TELLING: f64 = 0.5;
+/// How many times longer than the last a frame may be to find the pace that the last found.
+const LIKE: f64 = 2.0;
+/// Part of the estimate below which the pace of a frame that was given up shows that the path carries less.
+const STOPPED: f64 = 0.5;
+/// A burst that lasts this long shows how the path carries longer ones, too.
+const LASTING: Duration = Duration::from_millis(150);
 /// Slots in which the windowed minimum is kept.
 const WINDOW_SLOTS: usize = 10;
 
@@ -86,6 +122,15 @@ const WINDOW_SLOTS: usize = 10;
 pub struct Estimator {
     config: CapacityConfig,
     estimate: Option<Capacity>,
+    /// Bytes per second after those that come at once.
+    long: Option<f64>,
+    /// Bytes that come at once at the start of a burst, smoothed, once a frame was long enough to tell.
+    head_bytes: Option<f64>,
+    /// Of the last burst that gave a sample, and of the longest.
+    recent_bytes: f64,
+    burst_bytes: f64,
+    /// Samples in a row that could not have shown a faster path.
+    short: u32,
     bursts: VecDeque<Burst>,
     delay_lowest: WindowedMin,
     delay_last: Option<i64>,
@@ -103,6 +148,20 @@ struct Burst {
     /// Where the current span begins, and where the one before it began.
     span: Option<(Instant, u32)>,
     span_before: Option<(Instant, u32)>,
+    /// Receive times of the first byte, of the end of the first span and of the newest byte, with the bytes until then.
+    first_at: Option<Instant>,
+    begun: Option<(Instant, u32)>,
+    newest: Option<(Instant, u32)>,
+}
+
+impl Capacity {
+    /// Whether the path carries a frame of `bytes` within `seconds`. One that is much longer than the last, whatever that found, as far
+    /// as the pace of long ones does.
+    pub fn carries(&self, bytes: f64, seconds: f64) -> bool {
+        let likens = bytes <= LIKE * self.recent_bytes;
+        bytes <= self.bytes_per_second * seconds
+            && (likens || bytes <= self.head_bytes + self.long * seconds)
+    }
 }
 
 impl Estimator {
@@ -112,6 +171,11 @@ impl Estimator {
         Self {
             config,
             estimate: None,
+            long: None,
+            head_bytes: None,
+            recent_bytes: 0.0,
+            burst_bytes: 0.0,
+            short: 0,
             bursts: VecDeque::new(),
             delay_lowest,
             delay_last: None,
@@ -122,7 +186,16 @@ impl Estimator {
 
     /// The present estimate; nothing before the first sample.
     pub fn capacity(&self) -> Option<Capacity> {
-        self.estimate
+        let Self { burst_bytes, short, .. } = *self;
+        let long = |estimate: &Capacity| self.long.unwrap_or(estimate.bytes_per_second);
+        self.estimate.map(|estimate| Capacity {
+            long: long(&estimate).clamp(BYTES_PER_SECOND_MIN, estimate.bytes_per_second),
+            head_bytes: f64::from(self.head_bytes()),
+            recent_bytes: self.recent_bytes,
+            burst_bytes,
+            short,
+            ..estimate
+        })
     }
 
     /// Whether the delay trend says that a queue builds; samples then only lower the estimate.
@@ -142,6 +215,9 @@ impl Estimator {
             delay_seen: false,
             span: None,
             span_before: None,
+            first_at: None,
+            begun: None,
+            newest: None,
         });
     }
 
@@ -150,8 +226,11 @@ impl Estimator {
     /// Nonsense (time running backwards, fewer bytes than before) gives no sample.
     pub fn progress(&mut self, now: Instant, frame: Instant, progress: Progress) {
         let Some(index) = self.bursts.iter().position(|burst| burst.frame == frame) else { return };
+        let head_bytes = self.head_bytes();
         let config = &self.config;
         let burst = &mut self.bursts[index];
+        // Behind other bytes, nothing comes at once.
+        let at_once = if burst.alone { head_bytes } else { config.packet_bytes };
 
         let delay = (burst.alone && !burst.delay_seen)
             .then(|| progress.first_at.nanos_since(burst.started));
@@ -160,6 +239,8 @@ impl Estimator {
         let (from, bytes_from) = *burst
             .span
             .get_or_insert((progress.first_at, config.packet_bytes.min(progress.received)));
+        burst.first_at.get_or_insert(progress.first_at);
+        burst.newest = Some((progress.last_at, progress.received));
         let span = progress.last_at.since(from);
         let bytes = progress.received.saturating_sub(bytes_from);
         // A few packets that arrive together say nothing about the path: on a slow one, or one that nothing is known of, the span grows
@@ -170,26 +251,42 @@ impl Estimator {
         });
         let sample = if span >= config.span_min && (bytes >= enough || !is_slow) {
             burst.span_before = burst.span.replace((progress.last_at, progress.received));
-            Some((bytes, span))
+            burst.begun.get_or_insert((progress.last_at, progress.received));
+            Some((from, bytes, span))
         } else if progress.complete {
             // The rest of a long frame is too short to be trusted alone: take the span before it along.
             let (from, bytes_from) = burst.span_before.unwrap_or((from, bytes_from));
             let bytes = progress.received.saturating_sub(bytes_from);
-            Some((bytes, progress.last_at.since(from).max(SPAN_FLOOR)))
+            Some((from, bytes, progress.last_at.since(from).max(SPAN_FLOOR)))
         } else {
             None
         };
         if progress.complete {
-            self.bursts.remove(index);
+            if let Some(burst) = self.bursts.remove(index) {
+                self.learn(&burst);
+            }
+        } else if sample.is_some() && self.head_bytes.is_none() {
+            let burst = self.bursts[index].clone();
+            self.learn(&burst);
         }
         if let Some(delay) = delay {
             self.delayed(now, delay);
         }
         // A few packets that arrive together say nothing about the path.
-        if let Some((bytes, span)) =
-            sample.filter(|(bytes, _)| *bytes >= 2 * self.config.packet_bytes)
+        let packet_bytes = self.config.packet_bytes;
+        if let Some((from, bytes, span)) = sample.filter(|(_, bytes, _)| *bytes >= 2 * packet_bytes)
         {
-            self.sample(f64::from(bytes) / span.as_secs_f64());
+            let is_start = from == progress.first_at;
+            let unsure = if is_start { at_once - packet_bytes } else { 0 };
+            let per_second = |bytes: u32| f64::from(bytes) / span.as_secs_f64();
+            self.sample(per_second(bytes));
+            self.sample_within(per_second(bytes.saturating_sub(unsure)), per_second(bytes));
+            let lasts = progress.last_at.since(progress.first_at) >= LASTING;
+            self.recent_bytes = f64::from(progress.received);
+            // Part of it may have come at once.
+            let sure = if self.head_bytes.is_some() { 1.0 } else { 0.5 };
+            let burst = if lasts { f64::INFINITY } else { self.recent_bytes * sure };
+            self.burst_bytes = self.burst_bytes.max(burst);
         }
     }
 
@@ -200,6 +297,7 @@ impl Estimator {
     pub fn gave_up(&mut self, now: Instant, frame: Instant, received: u32, rtt: Duration) {
         let Some(index) = self.bursts.iter().position(|burst| burst.frame == frame) else { return };
         let Some(burst) = self.bursts.remove(index) else { return };
+        self.learn(&burst);
         let span = now.since(burst.started).saturating_sub(rtt);
         if !burst.alone || span < self.config.span_min {
             return;
@@ -208,26 +306,87 @@ impl Estimator {
         if self.estimate.is_some_and(|estimate| ceiling < estimate.bytes_per_second) {
             self.sample(ceiling);
         }
+        // The last acknowledgement does not know of all that has come: of a frame that was short, that is much.
+        if self.long.is_some_and(|long| ceiling < STOPPED * long) {
+            self.sample_within(0.0, ceiling);
+        }
     }
 
     /// A frame was taken back: nothing more is to be learned from it.
     pub fn forget(&mut self, frame: Instant) {
-        self.bursts.retain(|burst| burst.frame != frame);
+        if let Some(index) = self.bursts.iter().position(|burst| burst.frame == frame)
+            && let Some(burst) = self.bursts.remove(index)
+        {
+            self.learn(&burst);
+        }
     }
 
     /// The link broke: bytes on the way are no samples any more, and the next path may be another.
     pub fn interrupted(&mut self) {
         self.bursts.clear();
+        self.head_bytes = None;
+        self.burst_bytes = 0.0;
+        self.short = 0;
         self.delay_lowest = WindowedMin::new(self.config.delay_window);
         self.delay_last = None;
         self.delay_trend = 0.0;
         self.overuse = false;
     }
 
+    /// Bytes that come at once at the start of a burst that is alone.
+    fn head_bytes(&self) -> u32 {
+        let least = f64::from(self.config.packet_bytes);
+        self.head_bytes.unwrap_or(least).clamp(least, HEAD_BYTES_MAX.max(least)) as u32
+    }
+
+    /// Takes from a frame, of which no more will be heard, how much came at once at its start.
+    fn learn(&mut self, burst: &Burst) {
+        let Some((newest_at, received)) = burst.newest else { return };
+        let (Some(first_at), Some((begun_at, begun)), true) =
+            (burst.first_at, burst.begun, burst.alone)
+        else {
+            return;
+        };
+        let (span, rest) = (newest_at.since(begun_at), received.saturating_sub(begun));
+        if span < self.config.span_min || rest < REST_PACKETS_MIN * self.config.packet_bytes {
+            return;
+        }
+        let pace = f64::from(rest) / span.as_secs_f64();
+        let head = f64::from(begun) - pace * begun_at.since(first_at).as_secs_f64();
+        let head = head.clamp(-HEAD_BYTES_MAX, HEAD_BYTES_MAX);
+        let Some(smooth) = &mut self.head_bytes else {
+            // The samples until now are of its start as well.
+            self.head_bytes = Some(head);
+            self.long = Some(pace);
+            return;
+        };
+        *smooth += self.config.weight_head * (head - *smooth);
+    }
+
+    /// The path carries between `least` and `most` bytes a second: as many as came at once at the start came before, or none.
+    /// An estimate between them may be right.
+    fn sample_within(&mut self, least: f64, most: f64) {
+        let long = self.long.get_or_insert(most);
+        self.short = if least < *long * TELLING { self.short.saturating_add(1) } else { 0 };
+        if most < *long {
+            *long += self.config.weight_down * (most - *long);
+        } else if least > *long && !self.overuse {
+            *long += self.config.weight_up * (least - *long);
+        }
+    }
+
     fn sample(&mut self, bytes_per_second: f64) {
         let sample = bytes_per_second.max(BYTES_PER_SECOND_MIN);
         let Some(estimate) = &mut self.estimate else {
-            self.estimate = Some(Capacity { bytes_per_second: sample, deviation: 0.0 });
+            self.estimate = Some(Capacity {
+                bytes_per_second: sample,
+                long: sample,
+                deviation: 0.0,
+                head_bytes: 0.0,
+                recent_bytes: 0.0,
+                burst_bytes: 0.0,
+                short: 0,
+            });
             return;
         };
         let difference = sample - estimate.bytes_per_second;
@@ -315,6 +474,24 @@ mod tests {
             self.now = self.now + Duration::from_millis(200);
         }
 
+        /// Sends one frame over a path that lets the first `bucket` bytes through at once.
+        fn shaped(&mut self, bytes: u32, bytes_per_second: f64, bucket: u32) {
+            let frame = self.now;
+            self.estimator.started(self.now, frame, true);
+            let first_at = self.now + self.offset + Duration::from_millis(5);
+            self.acknowledge(frame, 1200, first_at, Duration::ZERO, false);
+            let rest = f64::from(bytes.saturating_sub(bucket)) / bytes_per_second;
+            let whole = Duration::from_secs_f64(rest).max(Duration::from_micros(200));
+            let mut elapsed = Duration::from_millis(10);
+            while elapsed < whole {
+                let received = bucket + (elapsed.as_secs_f64() * bytes_per_second) as u32;
+                self.acknowledge(frame, received, first_at, elapsed, false);
+                elapsed += Duration::from_millis(10);
+            }
+            self.acknowledge(frame, bytes, first_at, whole, true);
+            self.now = self.now + Duration::from_millis(200);
+        }
+
         fn acknowledge(
             &mut self,
             frame: Instant,
@@ -343,6 +520,30 @@ mod tests {
                     assert!((seen / megabits - 1.0).abs() < 0.02, "{bytes} B, {megabits}: {seen}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn small_frames_that_come_at_once_say_nothing_of_long_ones() {
+        for (bucket, megabits) in [(16_000, 12.0), (40_000, 12.0), (100_000, 80.0)] {
+            let mut path = Path::new(Duration::ZERO);
+            path.shaped(6 * bucket, megabits * MEGABIT, bucket);
+            let long = |path: &Path| path.estimator.capacity().unwrap().long / MEGABIT;
+            assert!((long(&path) / megabits - 1.0).abs() < 0.05, "{}", long(&path));
+            for part in [10, 20, 12, 30, 15].repeat(10) {
+                path.shaped(bucket * part / 20, megabits * MEGABIT, bucket);
+            }
+            let seen = long(&path);
+            assert!((seen / megabits - 1.0).abs() < 0.1, "bucket of {bucket}, {megabits}: {seen}");
+            let capacity = path.estimator.capacity().unwrap();
+            assert!(
+                capacity.bytes_per_second > 1.3 * capacity.long,
+                "frames like those are faster"
+            );
+            // As many bytes as that pace and the bucket give, and no more.
+            let seconds = 6.0 * f64::from(bucket) / (megabits * MEGABIT);
+            assert!(!capacity.carries(8.0 * f64::from(bucket), seconds), "{capacity:?}");
+            assert!(capacity.carries(5.0 * f64::from(bucket), seconds), "{capacity:?}");
         }
     }
 

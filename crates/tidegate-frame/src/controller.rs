@@ -20,7 +20,7 @@ mod mez_pi;
 
 use std::time::Duration;
 
-use tidegate_message::{Bounds, ControllerKind, Instant};
+use tidegate_message::{Bounds, ControllerKind, FrameRate, Instant};
 
 use crate::{capacity::Capacity, knob::KnobSetting};
 
@@ -123,6 +123,8 @@ pub struct Situation<'a> {
     pub period: Duration,
     /// Bytes per second this camera may use, if the edge node said so.
     pub share: Option<f64>,
+    /// How many times larger than this frame others of the stream usually are at most, 1 or more.
+    pub larger: f64,
 }
 
 /// Bounds that can be kept where both wanted ones cannot: a subscription to them is served, as long as the path carries what it
@@ -137,13 +139,22 @@ pub struct Promise {
     /// Frames a second at which the accuracy asked for can be kept, if it is the frame rate that is too high, and the latency of
     /// each.
     pub frame_rate: Option<(f64, Duration)>,
-    /// Whether the path was measured.
+    /// How many times over the path carries frames of the accuracy asked for; below 1 where the frame rate is too high.
+    pub spare: f64,
+    /// Whether the path was measured, with frames not much shorter than those that are as accurate as asked for.
     pub is_measured: bool,
 }
 
-/// Part of the latency bound, and of the capacity, that a promise counts on.
+/// Part of the latency bound that a promise counts on.
 const PROMISED_LATENCY: f64 = 0.95;
-const PROMISED_CAPACITY: f64 = 0.9;
+/// Part of the capacity that a promise counts on where frames follow each other closely: the duty of `budget`
+/// ([`BudgetConfig::duty`], 0.8) less a tenth, which is the estimate's own error.
+const PROMISED_CAPACITY: f64 = 0.72;
+/// Part of the time between two frames that a promise counts on where they take more than that. They go one at a time then, and the
+/// path is idle while each is encoded and acknowledged.
+const PROMISED_PERIOD: f64 = 0.92;
+/// How many times longer than the longest burst that was measured a frame may be to be counted on.
+const LONGER: f64 = 4.0;
 /// Time for which a frame waits for its turn in this process.
 const TURN: Duration = Duration::from_millis(2);
 /// Part by which a frame may be larger than it was predicted.
@@ -156,13 +167,31 @@ pub(crate) fn told(accuracy: f64) -> f64 {
     (accuracy * 1e3).floor() / 1e3
 }
 
+/// Whether frames of that rung are not much longer than the longest burst that the path was measured with.
+pub(crate) fn is_measured(rung: &Rung, burst_bytes: f64) -> bool {
+    rung.bytes <= LONGER * burst_bytes
+}
+
+/// A frame rate as it is reported and asked for, with two digits at least, and not above its value; nothing below the lowest that
+/// can be asked for.
+fn told_rate(frames_per_second: f64) -> Option<f64> {
+    let digits = told_digits(frames_per_second);
+    let unit = 10f64.powi(i32::try_from(digits).unwrap_or_default());
+    Some((frames_per_second * unit).floor() / unit).filter(|frames| *frames >= FrameRate::MIN)
+}
+
+/// Digits after the point of a frame rate that is reported.
+pub(crate) fn told_digits(frames_per_second: f64) -> usize {
+    if frames_per_second >= 1.0 { 1 } else { 2 }
+}
+
 impl Situation<'_> {
     /// The bounds that can be kept now.
     pub fn promise(&self) -> Promise {
         let Some(capacity) = self.capacity else { return Promise::default() };
-        let rate = capacity.bytes_per_second;
+        let rate = capacity.long;
         let overhead = self.encode + self.one_way + self.delivery + TURN;
-        let larger = 1.0 + LARGER + capacity.deviation.min(FLUCTUATION_MAX);
+        let larger = self.larger * (1.0 + LARGER + capacity.deviation.min(FLUCTUATION_MAX));
         let takes = |rung: &Rung| {
             let seconds = (overhead.as_secs_f64() + rung.bytes * larger / rate) / PROMISED_LATENCY;
             Duration::from_secs_f64(seconds.min(3600.0))
@@ -170,20 +199,46 @@ impl Situation<'_> {
         let in_time = |rung: &Rung| takes(rung) <= self.bounds.latency();
         // Bytes a second that are this camera's.
         let own = PROMISED_CAPACITY * self.share.map_or(rate, |share| share.min(rate));
-        let frames_per_second = |rung: &Rung| own / (rung.bytes * rung.kept).max(1.0);
-        let carried = |rung: &Rung| frames_per_second(rung) * self.period.as_secs_f64() >= 1.0;
+        let frames_per_second = |rung: &Rung| own / (rung.bytes * self.larger * rung.kept).max(1.0);
+        let period = self.period.as_secs_f64();
+        let one_by_one = |rung: &Rung| {
+            let seconds = (overhead + self.one_way).as_secs_f64() + rung.bytes * larger / rate;
+            if self.share.is_some() { 0.0 } else { PROMISED_PERIOD * period / seconds }
+        };
+        let spare = |rung: &Rung| (frames_per_second(rung) * period).max(one_by_one(rung));
+        let carried = |rung: &Rung| spare(rung) >= 1.0;
         let all = || self.rungs.iter().enumerate();
         let least = smallest(all().filter(|(_, rung)| rung.accuracy >= self.bounds.accuracy()));
         let least = least.map(|rung| &self.rungs[rung]);
-        let had = most_accurate(all().filter(|(_, rung)| in_time(rung) && carried(rung)));
+        let is_measured = least.is_none_or(|rung| is_measured(rung, capacity.burst_bytes));
+        let least = least.filter(|_| is_measured);
+        let known = |rung: &Rung| self::is_measured(rung, capacity.burst_bytes);
+        let had = |(_, rung): &(usize, &Rung)| in_time(rung) && carried(rung) && known(rung);
+        let had = most_accurate(all().filter(had));
         Promise {
             latency: least.filter(|rung| carried(rung)).map(takes),
             accuracy: had.map(|rung| told(self.rungs[rung].accuracy)),
             frame_rate: least
                 .filter(|rung| !carried(rung))
-                .map(|rung| (frames_per_second(rung), takes(rung))),
-            is_measured: true,
+                .and_then(|rung| Some((told_rate(frames_per_second(rung))?, takes(rung)))),
+            spare: least.map_or(0.0, spare),
+            is_measured,
         }
+    }
+
+    /// Whether a frame that is as accurate as asked for is in time at the measured pace, however much it is behind others now.
+    /// Nothing before the path was measured.
+    pub(crate) fn can_be_kept(&self) -> Option<bool> {
+        let capacity = self.capacity?;
+        let least = smallest(
+            self.rungs
+                .iter()
+                .enumerate()
+                .filter(|(_, rung)| rung.accuracy >= self.bounds.accuracy()),
+        );
+        let overhead = self.encode + self.one_way + self.delivery;
+        let seconds = self.bounds.latency().saturating_sub(overhead).as_secs_f64();
+        Some(least.is_some_and(|rung| capacity.carries(self.rungs[rung].bytes, seconds)))
     }
 }
 
@@ -243,5 +298,6 @@ fn quiet(rungs: &[Rung]) -> Situation<'_> {
         delivery: Duration::ZERO,
         period: Duration::from_millis(200),
         share: None,
+        larger: 1.0,
     }
 }

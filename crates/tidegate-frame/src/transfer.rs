@@ -27,6 +27,7 @@ mod flight;
 mod ladder;
 mod report;
 mod rescue;
+mod sizes;
 
 use std::{
     collections::VecDeque,
@@ -49,10 +50,11 @@ use crate::{
 pub use command::{Command, Input, SendHeader};
 pub use config::TransferConfig;
 use encode_time::EncodeTime;
-use flight::{Flight, Flights};
+use flight::{Flight, Flights, Pace};
 use ladder::Ladder;
 use report::Reasons;
 pub use report::Report;
+use sizes::Sizes;
 
 /// The state machine.
 pub struct Transfer {
@@ -71,6 +73,7 @@ pub struct Transfer {
     foreign: (u64, Instant),
     share: Option<(f64, Instant)>,
     period: Duration,
+    sizes: Sizes,
     captured_last: Option<Instant>,
     encode: EncodeTime,
     waiting: VecDeque<Waiting>,
@@ -81,6 +84,8 @@ pub struct Transfer {
     reasons: Reasons,
     link_up: bool,
     sent_last: Option<Instant>,
+    /// When a frame was last sent to measure how the path carries longer ones than it was measured with.
+    measured_last: Option<Instant>,
     /// The frame last sent or said to be unchanged.
     out_last: Option<Instant>,
 }
@@ -119,6 +124,12 @@ const FOREIGN_VALID: Duration = Duration::from_millis(50);
 const EXPECTED_MAX: Duration = Duration::from_secs(10);
 /// Time that a frame is given which is sent to measure the path, however late it will be: acknowledgements come every 10 ms.
 const TRIAL_FLIGHT: Duration = Duration::from_millis(250);
+/// Samples in a row that are too short to show a faster path, after which a longer frame is sent to see whether it is.
+const SHORT_MAX: u32 = 50;
+/// Shortest time between two frames that are sent to measure the path with longer frames than keep the latency.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// Least window over which the pace of a frame under way is taken: two acknowledgements.
+const PACE_MIN: Duration = Duration::from_millis(20);
 /// Pauses longer than this are no frame period.
 const PERIOD_MAX: Duration = Duration::from_secs(2);
 
@@ -156,6 +167,7 @@ impl Transfer {
             foreign: (0, now),
             share: None,
             period: config.period_first,
+            sizes: Sizes::default(),
             captured_last: None,
             encode: EncodeTime::new(config.encode_first),
             waiting: VecDeque::new(),
@@ -166,6 +178,7 @@ impl Transfer {
             reasons: Reasons::default(),
             link_up: true,
             sent_last: None,
+            measured_last: None,
             out_last: None,
             tables,
             config,
@@ -304,6 +317,7 @@ impl Transfer {
         if !self.ladder.is_for(size, &self.demand) {
             self.rebuild_ladder(size);
         }
+        self.sizes.learn(frame.bytes);
         if !frame.replayed {
             if let Some(last) = self.captured_last.replace(frame.frame) {
                 let period = frame.frame.since(last);
@@ -438,16 +452,44 @@ impl Transfer {
         })
     }
 
-    /// Tells that both bounds cannot be kept, and what could be had; `in_time` is the rung that the frame in hand gets for the latency.
+    /// Tells that both bounds cannot be kept, and what could be had; `in_time` is the rung that the frame in hand would get for the
+    /// latency.
     fn report_infeasible(&mut self, now: Instant, in_time: Option<usize>) {
-        let mut promise = self.situation(now, Duration::ZERO).promise();
-        // A bound that is kept now can be kept, with any margin.
-        let had = in_time
-            .and_then(|rung| self.ladder.rungs().get(rung))
-            .map(|rung| controller::told(rung.accuracy));
-        promise.accuracy = promise.accuracy.or(had);
-        let report = self.reasons.infeasible(now, &self.demand, promise, self.period);
+        let promise = self.situation(now, Duration::ZERO).promise();
+        let (demand, period) = (&self.demand, self.period);
+        let report = self.reasons.infeasible(now, demand, promise, period, in_time.is_some());
         self.commands.extend(report.map(Command::Report));
+    }
+
+    /// Whether a frame on its way will not be whole within the latency bound, at the pace that its bytes have.
+    fn is_late(&self, now: Instant, flight: &Flight) -> bool {
+        let (Some(started), Some(capacity)) = (flight.started, self.capacity.capacity()) else {
+            return false;
+        };
+        let bound = flight.base + self.demand.bounds.latency().saturating_sub(self.config.delivery);
+        if flight.replayed || !self.is_controlled() {
+            return false;
+        }
+        if now >= bound {
+            return true;
+        }
+        if !flight.pace.is_steady() {
+            return false;
+        }
+        // Of the pace since the frame began and what is thought of the path, the faster.
+        let elapsed = now.since(started).saturating_sub(self.one_way * 2).as_secs_f64();
+        let pace = f64::from(flight.received) / elapsed.max(1e-3);
+        let missing = f64::from(flight.bytes.saturating_sub(flight.received));
+        let left = bound.since(now).as_secs_f64();
+        missing / pace.max(capacity.bytes_per_second) > left
+    }
+
+    /// Tells that both bounds cannot be kept where no frame would be in time that is as accurate as asked for, with nothing else on
+    /// the way.
+    fn tell_if_not_kept(&mut self, now: Instant) {
+        if self.situation(now, Duration::ZERO).can_be_kept() == Some(false) {
+            self.report_infeasible(now, None);
+        }
     }
 
     fn begin(&mut self, mut encoding: Encoding) {
@@ -494,7 +536,13 @@ impl Transfer {
                 let accuracy_kept = self.ladder.rungs()[rung].accuracy >= accuracy;
                 Plan::Encode(Encoding { rung, accuracy_kept, trial: true, ..plan })
             }
-            Choice::Wait => Plan::Wait,
+            Choice::Wait => {
+                // Those before it may take so long that nothing else would be decided for a while.
+                if self.flights.alone().is_some_and(|flight| self.is_late(now, flight)) {
+                    self.tell_if_not_kept(now);
+                }
+                Plan::Wait
+            }
             Choice::Infeasible(infeasible) => self.give_way(now, plan, infeasible),
         }
     }
@@ -509,7 +557,14 @@ impl Transfer {
             ladder: self.ladder_number,
             promised: (0, KnobSetting::ORIGINAL, 0.0),
             bytes_max: f64::INFINITY,
-            deadline: if self.droppable() { self.deadline(base) } else { Instant::MAX },
+            deadline: match self.droppable() {
+                // One was cut off before it had measured anything.
+                true if self.sent_last.is_some() && self.capacity.capacity().is_none() => {
+                    self.deadline(base).max(now + TRIAL_FLIGHT)
+                }
+                true => self.deadline(base),
+                false => Instant::MAX,
+            },
             accuracy_kept: true,
             encodes: 1,
             took: Duration::ZERO,
@@ -526,9 +581,20 @@ impl Transfer {
         let quiet = self.flights.is_empty();
         let kept = |rung: usize| rungs[rung].accuracy >= self.demand.bounds.accuracy();
         let trial = self.trial_due(now) && quiet;
+        let measure =
+            quiet && self.measure_due(now, plan.of, infeasible.by_accuracy.map(|(rung, _)| rung));
         let bytes_max = infeasible.bytes_max;
         let encode = |rung: usize| Encoding { rung, accuracy_kept: kept(rung), ..plan };
         match (policy, infeasible.by_latency, infeasible.by_accuracy) {
+            // Frames of which none was sent are not promised before one was: the first is late.
+            (WhenInfeasible::KeepLatency | WhenInfeasible::Pause, _, Some((rung, _)))
+                if measure =>
+            {
+                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                let plan = Encoding { trial: true, deadline, ..encode(rung) };
+                self.measured_last = Some(now);
+                Plan::Encode(plan)
+            }
             (WhenInfeasible::KeepLatency, Some(rung), _) => {
                 let plan = Encoding { bytes_max, ..encode(rung) };
                 self.explain(now, rung);
@@ -568,6 +634,21 @@ impl Transfer {
         self.sent_last.is_none_or(|last| now.since(last) >= self.config.trial)
     }
 
+    /// Whether a frame of that rung, which is as accurate as asked for, is to be sent late to learn how the path carries it.
+    fn measure_due(&self, now: Instant, of: Waiting, least: Option<usize>) -> bool {
+        if !self.droppable() || of.replayed {
+            return false;
+        }
+        let rungs = self.ladder.rungs();
+        let Some(capacity) = self.capacity.capacity() else { return false };
+        let is_known = |rung: usize| {
+            controller::is_measured(&rungs[rung], capacity.burst_bytes)
+                && capacity.short < SHORT_MAX
+        };
+        least.is_some_and(|rung| !is_known(rung))
+            && self.measured_last.is_none_or(|last| now.since(last) >= MEASURE_EVERY)
+    }
+
     fn smallest_rung(&self, accuracy: f64) -> Option<usize> {
         let rungs = self.ladder.rungs().iter().enumerate();
         rungs
@@ -590,6 +671,7 @@ impl Transfer {
             delivery: self.config.delivery,
             period: self.period,
             share: self.share.filter(|(_, until)| now < *until).map(|(share, _)| share),
+            larger: self.sizes.larger_than_last(),
         }
     }
 
@@ -721,6 +803,7 @@ impl Transfer {
             settle_at: None,
             trial: encoding.trial,
             replaced_bytes: encoding.replaces_bytes,
+            pace: Pace::default(),
         });
         (self.sent_last, self.out_last) = (Some(now), Some(frame));
         self.commands.push_back(Command::Send { frame, deadline: encoding.deadline, header });
@@ -735,7 +818,11 @@ impl Transfer {
         complete: bool,
     ) {
         if !complete {
-            self.flights.received(frame, received.min(total));
+            let window = self.rtt.max(self.one_way * 2).max(PACE_MIN);
+            let flight = self.flights.received(now, frame, received.min(total), window);
+            if flight.is_some_and(|flight| self.is_late(now, &flight)) {
+                self.tell_if_not_kept(now);
+            }
             return self.rescue(now);
         }
         let Some(flight) = self.flights.remove(frame) else { return };
@@ -757,6 +844,11 @@ impl Transfer {
         let grace = self.rtt.max(self.one_way * 2) + self.config.delivery;
         while let Some(frame) = self.flights.overdue(now, grace) {
             self.commands.push_back(Command::Reset { frame });
+            if self.is_controlled()
+                && self.situation(now, Duration::ZERO).can_be_kept() != Some(true)
+            {
+                self.report_infeasible(now, None);
+            }
         }
         while let Some(flight) = self.flights.settled(now) {
             let waited = now.since(flight.base);

@@ -80,6 +80,7 @@ pub fn camera(fps: u32) -> Camera {
         mismatch: 0.1,
         source,
         demand: demand(),
+        then: None,
         config,
         tables: Arc::new(tables),
         truth,
@@ -136,6 +137,7 @@ fn world(scenario: Scenario, cameras: Vec<Camera>, seconds: u64) -> World {
         feedback: FEEDBACK,
         one_way: DELAY,
         delivery: DELIVERY,
+        read_every: Duration::ZERO,
         cameras,
         coordinator: None,
     }

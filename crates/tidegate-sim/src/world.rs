@@ -25,7 +25,7 @@ use tidegate_frame::{
     table::{Table, TableSet},
     transfer::{Command, Input, Report, SendHeader, Transfer, TransferConfig},
 };
-use tidegate_message::{CameraName, Demand, DropReason, FrameSize, Instant};
+use tidegate_message::{CameraName, Demand, DropReason, FrameRate, FrameSize, Instant};
 
 use crate::{
     medium::{Ingress, Medium, PacketRef, PortId, Scenario},
@@ -62,6 +62,8 @@ pub struct Camera {
     pub source: FrameSize,
     /// The demand of the subscription.
     pub demand: Demand,
+    /// A demand that takes its place, and when.
+    pub then: Option<(Duration, Demand)>,
     /// Settings of the transfer.
     pub config: TransferConfig,
     /// The tables the transfer looks in.
@@ -87,6 +89,9 @@ pub struct World {
     pub one_way: Duration,
     /// Time from the last byte to the application's callback.
     pub delivery: Duration,
+    /// How often the edge node reads what has come; zero for each packet at once. A busy host, or a network card that gathers
+    /// interrupts.
+    pub read_every: Duration,
     /// The cameras.
     pub cameras: Vec<Camera>,
     /// Whether the edge node coordinates them, and how.
@@ -105,6 +110,7 @@ struct Packet {
 
 enum Event {
     Capture { camera: usize },
+    Demand { camera: usize, demand: Demand },
     Encoded { camera: usize, input: Input },
     Feedback { camera: usize, input: Input },
     Share { camera: usize, allotment: coordinator::Allotment },
@@ -141,6 +147,8 @@ struct Node {
     number: u64,
     receiving: HashMap<Instant, Receiving>,
     shift: Duration,
+    /// Capture time from which the next frame is wanted, where not all are.
+    wanted_at: Instant,
     arrived_last: Option<Instant>,
 }
 
@@ -212,6 +220,7 @@ impl<'a> Run<'a> {
                 number: 0,
                 receiving: HashMap::new(),
                 shift: Duration::ZERO,
+                wanted_at: BEGIN,
                 arrived_last: None,
             }
         };
@@ -232,6 +241,9 @@ impl<'a> Run<'a> {
         };
         for (camera, plan) in world.cameras.iter().enumerate() {
             run.at(BEGIN + plan.phase, Event::Capture { camera });
+            if let Some((after, demand)) = plan.then {
+                run.at(BEGIN + after, Event::Demand { camera, demand });
+            }
         }
         run.join();
         run
@@ -300,6 +312,9 @@ impl<'a> Run<'a> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Capture { camera } => self.capture(camera),
+            Event::Demand { camera, demand } => {
+                self.nodes[camera].transfer.handle(self.now, Input::Demand(demand));
+            }
             Event::Encoded { camera, input } => {
                 self.nodes[camera].transfer.handle(self.now, input);
             }
@@ -354,11 +369,16 @@ impl<'a> Run<'a> {
         let vary = 1.0 + plan.noise * self.rng.random_range(-1.0..=1.0);
         let bytes = (plan.bytes * vary).max(1.0) as u32;
         let (size, period) = (plan.source, plan.period);
-        node.original_bytes.insert(self.now, bytes);
-        let captured = Input::Captured { at: self.now, bytes, size, replayed: false };
-        node.transfer.handle(self.now, captured);
         let next = self.now + period + std::mem::take(&mut node.shift);
-        self.fates.insert((camera, self.now), None);
+        let every = node.transfer.demand().frame_rate.map_or(Duration::ZERO, FrameRate::interval);
+        // Frames that come faster than they are wanted are left out.
+        if self.now + every / 8 >= node.wanted_at {
+            node.wanted_at = node.wanted_at.max(self.now - every) + every;
+            node.original_bytes.insert(self.now, bytes);
+            let captured = Input::Captured { at: self.now, bytes, size, replayed: false };
+            node.transfer.handle(self.now, captured);
+            self.fates.insert((camera, self.now), None);
+        }
         if next < BEGIN + self.world.length {
             self.at(next, Event::Capture { camera });
         }
@@ -468,6 +488,13 @@ impl<'a> Run<'a> {
         }
         receiving.received += packet.bytes;
         let first = receiving.first_at == Instant::MAX;
+        // Read with the packets that came after it.
+        let every = self.world.read_every.as_nanos().max(1);
+        let wait = (every - due.since(BEGIN).as_nanos() % every) % every;
+        let due = due
+            + Duration::from_nanos(
+                u64::try_from(wait).expect("less than the time between two reads"),
+            );
         receiving.first_at = receiving.first_at.min(due);
         if first {
             node.arrived_last = Some(due);

@@ -155,12 +155,14 @@ impl Controller for Budget {
         // With nothing else on the way and the frame just captured, and as things are.
         let fresh = (rate * seconds).max(0.0);
         let now = rate * (seconds - s.elapsed.as_secs_f64()) - s.outstanding_bytes as f64;
+        let carries =
+            |bytes: f64, budget: f64| bytes <= budget && capacity.carries(bytes, budget / rate);
 
         let fits = |index: usize, rung: &Rung, budget: f64| {
             let upgrade = s.current.is_some_and(|current| rung.bytes > s.rungs[current].bytes);
             let margin =
                 if upgrade && s.current != Some(index) { self.config.upgrade } else { 1.0 };
-            rung.bytes * margin <= budget && rung.bytes * rung.kept <= average
+            carries(rung.bytes * margin, budget) && rung.bytes * rung.kept <= average
         };
         let best = enough.clone().filter(|(index, rung)| fits(*index, rung, now));
         if let Some(rung) = most_accurate(best) {
@@ -173,7 +175,7 @@ impl Controller for Budget {
         let strained = rate * (bound - s.elapsed.as_secs_f64()) - s.outstanding_bytes as f64;
         let just_fits = |rung: usize, budget: f64, average: f64| {
             let rung = &s.rungs[rung];
-            rung.bytes <= budget && rung.bytes * rung.kept <= average / self.config.duty
+            carries(rung.bytes, budget) && rung.bytes * rung.kept <= average / self.config.duty
         };
         let clear = least.is_some_and(|rung| just_fits(rung, rate * bound, sustained));
         if let Some(rung) = least.filter(|&rung| just_fits(rung, strained, average))
@@ -229,7 +231,15 @@ mod tests {
         };
         let rungs = [rung(20_000.0, 0.96), rung(60_000.0, 0.98)];
         let situation = |outstanding_bytes| Situation {
-            capacity: Some(Capacity { bytes_per_second: 2_500_000.0, deviation: 0.0 }),
+            capacity: Some(Capacity {
+                bytes_per_second: 2_500_000.0,
+                long: 2_500_000.0,
+                deviation: 0.0,
+                head_bytes: 1200.0,
+                recent_bytes: 60_000.0,
+                burst_bytes: 60_000.0,
+                short: 0,
+            }),
             outstanding_bytes,
             one_way: Duration::from_millis(1),
             encode: Duration::from_millis(5),

@@ -21,6 +21,41 @@ pub(super) struct Flight {
     pub(super) trial: bool,
     /// Size of an earlier encoding of the same frame that was taken back.
     pub(super) replaced_bytes: Option<u32>,
+    pub(super) pace: Pace,
+}
+
+/// How fast the bytes of a frame arrive, in windows of time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// When the present window began, and the bytes that had arrived then.
+    began: Option<(Instant, u32)>,
+    /// Bytes a second in the window before it.
+    before: Option<f64>,
+    /// Whether the last window that ended was hardly faster than the one before.
+    is_steady: bool,
+}
+
+/// Part by which a window is faster than the one before while a link opens up.
+const OPENING: f64 = 1.2;
+
+impl Pace {
+    /// `received` bytes have arrived by `now`; a window is as long as `window`.
+    fn learn(&mut self, now: Instant, received: u32, window: Duration) {
+        let (began, bytes) = *self.began.get_or_insert((now, received));
+        let span = now.since(began);
+        if span < window {
+            return;
+        }
+        let pace = f64::from(received.saturating_sub(bytes)) / span.as_secs_f64();
+        self.is_steady = self.before.is_some_and(|before| pace <= OPENING * before);
+        self.before = Some(pace);
+        self.began = Some((now, received));
+    }
+
+    /// Whether what was seen so far is the path's pace: a link that was idle opens up with each round trip.
+    pub(super) fn is_steady(&self) -> bool {
+        self.is_steady
+    }
 }
 
 /// The frames on the way, oldest first.
@@ -71,10 +106,18 @@ impl Flights {
         flight.is_some_and(|flight| flight.replaced_bytes == Some(total))
     }
 
-    pub(super) fn received(&mut self, frame: Instant, received: u32) {
-        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.frame == frame) {
-            flight.received = flight.received.max(received.min(flight.bytes));
-        }
+    /// Notes that `received` bytes of a frame have arrived by `now`; its pace is taken over `window`. Gives the frame.
+    pub(super) fn received(
+        &mut self,
+        now: Instant,
+        frame: Instant,
+        received: u32,
+        window: Duration,
+    ) -> Option<Flight> {
+        let flight = self.flights.iter_mut().find(|flight| flight.frame == frame)?;
+        flight.received = flight.received.max(received.min(flight.bytes));
+        flight.pace.learn(now, flight.received, window);
+        Some(*flight)
     }
 
     pub(super) fn remove(&mut self, frame: Instant) -> Option<Flight> {

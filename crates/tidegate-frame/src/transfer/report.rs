@@ -7,7 +7,11 @@ use tidegate_message::{
 };
 
 use super::ladder::Ladder;
-use crate::{capacity::Capacity, controller::Promise, knob::KnobSetting};
+use crate::{
+    capacity::Capacity,
+    controller::{Promise, told_digits},
+    knob::KnobSetting,
+};
 
 /// Choices that must keep both bounds before an infeasible state is over.
 const FEASIBLE_AFTER: u8 = 3;
@@ -109,7 +113,19 @@ const BETTER_ACCURACY: f64 = 0.01;
 /// Part by which a latency or a frame rate may be worse: promises have that much in reserve.
 const WORSE: f64 = 0.05;
 
+/// How many times over the path carries frames that were reported to come too fast before they are reported not to.
+const CARRIED: f64 = 1.1;
+
 impl Told {
+    /// Whether the frame rate that was reported as too high is hardly less so now: at the limit, the two would take turns.
+    fn holds_the_rate(&self, demand: &Demand, promise: &Promise) -> bool {
+        let was_too_high = self.promise.latency.is_none() && self.promise.frame_rate.is_some();
+        self.bounds == demand.bounds
+            && was_too_high
+            && promise.latency.is_some()
+            && promise.spare < CARRIED
+    }
+
     /// Whether the bounds that can be kept differ so much now that they are to be reported again.
     fn is_corrected(&self, now: Instant, demand: &Demand, promise: &Promise) -> bool {
         let before = &self.promise;
@@ -208,16 +224,23 @@ impl Reasons {
     }
 
     /// Nothing keeps both bounds; gives the report when that is new, when another policy rules, or when what could be had has
-    /// changed. Frames come `period` apart.
+    /// changed. Frames come `period` apart; `in_time` says whether any is delivered where the latency is kept.
     pub(super) fn infeasible(
         &mut self,
         now: Instant,
         demand: &Demand,
         promise: Promise,
         period: Duration,
+        in_time: bool,
     ) -> Option<Report> {
         self.feasible = 0;
         let policy = demand.when_infeasible;
+        let promise = match &self.infeasible {
+            Some(told) if told.holds_the_rate(demand, &promise) => {
+                Promise { latency: None, frame_rate: told.promise.frame_rate, ..promise }
+            }
+            _ => promise,
+        };
         if self.infeasible.is_some_and(|told| !told.is_corrected(now, demand, &promise)) {
             return None;
         }
@@ -226,11 +249,12 @@ impl Reasons {
         let is_in_time = |(_, each): &(f64, Duration)| *each <= latency;
         let mut could = Vec::new();
         if let Some((frames, each)) = promise.frame_rate {
+            let digits = told_digits(frames);
             could.push(if each <= latency {
-                format!("both at {frames:.1} frames a second")
+                format!("both at {frames:.digits$} frames a second")
             } else {
                 format!(
-                    "this accuracy within {:.0} ms at {frames:.1} frames a second",
+                    "this accuracy within {:.0} ms at {frames:.digits$} frames a second",
                     millis(each).ceil()
                 )
             });
@@ -253,8 +277,11 @@ impl Reasons {
             None => String::new(),
         };
         let gives_way = match (policy, promise.accuracy, promise.frame_rate) {
-            (WhenInfeasible::KeepLatency, None, _) if promise.is_measured => {
+            (WhenInfeasible::KeepLatency, None, _) if promise.is_measured && !in_time => {
                 "no frame is delivered"
+            }
+            (WhenInfeasible::KeepLatency, None, _) if promise.is_measured => {
+                "accuracy and frame rate give way"
             }
             (WhenInfeasible::KeepLatency, ..) => "the accuracy gives way",
             (WhenInfeasible::KeepAccuracy, _, Some((_, each))) if each <= latency => {

@@ -331,14 +331,11 @@ fn a_bound_that_leaves_no_time_at_all_is_told() {
     for latency in [1, 2, 5] {
         let bounds = Bounds::new(ms(latency), 0.95).unwrap();
         let mut rig = Rig::new(Demand { bounds, ..demand() }, 1.5);
-        rig.frame();
-        let [(None, None, None, first)] = &told(&rig)[..] else {
-            panic!("{latency} ms: {:?}", rig.reports)
-        };
-        assert!(first.contains("are being measured"), "nothing was measured before: {first}");
-        (0..5).for_each(|_| drop(rig.frame()));
-        // 55 KB at 1.5 Mbit/s take 293 ms, which is more than the 200 ms between two frames.
+        (0..6).for_each(|_| drop(rig.frame()));
         let all = told(&rig);
+        let (None, None, None, first) = &all[0] else { panic!("{latency} ms: {all:?}") };
+        assert!(first.contains("are being measured"), "nothing was measured before: {first}");
+        // 55 KB at 1.5 Mbit/s take 293 ms, which is more than the 200 ms between two frames.
         let (None, None, None, sentence) = &all[1] else { panic!("{latency} ms: {all:?}") };
         assert!(
             sentence.contains("at 5.0 frames a second: could be had: this accuracy within 3"),
@@ -458,7 +455,7 @@ fn what_could_be_had_is_corrected_when_it_changes() {
     let mut rig = Rig::new(demand(), 4.5);
     (0..10).for_each(|_| drop(rig.frame()));
     let before = told(&rig);
-    rig.bytes_per_second = 2.8 * MEGABIT;
+    rig.bytes_per_second = 3.2 * MEGABIT;
     (0..10).for_each(|_| drop(rig.frame()));
     let after = told(&rig);
     assert!(after.len() > before.len() && after.len() <= before.len() + 3, "{after:?}");
@@ -466,6 +463,60 @@ fn what_could_be_had_is_corrected_when_it_changes() {
         after.last().unwrap().0 > before.last().unwrap().0.map(|latency| latency * 5 / 4),
         "{after:?}"
     );
+}
+
+/// Captures a frame of 1.9 MB, whose bytes have arrived as `received` says by each time in milliseconds, up to 300 ms; gives how long after its
+/// capture it was told that the bounds cannot be kept.
+fn told_under_way(rtt: u64, received: impl Fn(u64) -> u32) -> (Rig, Option<u64>) {
+    let bounds = Bounds::new(ms(1000), 0.99).unwrap();
+    let mut rig = Rig::new(Demand { bounds, ..demand() }, 12.0);
+    rig.original_bytes = 1_900_000;
+    rig.transfer.handle(rig.now, Input::Path { rtt: ms(rtt), rtt_min: ms(rtt), in_flight: 0 });
+    let frame = rig.capture();
+    let Some(Command::Encode { setting, .. }) = rig.next() else { panic!("not encoded") };
+    rig.encode(frame, setting);
+    let Some(Command::Send { header, .. }) = rig.next() else { panic!("not sent") };
+    assert_eq!(header.bytes, 1_900_000);
+    rig.transfer.handle(rig.now, Input::Started { frame });
+    for elapsed in (0..300).step_by(10) {
+        rig.now = frame + ms(elapsed);
+        let (received, total) = (received(elapsed).min(header.bytes), header.bytes);
+        let (first_at, last_at) = (frame, rig.now);
+        let complete = received == total;
+        let ack = Input::Ack { frame, received, total, first_at, last_at, complete };
+        rig.transfer.handle(rig.now, ack);
+        while rig.next().is_some() {}
+        if !told(&rig).is_empty() {
+            return (rig, Some(elapsed));
+        }
+    }
+    (rig, None)
+}
+
+#[test]
+fn bounds_that_the_first_frame_will_not_keep_are_told_while_it_is_under_way() {
+    // 1.9 MB at 12 Mbit/s take 1.27 s.
+    let (mut rig, after) = told_under_way(4, |elapsed| 1200 + 1500 * elapsed as u32);
+    assert!(after.is_some_and(|after| after <= 100), "{after:?}: {:?}", rig.reports);
+    let (_, accuracy, _, sentence) = told(&rig).pop().unwrap();
+    assert!(accuracy.is_some_and(|accuracy| accuracy > 0.9), "{sentence}");
+    // It cannot be known sooner than there are bytes, and none come: then at the deadline.
+    let (mut none, after) = told_under_way(4, |_| 0);
+    assert_eq!(after, None);
+    none.now = none.transfer.poll_timeout().unwrap();
+    while none.next().is_some() {}
+    assert_eq!(told(&none).len(), 1, "{:?}", none.reports);
+    // A frame that is captured meanwhile changes nothing.
+    rig.capture();
+    while rig.next().is_some() {}
+    assert_eq!(told(&rig).len(), 1, "{:?}", rig.reports);
+}
+
+#[test]
+fn a_link_that_opens_up_is_waited_for() {
+    // 38 KB in the first round trip of 50 ms, twice as much in each that follows.
+    let (rig, after) = told_under_way(50, |elapsed| 38_000 * ((1 << (elapsed / 50 + 1)) - 1));
+    assert_eq!(after, None, "{:?}", rig.reports);
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub(super) fn run(
         mismatch: 0.1,
         source,
         demand,
+        then: None,
         config: TransferConfig { wanted: wanted.clone(), ..TransferConfig::default() },
         tables: tables.clone(),
         truth: truth.clone(),
@@ -68,6 +69,7 @@ pub(super) fn run(
         feedback: FEEDBACK,
         one_way: scenario.media[0].delay,
         delivery: DELIVERY,
+        read_every: Duration::ZERO,
         cameras: cameras.collect(),
         coordinator: Some(CoordinatorConfig::default()),
     };

@@ -129,6 +129,8 @@ pub struct WanConfig {
     pub loss_burst: f64,
     /// Delay varies uniformly by this much either way; order is kept. Default 0.
     pub jitter: Duration,
+    /// Bytes that a line which was idle for long lets through at once, as a shaper with a token bucket does. Default 0.
+    pub bucket_bytes: usize,
 }
 
 /// Settings of Wi-Fi alone.

@@ -42,6 +42,9 @@ impl<T> Wan<T> {
                     None => Server::Line { rate: speeds.rate(index), since: Instant::MIN },
                 },
                 left_bits: 0.0,
+                bucket_bits: wan.bucket_bytes as f64 * 8.0,
+                tokens_bits: wan.bucket_bytes as f64 * 8.0,
+                idle_since: Instant::MIN,
                 delay: port.delay.unwrap_or(config.delay),
                 jitter: wan.jitter,
                 loss: port.loss.unwrap_or(wan.loss),
@@ -140,6 +143,10 @@ struct Direction<T> {
     server: Server,
     /// Bits of the packet at the front that are not sent yet.
     left_bits: f64,
+    /// Size of the token bucket, what is in it, and since when it fills: while nothing is sent. Of a line.
+    bucket_bits: f64,
+    tokens_bits: f64,
+    idle_since: Instant,
     delay: Duration,
     jitter: Duration,
     loss: Probability,
@@ -187,6 +194,10 @@ impl<T> Direction<T> {
         self.queued_bytes += packet.len;
         self.queue.push_back(Queued { packet, to, jitter });
         if self.queue.len() == 1 {
+            if let Server::Line { rate, .. } = &self.server {
+                let filled = rate.0 as f64 * now.since(self.idle_since).as_secs_f64();
+                self.tokens_bits = (self.tokens_bits + filled).min(self.bucket_bits);
+            }
             self.begin(now);
         }
         Ingress::Admitted
@@ -213,7 +224,12 @@ impl<T> Direction<T> {
         let Some(front) = self.queue.front() else { return };
         self.left_bits = front.packet.len as f64 * 8.0;
         match &mut self.server {
-            Server::Line { since, .. } => *since = now,
+            Server::Line { since, .. } => {
+                let at_once = self.tokens_bits.min(self.left_bits);
+                self.tokens_bits -= at_once;
+                self.left_bits -= at_once;
+                *since = now;
+            }
             Server::Trace { trace, start: Some(start), next, .. } => {
                 // Opportunities that found the queue empty are gone.
                 *next = (*next).max(trace.first_from(now.since(*start)));
@@ -263,6 +279,7 @@ impl<T> Direction<T> {
     fn depart(&mut self, at: Instant) {
         let Some(Queued { packet, to, jitter }) = self.queue.pop_front() else { return };
         self.queued_bytes -= packet.len;
+        self.idle_since = at;
         self.counters.out_packets += 1;
         self.counters.out_bytes += packet.len as u64;
         let delay = self.delay.as_nanos() as f64 + jitter * self.jitter.as_nanos() as f64;

@@ -2,4 +2,5 @@
 
 mod broker;
 mod control;
+mod offer;
 mod paper;

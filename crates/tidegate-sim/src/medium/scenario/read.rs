@@ -48,6 +48,7 @@ struct RawMedium {
     loss: Quantity<Probability>,
     loss_burst: Field<f64>,
     jitter: Quantity<Duration>,
+    bucket: Quantity<ByteCount>,
     error: Quantity<Probability>,
     aggregate: Field<usize>,
     txop: Quantity<Duration>,
@@ -239,6 +240,7 @@ impl Reader<'_> {
             loss: value(&raw.loss).unwrap_or(Probability::NEVER),
             loss_burst,
             jitter: value(&raw.jitter).unwrap_or(Duration::ZERO),
+            bucket_bytes: value(&raw.bucket).map_or(0, |bucket| bucket.0 as usize),
         }))
     }
 
@@ -246,6 +248,7 @@ impl Reader<'_> {
         self.only(RawKind::Wan, &raw.loss)?;
         self.only(RawKind::Wan, &raw.loss_burst)?;
         self.only(RawKind::Wan, &raw.jitter)?;
+        self.only(RawKind::Wan, &raw.bucket)?;
         let range = "1 to 256";
         let aggregate = self.number(&raw.aggregate, 32, range, |n| (1..=256).contains(&n))?;
         let crowd = raw.crowd.as_ref().map_or_else(|| vec![1.0], |c| c.get_ref().clone());
