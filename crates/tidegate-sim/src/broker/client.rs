@@ -1,7 +1,7 @@
-//! A client that keeps to its side of the protocol, whatever happens to its connections.
+//! A client that does things at random and takes its time to answer, around the state machine of [`tidegate_wire::mqtt::client`].
 //!
-//! Always true: it acknowledges in the order in which it received (MQTT-4.6.0-2); it sends again what was not acknowledged, in
-//! order, when its session is resumed (MQTT-4.4.0-1); it forgets its own state when the broker has none (MQTT-3.2.2-5).
+//! Always true: it acknowledges in the order in which it received (MQTT-4.6.0-2); the oracle learns of messages from the packets
+//! themselves, in both directions, so that the machine is judged as the broker is.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,8 +12,9 @@ use std::{
 use rand::{RngExt, rngs::SmallRng, seq::IndexedRandom};
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
-    Ack, Connack, Connect, ConnectProperties, Disconnect, FixedHeader, Packet, PacketId, Publish,
-    PublishProperties, QoS, ReasonCode, Subscribe, SubscribeFilter, Unsubscribe, Version, Will,
+    Connack, Connect, ConnectProperties, Disconnect, FixedHeader, Packet, PacketId, QoS,
+    ReasonCode, SubscribeFilter, Version, Will,
+    client::{self as machine, ClientError, Config, Event, Publication},
 };
 
 use super::{
@@ -43,47 +44,49 @@ pub(super) struct Client {
     /// Its next connection begins without what was.
     pub(super) starts_clean: bool,
     pub(super) will: Option<u64>,
-    /// Its session outlives the connection.
-    is_kept: bool,
+    machine: machine::Client<Asked>,
     input: Vec<u8>,
-    // Of the session.
-    pending: VecDeque<Outgoing>,
-    received: BTreeSet<PacketId>,
-    last_id: u16,
     // Of the connection.
-    answers: VecDeque<(Instant, Packet<'static>)>,
-    asked: BTreeMap<PacketId, Asked>,
+    answers: VecDeque<(Instant, Answer)>,
     /// Subscriptions that are to be asked for again.
     refused: Vec<SubscribeFilter>,
     open: BTreeSet<PacketId>,
-    aliases_in: BTreeMap<u16, String>,
-    aliases_out: BTreeMap<usize, u16>,
-    aliases_out_max: u16,
-    receive_maximum: usize,
+    /// SUBSCRIBE or UNSUBSCRIBE is not answered.
+    is_asking: bool,
     is_over: bool,
     /// The retained messages it was sent, by topic; for the observer at the end.
     pub(super) retained: BTreeMap<String, Vec<u8>>,
 }
 
-/// A message of QoS 1 or 2 that was not acknowledged to the end.
-#[derive(Debug)]
-struct Outgoing {
-    id: PacketId,
-    number: u64,
-    topic: usize,
-    qos: QoS,
-    bytes: usize,
-    is_released: bool,
-}
-
+/// A message or a request that the broker is to answer.
 #[derive(Debug)]
 enum Asked {
+    Message(u64, QoS),
     Subscribe(Vec<SubscribeFilter>),
     Unsubscribe(String),
 }
 
+/// An answer of the client's, sent after its lag.
+#[derive(Debug)]
+enum Answer {
+    /// PUBACK or PUBREC.
+    Acknowledge(PacketId, QoS),
+    /// The machine's own answer: PUBREC again, or PUBREL.
+    Bytes(PacketId, Vec<u8>),
+    /// PUBCOMP, which frees the identifier.
+    Complete(PacketId, Vec<u8>),
+}
+
+/// Exchanges that are open at a time. Before MQTT 5 a client does not learn Receive Maximum; two is what every broker of these runs
+/// takes.
+fn inflight_max(version: Version) -> NonZeroU16 {
+    NonZeroU16::new(if version == Version::V5 { 150 } else { 2 }).expect("not zero")
+}
+
 impl Client {
     pub(super) fn new(number: usize, plan: ClientPlan, name: String) -> Self {
+        let inflight_max = inflight_max(plan.version);
+        let config = Config { inflight_max, acknowledges: false, ..Config::default() };
         Self {
             number,
             plan,
@@ -96,19 +99,12 @@ impl Client {
             wakes_at: None,
             starts_clean: false,
             will: None,
-            is_kept: true,
+            machine: machine::Client::new(config),
             input: Vec::new(),
-            pending: VecDeque::new(),
-            received: BTreeSet::new(),
-            last_id: 0,
             answers: VecDeque::new(),
-            asked: BTreeMap::new(),
             refused: Vec::new(),
             open: BTreeSet::new(),
-            aliases_in: BTreeMap::new(),
-            aliases_out: BTreeMap::new(),
-            aliases_out_max: 0,
-            receive_maximum: 0,
+            is_asking: false,
             is_over: false,
             retained: BTreeMap::new(),
         }
@@ -118,18 +114,14 @@ impl Client {
     pub(super) fn is_quiet(&self) -> bool {
         self.is_connected
             && !self.is_leaving
-            && self.pending.is_empty()
+            && self.machine.tokens().next().is_none()
             && self.answers.is_empty()
-            && self.asked.is_empty()
     }
 
     // ---- connections
 
     /// Begins a connection: its CONNECT.
     pub(super) fn connect(&mut self, link: usize, oracle: &mut Oracle) {
-        if self.starts_clean {
-            self.forget();
-        }
         self.link = Some(link);
         let plan = &self.plan;
         let is_5 = plan.version == Version::V5;
@@ -144,25 +136,19 @@ impl Client {
             message_expiry: None,
             forwarded: Vec::new(),
         });
-        let is_clean = self.starts_clean || (!is_5 && plan.expiry == 0);
-        self.is_kept = if is_5 { plan.expiry > 0 } else { !is_clean };
         let connect = Connect {
-            version: plan.version,
-            bridge: false,
-            clean_start: is_clean,
+            clean_start: self.starts_clean || (!is_5 && plan.expiry == 0),
             keep_alive: plan.keep_alive,
-            client_id: self.name.clone(),
             will,
-            username: None,
-            password: None,
             properties: ConnectProperties {
                 session_expiry: Some(plan.expiry),
                 receive_maximum: plan.receive_maximum,
                 topic_alias_maximum: plan.alias_maximum,
                 ..ConnectProperties::default()
             },
+            ..Connect::new(plan.version, self.name.clone())
         };
-        self.put(&Packet::Connect(Box::new(connect)));
+        self.machine.connect(STILL, &connect).expect("packets of clients are short");
     }
 
     fn will_topic(&self) -> String {
@@ -171,27 +157,16 @@ impl Client {
 
     /// It uses that connection no more. A session of that connection alone ends with it (MQTT-3.1.2-6 of 3.1.1).
     pub(super) fn abandon(&mut self) {
-        if !self.is_kept {
-            self.forget();
-        }
+        self.machine.closed();
         self.link = None;
         self.is_connected = false;
         self.is_leaving = false;
         self.is_over = false;
+        self.is_asking = false;
         self.input.clear();
         self.output.clear();
         self.answers.clear();
-        self.asked.clear();
         self.open.clear();
-        self.aliases_in.clear();
-        self.aliases_out.clear();
-    }
-
-    /// Forgets its session.
-    fn forget(&mut self) {
-        self.refused.clear();
-        self.pending.clear();
-        self.received.clear();
     }
 
     /// An ordinary goodbye, or one that asks for its will.
@@ -200,22 +175,45 @@ impl Client {
             true => ReasonCode::DISCONNECT_WITH_WILL,
             false => ReasonCode::SUCCESS,
         };
-        self.put(&Packet::Disconnect(Disconnect::new(reason)));
+        self.machine.disconnect(Disconnect::new(reason)).expect("packets of clients are short");
+        self.machine.transmit(STILL, &mut self.output);
         if reason == ReasonCode::SUCCESS {
             self.will = None;
         }
         self.is_leaving = true;
     }
 
+    /// PINGREQ, whether or not the one before was answered.
     pub(super) fn ping(&mut self) {
-        self.put(&Packet::Pingreq);
+        if !self.is_leaving {
+            self.machine.transmit(STILL, &mut self.output);
+            self.output.extend_from_slice(&[0xc0, 0]);
+        }
     }
 
-    fn put(&mut self, packet: &Packet<'_>) {
+    /// Sends bytes of the machine's, and notes the messages in them, sent for the first time or again.
+    fn put(&mut self, bytes: &[u8], oracle: &mut Oracle) {
+        let mut rest = bytes;
+        while let Some(header) = FixedHeader::decode(rest, usize::MAX).expect("a header") {
+            let (packet, after) = rest.split_at(header.packet_bytes());
+            rest = after;
+            let body = &packet[header.header_bytes..];
+            if let Ok(Packet::Publish(publish)) =
+                Packet::decode(self.plan.version, header.first, body)
+                && publish.payload.len() >= HEAD_BYTES
+            {
+                oracle.sent(number(publish.payload));
+            }
+        }
+        self.output.extend_from_slice(bytes);
+    }
+
+    /// Sends the bytes that the machine has ready, unless the client has left.
+    fn flush(&mut self, oracle: &mut Oracle) {
+        let mut bytes = Vec::new();
+        self.machine.transmit(STILL, &mut bytes);
         if !self.is_leaving {
-            packet
-                .encode(self.plan.version, &mut self.output)
-                .expect("packets of clients are short");
+            self.put(&bytes, oracle);
         }
     }
 
@@ -229,10 +227,10 @@ impl Client {
         at: Duration,
         random: &mut SmallRng,
     ) {
-        if !self.is_connected || self.is_leaving {
+        if !self.machine.is_connected() || self.is_leaving {
             return;
         }
-        if !self.refused.is_empty() && self.asked.is_empty() && random.random_ratio(1, 4) {
+        if !self.refused.is_empty() && !self.is_asking && random.random_ratio(1, 4) {
             let refused = std::mem::take(&mut self.refused);
             return self.subscribe(refused, oracle);
         }
@@ -242,7 +240,7 @@ impl Client {
         let Some(qos_max) = self.plan.publishes else { return };
         let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][random.random_range(0..3)];
         let qos = qos.min(qos_max);
-        if qos > QoS::AtMostOnce && self.pending.len() >= self.receive_maximum {
+        if qos > QoS::AtMostOnce && self.machine.room() == 0 {
             return;
         }
         let topic = random.random_range(0..TOPICS.len());
@@ -252,128 +250,97 @@ impl Client {
         let bytes = bytes.min(self.plan.payload_bytes_max).min(if retain { 3_000 } else { 70_000 });
         let number = oracle.publish(self.number, TOPICS[topic], qos, retain, bytes);
         trail.note(at, self.number, "publishes", [number, bytes as u64]);
-        let id = match qos {
-            QoS::AtMostOnce => PacketId::MIN,
-            _ => self.fresh_id(),
+        let limits = self.machine.limits();
+        let alias = NonZeroU16::new(topic as u16 + 1).expect("at least 1");
+        let takes_alias = self.plan.uses_aliases && alias.get() <= limits.topic_alias_max;
+        let message = Publication {
+            topic: TOPICS[topic],
+            payload: &payload(number, false, bytes),
+            qos,
+            retain,
+            topic_alias: takes_alias.then_some(alias),
+            ..Publication::default()
         };
-        let outgoing = Outgoing { id, number, topic, qos, bytes, is_released: false };
-        self.send(&outgoing, false, oracle);
-        if qos > QoS::AtMostOnce {
-            self.pending.push_back(outgoing);
-        }
+        let published = self.machine.publish(&message, Asked::Message(number, qos));
+        published.expect("the broker takes it");
     }
 
     /// Ends or renews one of its subscriptions.
     fn change(&mut self, oracle: &mut Oracle, random: &mut SmallRng) {
         let Some(options) = self.plan.filters.choose(random).cloned() else { return };
         // That one ended may find no room in the journal, and then it is back.
-        if random.random() || self.plan.may_be_refused || !self.asked.is_empty() {
+        if random.random() || self.plan.may_be_refused || self.is_asking {
             return self.subscribe(vec![options], oracle);
         }
-        let packet_id = self.fresh_id();
         oracle.unasked(self.number, &options.filter);
         let filters = vec![options.filter.clone()];
-        self.put(&Packet::Unsubscribe(Unsubscribe {
-            packet_id,
-            user_properties: Vec::new(),
-            filters,
-        }));
-        self.asked.insert(packet_id, Asked::Unsubscribe(options.filter));
+        let asked = self.machine.unsubscribe(filters, Asked::Unsubscribe(options.filter));
+        asked.expect("there is room for one");
+        self.is_asking = true;
     }
 
     pub(super) fn subscribe(&mut self, filters: Vec<SubscribeFilter>, oracle: &mut Oracle) {
-        if filters.is_empty() || !self.asked.is_empty() {
+        if filters.is_empty() || self.is_asking {
             return;
         }
-        let packet_id = self.fresh_id();
         for options in &filters {
             oracle.asked(self.number, options);
         }
-        let subscribe = Subscribe {
-            packet_id,
-            subscription_id: self.plan.subscription_id.filter(|_| self.plan.version == Version::V5),
-            user_properties: Vec::new(),
-            filters: filters.clone(),
-        };
-        self.put(&Packet::Subscribe(subscribe));
-        self.asked.insert(packet_id, Asked::Subscribe(filters));
-    }
-
-    fn fresh_id(&mut self) -> PacketId {
-        loop {
-            self.last_id = self.last_id % 300 + 1;
-            let id = NonZeroU16::new(self.last_id).expect("from 1");
-            let is_used = self.pending.iter().any(|outgoing| outgoing.id == id);
-            if !is_used && !self.asked.contains_key(&id) {
-                return id;
-            }
-        }
-    }
-
-    fn send(&mut self, outgoing: &Outgoing, dup: bool, oracle: &mut Oracle) {
-        let Outgoing { id, number, topic, qos, bytes, is_released } = *outgoing;
-        if is_released {
-            return self.put(&Packet::Pubrel(Ack::new(id, ReasonCode::SUCCESS)));
-        }
-        oracle.sent(number);
-        let mut raw = Vec::new();
-        let mut text = TOPICS[topic];
-        let alias = topic as u16 + 1;
-        if self.plan.uses_aliases && alias <= self.aliases_out_max {
-            raw.extend([0x23, 0, alias as u8]);
-            if self.aliases_out.insert(topic, alias).is_some() {
-                text = "";
-            }
-        }
-        let payload = payload(number, false, bytes);
-        self.put(&Packet::Publish(Publish {
-            dup,
-            qos,
-            retain: TOPICS[topic].starts_with('r'),
-            topic: text,
-            packet_id: (qos > QoS::AtMostOnce).then_some(id),
-            properties: PublishProperties { raw: &raw, ..PublishProperties::NONE },
-            payload: &payload,
-        }));
+        let subscription_id =
+            self.plan.subscription_id.filter(|_| self.plan.version == Version::V5);
+        let asked = Asked::Subscribe(filters.clone());
+        let asked = self.machine.subscribe(filters, subscription_id, asked);
+        asked.expect("there is room for one");
+        self.is_asking = true;
     }
 
     /// Clears what is retained.
     pub(super) fn clear(&mut self, topic: &str) {
-        self.put(&Packet::Publish(Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: true,
-            topic,
-            packet_id: None,
-            properties: PublishProperties::NONE,
-            payload: &[],
-        }));
+        let message = Publication { topic, retain: true, ..Publication::default() };
+        let cleared = self.machine.publish(&message, Asked::Message(0, QoS::AtMostOnce));
+        cleared.expect("it is connected");
     }
 
     // ---- what comes
 
     /// Sends the acknowledgements whose time has come; when the next has.
     pub(super) fn answer(&mut self, now: Instant, oracle: &mut Oracle) -> Option<Instant> {
+        self.flush(oracle);
         if self.is_leaving {
             return None;
         }
-        while let Some((_, packet)) = self.answers.pop_front_if(|(at, _)| *at <= now) {
-            if let Packet::Puback(ack) | Packet::Pubrec(ack) | Packet::Pubcomp(ack) = &packet {
-                oracle.answered(self.number, ack.packet_id);
-                if !matches!(packet, Packet::Pubrec(_)) {
-                    self.open.remove(&ack.packet_id);
+        while let Some((_, answer)) = self.answers.pop_front_if(|(at, _)| *at <= now) {
+            match answer {
+                Answer::Acknowledge(id, qos) => {
+                    oracle.answered(self.number, id);
+                    if qos == QoS::AtLeastOnce {
+                        self.open.remove(&id);
+                    }
+                    self.machine.acknowledge(id, ReasonCode::SUCCESS);
+                    self.flush(oracle);
+                }
+                Answer::Bytes(id, bytes) => {
+                    // PUBREL is no answer to a message of the broker's.
+                    if bytes[0] == PUBREC {
+                        oracle.answered(self.number, id);
+                    }
+                    self.put(&bytes, oracle);
+                }
+                Answer::Complete(id, bytes) => {
+                    oracle.answered(self.number, id);
+                    self.open.remove(&id);
+                    self.put(&bytes, oracle);
                 }
             }
-            self.put(&packet);
         }
         self.answers.front().map(|(at, _)| *at)
     }
 
-    fn answer_later(&mut self, now: Instant, packet: Packet<'static>, random: &mut SmallRng) {
+    fn answer_later(&mut self, now: Instant, answer: Answer, random: &mut SmallRng) {
         let lag = self.plan.answer_lag.as_millis() as u64;
         let at = now + Duration::from_millis(random.random_range(0..=lag));
         let after = self.answers.back().map_or(at, |(last, _)| at.max(*last));
-        self.answers.push_back((after, packet));
+        self.answers.push_back((after, answer));
     }
 
     /// Bytes came.
@@ -401,46 +368,93 @@ impl Client {
                 _ => ("receives", packet.len() as u64),
             };
             trail.note(at, self.number, what, [value, header.first.into()]);
-            let packet = decoded;
-            self.received(now, packet, oracle, random);
+            self.received(now, &decoded, (header.first, body), oracle, random);
         }
         self.input = rest.to_vec();
     }
 
+    /// Hands a packet to the machine, and keeps its answer for later.
     fn received(
         &mut self,
         now: Instant,
-        packet: Packet<'_>,
+        packet: &Packet<'_>,
+        (first, body): (u8, &[u8]),
         oracle: &mut Oracle,
         random: &mut SmallRng,
     ) {
         let is_connack = matches!(packet, Packet::Connack(_));
         assert!(self.is_connected != is_connack, "CONNACK comes first, once (MQTT-3.2.0-1)");
+        if let Packet::Publish(publish) = packet
+            && let Some(id) = publish.packet_id
+        {
+            assert!(self.open.insert(id), "identifier {id} is in use (MQTT-2.2.1-4)");
+            // Until PUBCOMP is sent; the machine frees an identifier once it has PUBREL.
+            let most = self.plan.receive_maximum.filter(|_| self.plan.version == Version::V5);
+            let most = most.map_or(usize::MAX, |count| count.get().into());
+            assert!(self.open.len() <= most, "more than Receive Maximum (MQTT-3.3.4-9)");
+        }
+        self.flush(oracle);
+        match self.machine.handle(first, body) {
+            Ok(Some(event)) => self.happened(event, oracle),
+            Ok(None) => {
+                let is_pubrec = matches!(packet, Packet::Pubrec(_));
+                assert!(!is_pubrec, "PUBREC once for a message (MQTT-4.3.3)");
+            }
+            Err(ClientError::Refused { reason, .. }) => {
+                // No room for its will; it comes again.
+                let reasons = [ReasonCode::QUOTA_EXCEEDED, ReasonCode::SERVER_UNAVAILABLE];
+                assert!(reasons.contains(&reason), "{reason}");
+                self.is_connected = true;
+                self.is_leaving = true;
+            }
+            Err(ClientError::Disconnected { .. }) => self.is_over = true,
+            Err(error) => panic!("{error}"),
+        }
+        let mut said = Vec::new();
         match packet {
-            Packet::Connack(connack) => self.connected(&connack, oracle),
-            Packet::Publish(publish) => self.published(now, &publish, oracle, random),
-            Packet::Puback(ack) => self.acknowledged(&ack, QoS::AtLeastOnce, oracle),
-            Packet::Pubrec(ack) => {
-                self.acknowledged(&ack, QoS::ExactlyOnce, oracle);
-                if !ack.reason.is_failure() {
-                    let ack = Ack::new(ack.packet_id, ReasonCode::SUCCESS);
-                    self.answer_later(now, Packet::Pubrel(ack), random);
+            Packet::Publish(publish) => {
+                let Some(id) = publish.packet_id else { return };
+                let is_answered = self.machine.transmit(STILL, &mut said);
+                let answer = match is_answered {
+                    true => Answer::Bytes(id, said),
+                    false => Answer::Acknowledge(id, publish.qos),
+                };
+                self.answer_later(now, answer, random);
+            }
+            // After a refusal the machine may send a message again that had to wait for it; that is no answer.
+            Packet::Pubrec(ack)
+                if !ack.reason.is_failure() && self.machine.transmit(STILL, &mut said) =>
+            {
+                self.answer_later(now, Answer::Bytes(ack.packet_id, said), random);
+            }
+            Packet::Pubrel(ack) if self.machine.transmit(STILL, &mut said) => {
+                self.answer_later(now, Answer::Complete(ack.packet_id, said), random);
+            }
+            _ => {}
+        }
+    }
+
+    fn happened(&mut self, event: Event<'_, Asked>, oracle: &mut Oracle) {
+        match event {
+            Event::Connected { connack, .. } => self.connected(&connack, oracle),
+            Event::Message(message) => self.delivered(&message, oracle),
+            Event::Received { packet_id, reason } => {
+                let Some(Asked::Message(number, _)) = self.machine.token(packet_id) else {
+                    panic!("PUBREC without PUBLISH");
+                };
+                oracle.accepted(*number, reason);
+            }
+            Event::Acknowledged { token: Asked::Message(number, qos), reason, .. } => {
+                if reason.is_failure() {
+                    assert_eq!(reason, ReasonCode::QUOTA_EXCEEDED);
+                    oracle.refused(number);
+                } else if qos == QoS::AtLeastOnce {
+                    oracle.accepted(number, reason);
                 }
             }
-            Packet::Pubcomp(ack) => {
-                let at = self.pending.iter().position(|o| o.id == ack.packet_id && o.is_released);
-                self.pending.remove(at.expect("PUBCOMP answers a PUBREL"));
-            }
-            Packet::Pubrel(ack) => {
-                self.received.remove(&ack.packet_id);
-                let ack = Ack::new(ack.packet_id, ReasonCode::SUCCESS);
-                self.answer_later(now, Packet::Pubcomp(ack), random);
-            }
-            Packet::Suback(ack) => {
-                let Some(Asked::Subscribe(filters)) = self.asked.remove(&ack.packet_id) else {
-                    panic!("SUBACK without SUBSCRIBE");
-                };
-                for (options, reason) in filters.iter().zip(&ack.reasons) {
+            Event::Subscribed { token: Asked::Subscribe(filters), reasons } => {
+                self.is_asking = false;
+                for (options, reason) in filters.iter().zip(&reasons) {
                     if reason.is_failure() {
                         assert!(self.plan.may_be_refused, "{}", options.filter);
                         self.refused.push(options.clone());
@@ -450,111 +464,38 @@ impl Client {
                     oracle.granted(self.number, &options.filter);
                 }
             }
-            Packet::Unsuback(ack) => {
-                let Some(Asked::Unsubscribe(filter)) = self.asked.remove(&ack.packet_id) else {
-                    panic!("UNSUBACK without UNSUBSCRIBE");
-                };
+            Event::Unsubscribed { token: Asked::Unsubscribe(filter), .. } => {
+                self.is_asking = false;
                 oracle.ended(self.number, &filter);
             }
-            Packet::Pingresp => {}
-            Packet::Disconnect(_) => {
-                assert_eq!(
-                    self.plan.version,
-                    Version::V5,
-                    "servers say no DISCONNECT before MQTT 5"
-                );
-                self.is_over = true;
-            }
-            packet => panic!("a server does not send {packet:?}"),
+            event => panic!("an answer to something else: {event:?}"),
         }
     }
 
     fn connected(&mut self, connack: &Connack, oracle: &mut Oracle) {
         self.is_connected = true;
-        if connack.reason.is_failure() {
-            // No room for its will; it comes again.
-            let reasons = [ReasonCode::QUOTA_EXCEEDED, ReasonCode::SERVER_UNAVAILABLE];
-            assert!(reasons.contains(&connack.reason), "{connack:?}");
-            self.is_leaving = true;
-            return;
-        }
-        let properties = &connack.properties;
-        self.aliases_out_max = properties.topic_alias_maximum;
-        // Before MQTT 5 it does not learn it; two is what every broker of these runs takes.
-        let maximum = properties.receive_maximum.map_or(2, |count| usize::from(count.get()));
-        self.receive_maximum = maximum;
-        if connack.session_present {
-            assert!(!self.starts_clean, "a session after Clean Start (MQTT-3.1.2-4)");
-            let pending = std::mem::take(&mut self.pending);
-            for outgoing in &pending {
-                self.send(outgoing, true, oracle);
-            }
-            self.pending = pending;
-        } else {
-            self.forget();
-        }
         self.starts_clean = false;
+        if !connack.session_present {
+            self.refused.clear();
+        }
         if !connack.session_present || !self.plan.is_lasting() {
             self.subscribe(self.plan.filters.clone(), oracle);
         }
     }
 
-    /// PUBACK or PUBREC.
-    fn acknowledged(&mut self, ack: &Ack, qos: QoS, oracle: &mut Oracle) {
-        let same = |o: &Outgoing| o.id == ack.packet_id && o.qos == qos && !o.is_released;
-        let at = self.pending.iter().position(same).expect("it answers a PUBLISH");
-        let number = self.pending[at].number;
-        if ack.reason.is_failure() {
-            assert_eq!(ack.reason, ReasonCode::QUOTA_EXCEEDED);
-            oracle.refused(number);
-        } else {
-            oracle.accepted(number, ack.reason);
+    fn delivered(&mut self, message: &machine::Message<'_>, oracle: &mut Oracle) {
+        let machine::Message { topic, payload, qos, retain, dup, .. } = message;
+        let topic: &str = topic;
+        if *retain && !payload.is_empty() {
+            self.retained.insert(topic.to_owned(), payload.to_vec());
         }
-        if qos == QoS::ExactlyOnce && !ack.reason.is_failure() {
-            self.pending[at].is_released = true;
-        } else {
-            self.pending.remove(at);
-        }
-    }
-
-    fn published(
-        &mut self,
-        now: Instant,
-        publish: &Publish<'_>,
-        oracle: &mut Oracle,
-        random: &mut SmallRng,
-    ) {
-        let mut topic = publish.topic.to_owned();
-        if let Some(alias) = publish.properties.topic_alias.map(NonZeroU16::get) {
-            assert!(alias <= self.plan.alias_maximum, "MQTT-3.1.2-26");
-            if topic.is_empty() {
-                topic = self.aliases_in.get(&alias).expect("an alias that was defined").clone();
-            } else {
-                self.aliases_in.insert(alias, topic.clone());
-            }
-        }
-        let mut is_new = true;
-        if let Some(id) = publish.packet_id {
-            assert!(self.open.insert(id), "identifier {id} is in use (MQTT-2.2.1-4)");
-            let most = self.plan.receive_maximum.map_or(usize::MAX, |count| count.get().into());
-            let most = if self.plan.version == Version::V5 { most } else { usize::MAX };
-            assert!(self.open.len() <= most, "more than Receive Maximum (MQTT-3.3.4-9)");
-            let ack = Ack::new(id, ReasonCode::SUCCESS);
-            let answer = if publish.qos == QoS::AtLeastOnce {
-                Packet::Puback(ack)
-            } else {
-                is_new = self.received.insert(id);
-                Packet::Pubrec(ack)
-            };
-            self.answer_later(now, answer, random);
-        }
-        if publish.retain && !publish.payload.is_empty() {
-            self.retained.insert(topic.clone(), publish.payload.to_vec());
-        }
-        let is_message = topic != QUERIES && !topic.starts_with('$') && !publish.payload.is_empty();
-        if is_new && is_message {
-            let Publish { qos, retain, dup, payload, .. } = *publish;
-            oracle.deliver(self.number, &Delivery { topic: &topic, payload, qos, retain, dup });
+        if topic != QUERIES && !topic.starts_with('$') && !payload.is_empty() {
+            let (qos, retain, dup) = (*qos, *retain, *dup);
+            oracle.deliver(self.number, &Delivery { topic, payload, qos, retain, dup });
         }
     }
 }
+
+const PUBREC: u8 = 0x50;
+/// The machine's time: the site decides when PINGREQ is due, so the machine's own keep alive is never asked.
+const STILL: Instant = Instant::EPOCH;
