@@ -57,6 +57,8 @@ use tidegate_wire::mqtt::QoS;
 use self::{relay::Counters, runtime::Runtime, topics::filters_overlap};
 use super::server::Connector;
 
+mod connect;
+mod line;
 mod relay;
 mod runtime;
 mod topics;

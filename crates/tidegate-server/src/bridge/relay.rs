@@ -1,9 +1,13 @@
 //! From the packets of one broker to the packets of the other, without I/O.
 //!
 //! ```text
-//!  local input ──▶ PUBLISH: topic, loop, head anew ──▶ payload as it comes ──▶ remote output
-//!              ──▶ PUBACK, PUBREC, PUBREL, PUBCOMP with the same identifier ─▶
+//!  local input ─┬▶ PUBLISH: topic, loop, new head ──▶ payload as it comes ──┬▶ remote output
+//!               ├▶ PUBACK, PUBREC, PUBREL, PUBCOMP with the same identifier ┤
+//!               └▶ others ─▶ the local client   the remote client ──────────┘
 //! ```
+//!
+//! Each side has an MQTT client ([`tidegate_wire::mqtt::client`]), which connects, subscribes, pings and leaves. The packets of messages
+//! pass it by: a message that a client takes whole would be as much memory, and the exchange would be with the bridge.
 //!
 //! Packet identifiers pass unchanged: those of one way are given by the broker that sends and known to the broker that receives,
 //! and so both carry out the exchanges of QoS 1 and 2 with each other, as if there were no bridge between them.
@@ -11,11 +15,17 @@
 //! Always true: a packet that was begun on one side is finished before another goes there; of a payload no more is held than
 //! was read at once.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
+use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
     Ack, AckKind, DecodeError, FixedHeader, PACKET_BYTES_MAX, Packet, PacketId, Publish,
-    PublishHead, QoS, ReasonCode, Suback, Version, encode_ack,
+    PublishHead, QoS, ReasonCode, Version,
+    client::{Client, ClientError, Config, Event},
+    encode_ack,
 };
 
 use super::{Direction, Stamps, topics::Topics};
@@ -24,8 +34,6 @@ use super::{Direction, Stamps, topics::Topics};
 const PACKET_BYTES: usize = 1 << 20;
 /// Identifiers that are freed at once.
 const FREED_AT_ONCE: u32 = 1024;
-/// The identifier of SUBSCRIBE: of the brokers' own the last one to be given.
-pub(super) const SUBSCRIBE_ID: PacketId = PacketId::MAX;
 
 /// One side of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,21 +75,16 @@ pub(super) struct Counters {
 /// One of the two connections, without its socket.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) version: Version,
-    /// Largest packet that the broker there takes.
+    /// The client of the broker there. Its identifiers are the last ones, those of passing messages begin with 1.
+    pub(super) client: Client<()>,
+    /// Largest packet that the broker there takes, if it does not say so itself.
     pub(super) packet_bytes_max: usize,
-    /// Whether the broker there keeps retained messages.
-    pub(super) retains: bool,
     /// Bytes that came and are not used up.
     pub(super) input: Vec<u8>,
     /// The rest of a payload whose head has been dealt with.
     payload: Option<Rest>,
     /// Bytes that go there, whole packets but for a payload that is on its way.
     pub(super) output: Vec<u8>,
-    /// The bridge's own packets, for when no payload is on its way.
-    control: Vec<u8>,
-    /// Whether an answer to PINGREQ came.
-    pub(super) pong: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,17 +94,28 @@ struct Rest {
 }
 
 impl End {
-    pub(super) fn new(version: Version) -> Self {
+    fn new(answer_timeout: Duration) -> Self {
+        let config = Config {
+            packet_bytes_max: PACKET_BYTES as u32,
+            ids_from_the_end: true,
+            answer_timeout,
+            ..Config::default()
+        };
         Self {
-            version,
+            client: Client::new(config),
             packet_bytes_max: PACKET_BYTES_MAX as usize,
-            retains: true,
             input: Vec::new(),
             payload: None,
             output: Vec::new(),
-            control: Vec::new(),
-            pong: false,
         }
+    }
+
+    /// Drops what the last connection left.
+    pub(super) fn reset(&mut self) {
+        self.client.closed();
+        self.input = Vec::new();
+        self.payload = None;
+        self.output = Vec::new();
     }
 }
 
@@ -181,8 +195,8 @@ pub(super) enum Fault {
     Packet(Side, #[source] DecodeError),
     #[error("{0} sent a packet that is not allowed at this time, with the first byte {1:#04x}")]
     Unexpected(Side, u8),
-    #[error("{0} ended the connection: {1}")]
-    Disconnected(Side, ReasonCode),
+    #[error("the connection to {0} ended")]
+    Client(Side, #[source] ClientError),
     #[error("{0} has no room for a message now (0x97): the message waits and is sent again")]
     NoRoom(Side),
 }
@@ -203,10 +217,17 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(out: Way, back: Way, stamps: Stamps, keeps_retain: bool) -> Self {
+    /// `answer_timeout` is how long an answer to PINGREQ may take.
+    pub(super) fn new(
+        out: Way,
+        back: Way,
+        stamps: Stamps,
+        keeps_retain: bool,
+        answer_timeout: Duration,
+    ) -> Self {
         Self {
-            local: End::new(Version::V5),
-            remote: End::new(Version::V5),
+            local: End::new(answer_timeout),
+            remote: End::new(answer_timeout),
             out,
             back,
             stamps,
@@ -237,31 +258,30 @@ impl Relay {
         self.way(side).awaits.is_some()
     }
 
-    /// Sends a packet of the bridge's own to that side, when a payload on its way there has ended.
-    pub(super) fn send(&mut self, side: Side, packet: &Packet<'_>) {
-        let end = self.end(side);
-        packet.encode(end.version, &mut end.control).expect("our own packets are short");
-        self.flush_control(side);
-    }
-
     /// Whether no packet to that side is unfinished.
     pub(super) fn is_between(&mut self, side: Side) -> bool {
         !self.end(side.other()).payload.is_some_and(|rest| rest.is_passed)
     }
 
-    fn flush_control(&mut self, side: Side) {
+    /// Takes what the client of that side has to send, unless a payload is on its way there.
+    pub(super) fn fill(&mut self, side: Side, now: Instant) {
         if self.is_between(side) {
             let end = self.end(side);
-            end.output.append(&mut end.control);
+            end.client.transmit(now, &mut end.output);
         }
     }
 
     /// Deals with what came from that side, as far as it can.
-    pub(super) fn take(&mut self, side: Side, counters: &Counters) -> Result<(), Fault> {
+    pub(super) fn take(
+        &mut self,
+        side: Side,
+        now: Instant,
+        counters: &Counters,
+    ) -> Result<(), Fault> {
         let mut input = std::mem::take(&mut self.end(side).input);
         let mut used = 0;
         let result = loop {
-            match self.step(side, &input[used..], counters) {
+            match self.step(side, now, &input[used..], counters) {
                 Ok(0) => break Ok(()),
                 Ok(count) => used += count,
                 Err(fault) => break Err(fault),
@@ -273,7 +293,13 @@ impl Relay {
     }
 
     /// Takes one packet or part of a PUBLISH; 0 if that must wait.
-    fn step(&mut self, side: Side, input: &[u8], counters: &Counters) -> Result<usize, Fault> {
+    fn step(
+        &mut self,
+        side: Side,
+        now: Instant,
+        input: &[u8],
+        counters: &Counters,
+    ) -> Result<usize, Fault> {
         if let Some(rest) = self.end(side).payload {
             let count = rest.bytes.min(input.len());
             if rest.is_passed {
@@ -282,14 +308,14 @@ impl Relay {
             let bytes = rest.bytes - count;
             self.end(side).payload = (bytes > 0).then_some(Rest { bytes, ..rest });
             if bytes == 0 {
-                self.flush_control(side.other());
+                self.fill(side.other(), now);
             }
             return Ok(count);
         }
         let wrong = |error| Fault::Packet(side, error);
         let header = FixedHeader::decode(input, PACKET_BYTES_MAX as usize).map_err(wrong)?;
         let Some(header) = header else { return Ok(0) };
-        let version = self.end(side).version;
+        let version = self.end(side).client.version();
         let body = &input[header.header_bytes..];
         if header.packet_type() == 3 {
             let head = Publish::decode_head(version, header.first, body, header.body_bytes);
@@ -310,8 +336,20 @@ impl Relay {
             return Err(Fault::Unexpected(side, header.first));
         }
         let Some(body) = body.get(..header.body_bytes) else { return Ok(0) };
-        let packet = Packet::decode(version, header.first, body).map_err(wrong)?;
-        self.packet(side, header.first, &packet, counters)?;
+        match Packet::decode(version, header.first, body).map_err(wrong)? {
+            Packet::Puback(ack) => self.acknowledge(side, AckKind::Puback, &ack, counters)?,
+            Packet::Pubrec(ack) => self.acknowledge(side, AckKind::Pubrec, &ack, counters)?,
+            Packet::Pubrel(ack) => self.acknowledge(side, AckKind::Pubrel, &ack, counters)?,
+            Packet::Pubcomp(ack) if self.way(side.other()).is_freed(ack.packet_id) => {}
+            Packet::Pubcomp(ack) => self.acknowledge(side, AckKind::Pubcomp, &ack, counters)?,
+            _ => {
+                let handled = self.end(side).client.handle(header.first, body);
+                let event = handled.map_err(|error| Fault::Client(side, error))?;
+                if let Some(Event::Subscribed { reasons, .. }) = event {
+                    self.subscribed(side, &reasons);
+                }
+            }
+        }
         Ok(header.packet_bytes())
     }
 
@@ -330,14 +368,14 @@ impl Relay {
             Side::Remote => (remote, local, back),
         };
         if let (QoS::ExactlyOnce, Some(id)) = (publish.qos, publish.packet_id)
-            && !way.is_free(id, to.version, &mut to.output)
+            && !way.is_free(id, to.client.version(), &mut to.output)
         {
             return false;
         }
         let mut head = PublishHead {
             dup: publish.dup,
             qos: publish.qos,
-            retain: publish.retain && *keeps_retain && to.retains,
+            retain: publish.retain && *keeps_retain && to.client.limits().retains,
             topic: "",
             packet_id: publish.packet_id,
             topic_alias: None,
@@ -362,54 +400,25 @@ impl Relay {
             forwarded.extend_from_slice(stamps.property(way.direction));
             head.topic = topic;
             head.forwarded = forwarded;
-            let fits = head.packet_bytes(to.version) <= to.packet_bytes_max;
+            let packet_bytes_max = to.client.limits().packet_bytes_max.min(to.packet_bytes_max);
+            let fits = head.packet_bytes(to.client.version()) <= packet_bytes_max;
             if !fits {
-                tracing::warn!(%topic, payload_bytes, packet_bytes_max = to.packet_bytes_max,
+                tracing::warn!(%topic, payload_bytes, packet_bytes_max,
                     "a message is longer than {} takes", side.other());
                 add(&counters.too_large, 1);
             }
             fits
         };
         if is_passed {
-            head.encode(to.version, &mut to.output);
+            head.encode(to.client.version(), &mut to.output);
             add(&counters.messages[side as usize], 1);
             add(&counters.bytes[side as usize], payload_bytes);
         }
         from.payload = (payload_bytes > 0).then_some(Rest { bytes: payload_bytes, is_passed });
         if let Some(id) = publish.packet_id.filter(|_| !is_passed) {
-            let kind =
-                if publish.qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
-            encode_ack(from.version, kind, id, ReasonCode::SUCCESS, &mut from.control);
-            self.flush_control(side);
+            from.client.answer(publish.qos, id, ReasonCode::SUCCESS);
         }
         true
-    }
-
-    /// Any other packet.
-    fn packet(
-        &mut self,
-        side: Side,
-        first: u8,
-        packet: &Packet<'_>,
-        counters: &Counters,
-    ) -> Result<(), Fault> {
-        match packet {
-            Packet::Puback(ack) => self.acknowledge(side, AckKind::Puback, ack, counters),
-            Packet::Pubrec(ack) => self.acknowledge(side, AckKind::Pubrec, ack, counters),
-            Packet::Pubrel(ack) => self.acknowledge(side, AckKind::Pubrel, ack, counters),
-            Packet::Pubcomp(ack) if self.way(side.other()).is_freed(ack.packet_id) => Ok(()),
-            Packet::Pubcomp(ack) => self.acknowledge(side, AckKind::Pubcomp, ack, counters),
-            Packet::Suback(answer) => {
-                self.subscribed(side, answer);
-                Ok(())
-            }
-            Packet::Pingresp => {
-                self.end(side).pong = true;
-                Ok(())
-            }
-            Packet::Disconnect(packet) => Err(Fault::Disconnected(side, packet.reason)),
-            _ => Err(Fault::Unexpected(side, first)),
-        }
     }
 
     fn acknowledge(
@@ -428,12 +437,12 @@ impl Relay {
             counters.refused.fetch_add(1, Ordering::Relaxed);
         }
         let to = self.end(side.other());
-        encode_ack(to.version, kind, ack.packet_id, ack.reason, &mut to.output);
+        encode_ack(to.client.version(), kind, ack.packet_id, ack.reason, &mut to.output);
         Ok(())
     }
 
-    fn subscribed(&mut self, side: Side, answer: &Suback) {
-        for (filter, reason) in self.way(side).topics.filters().iter().zip(&answer.reasons) {
+    fn subscribed(&mut self, side: Side, reasons: &[ReasonCode]) {
+        for (filter, reason) in self.way(side).topics.filters().iter().zip(reasons) {
             if reason.is_failure() {
                 tracing::error!(filter, %reason, "{side} refused a subscription of the bridge");
             }
@@ -443,13 +452,31 @@ impl Relay {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_wire::mqtt::{Connect, Disconnect, RetainHandling, Suback, SubscribeFilter};
+
     use super::*;
+
+    const NOW: Instant = Instant::EPOCH;
 
     fn relay(pattern: &str) -> Relay {
         let patterns = [pattern.to_owned()];
         let out = Way::new(Topics::new(&patterns, "", "r/", None), Direction::Out);
         let back = Way::new(Topics::new(&patterns, "r/", "", Some("$SYS/")), Direction::In);
-        Relay::new(out, back, Stamps::new("n"), true)
+        let mut relay = Relay::new(out, back, Stamps::new("n"), true, Duration::from_secs(10));
+        for side in [Side::Local, Side::Remote] {
+            connect(&mut relay, side, Version::V5);
+        }
+        relay
+    }
+
+    /// That side's broker lets its client in.
+    fn connect(relay: &mut Relay, side: Side, version: Version) {
+        let end = relay.end(side);
+        end.client.connect(NOW, &Connect::new(version, "c")).unwrap();
+        let connack = encoded(version, &Packet::Connack(Box::default()));
+        assert!(end.client.receive(&mut &connack[..]).unwrap().is_some());
+        let mut sent = Vec::new();
+        assert!(end.client.transmit(NOW, &mut sent), "CONNECT");
     }
 
     fn publish<'a>(topic: &'a str, qos: QoS, id: u16, payload: &'a [u8]) -> Packet<'a> {
@@ -489,10 +516,11 @@ mod tests {
         let message = encoded(Version::V5, &publish("a", QoS::AtLeastOnce, 5, &payload));
         for (at, piece) in message.chunks(1000).enumerate() {
             relay.local.input.extend_from_slice(piece);
-            relay.take(Side::Local, &counters).unwrap();
+            relay.take(Side::Local, NOW, &counters).unwrap();
             assert!(relay.local.input.is_empty());
             if at == 3 {
-                relay.send(Side::Remote, &Packet::Pingreq);
+                relay.remote.client.ping();
+                relay.fill(Side::Remote, NOW);
             }
         }
         let out = packets(Version::V5, &relay.remote.output);
@@ -512,20 +540,66 @@ mod tests {
         assert!(relay.local.output.is_empty(), "nothing is acknowledged before the remote has");
         let ack = Packet::Puback(Ack::new(PacketId::new(5).unwrap(), ReasonCode::SUCCESS));
         relay.remote.input = encoded(Version::V5, &ack);
-        relay.take(Side::Remote, &counters).unwrap();
+        relay.take(Side::Remote, NOW, &counters).unwrap();
         assert_eq!(relay.local.output, encoded(Version::V5, &ack));
     }
 
     #[test]
     fn what_does_not_pass_is_acknowledged_here() {
         let mut relay = relay("a/#");
-        relay.remote.version = Version::V4;
+        connect(&mut relay, Side::Remote, Version::V4);
         let counters = Counters::default();
         relay.remote.input = encoded(Version::V4, &publish("b", QoS::ExactlyOnce, 9, b"x"));
-        relay.take(Side::Remote, &counters).unwrap();
+        relay.take(Side::Remote, NOW, &counters).unwrap();
+        relay.fill(Side::Remote, NOW);
         assert_eq!(relay.remote.output, [0x50, 2, 0, 9]);
         assert!(relay.local.output.is_empty());
         assert_eq!(counters.unmapped.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn packets_of_the_connection_are_the_clients() {
+        let mut relay = relay("#");
+        let counters = Counters::default();
+        let filter = SubscribeFilter {
+            filter: "r/#".to_owned(),
+            maximum_qos: QoS::ExactlyOnce,
+            no_local: true,
+            retain_as_published: true,
+            retain_handling: RetainHandling::Send,
+        };
+        // A message of the other broker's has the identifier 1; the client's own are the last ones.
+        relay.local.input = encoded(Version::V5, &publish("a", QoS::AtLeastOnce, 1, b"x"));
+        relay.take(Side::Local, NOW, &counters).unwrap();
+        let asked = relay.remote.client.subscribe(vec![filter], None, ()).unwrap();
+        assert_eq!(asked, PacketId::MAX);
+        relay.remote.client.ping();
+        relay.fill(Side::Remote, NOW);
+        let kinds = packets(Version::V5, &relay.remote.output);
+        assert_eq!(kinds.iter().map(|packet| packet[0] >> 4).collect::<Vec<_>>(), [3, 8, 12]);
+        let suback = Suback {
+            packet_id: asked,
+            reason_string: None,
+            user_properties: Vec::new(),
+            reasons: vec![ReasonCode::SUCCESS],
+        };
+        relay.remote.input = encoded(Version::V5, &Packet::Suback(suback.clone()));
+        relay.remote.input.extend_from_slice(&[0xd0, 0]);
+        relay.take(Side::Remote, NOW, &counters).unwrap();
+        assert!(relay.local.output.is_empty(), "they do not pass");
+        let disconnect = Packet::Disconnect(Disconnect::new(ReasonCode::SERVER_BUSY));
+        for (packet, expected) in [
+            (Packet::Suback(suback), "SUBACK for packet identifier 65535"),
+            (disconnect, "Server busy"),
+        ] {
+            relay.remote.input = encoded(Version::V5, &packet);
+            let Err(Fault::Client(Side::Remote, error)) = relay.take(Side::Remote, NOW, &counters)
+            else {
+                panic!("{expected}")
+            };
+            assert!(error.to_string().contains(expected), "{error}");
+            connect(&mut relay, Side::Remote, Version::V5);
+        }
     }
 
     #[test]
@@ -534,7 +608,7 @@ mod tests {
         let counters = Counters::default();
         relay.out.begin(true, false);
         relay.local.input = encoded(Version::V5, &publish("a", QoS::ExactlyOnce, 3, b"x"));
-        relay.take(Side::Local, &counters).unwrap();
+        relay.take(Side::Local, NOW, &counters).unwrap();
         assert!(relay.is_held(Side::Local));
         let asked = packets(Version::V5, &std::mem::take(&mut relay.remote.output));
         assert_eq!(asked.len(), 1023, "of the first thousand, zero is none");
@@ -544,10 +618,10 @@ mod tests {
             let answer = Ack::new(id, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
             relay.remote.input.extend(encoded(Version::V5, &Packet::Pubcomp(answer)));
         }
-        relay.take(Side::Remote, &counters).unwrap();
+        relay.take(Side::Remote, NOW, &counters).unwrap();
         assert!(relay.local.output.is_empty(), "this broker did not ask");
         assert!(!relay.is_held(Side::Local));
-        relay.take(Side::Local, &counters).unwrap();
+        relay.take(Side::Local, NOW, &counters).unwrap();
         assert_eq!(packets(Version::V5, &relay.remote.output).len(), 1);
     }
 
@@ -556,7 +630,7 @@ mod tests {
         let mut relay = relay("#");
         let counters = Counters::default();
         relay.remote.input = encoded(Version::V5, &publish("r/$SYS/x", QoS::AtMostOnce, 0, b"x"));
-        relay.take(Side::Remote, &counters).unwrap();
+        relay.take(Side::Remote, NOW, &counters).unwrap();
         assert!(relay.local.output.is_empty());
     }
 }

@@ -77,6 +77,9 @@ pub struct Config {
     pub packet_bytes_max: u32,
     /// Whether a message is acknowledged as soon as it is given out, or by [`Client::acknowledge`]. Default true.
     pub acknowledges: bool,
+    /// Whether packet identifiers are taken from 65,535 downwards rather than from 1 upwards: for a caller that passes on messages
+    /// under the identifiers of another sender, which begins with 1. Default false.
+    pub ids_from_the_end: bool,
     /// Longest wait for CONNACK and for PINGRESP. Default 10 s.
     pub answer_timeout: Duration,
 }
@@ -87,6 +90,7 @@ impl Default for Config {
             inflight_max: NonZeroU16::new(64).expect("not zero"),
             packet_bytes_max: PACKET_BYTES_MAX,
             acknowledges: true,
+            ids_from_the_end: false,
             answer_timeout: Duration::from_secs(10),
         }
     }
@@ -221,7 +225,7 @@ impl<T> Client<T> {
             limits: Limits::default(),
             packet_bytes_max: config.packet_bytes_max as usize,
             keep_alive: KeepAlive::new(config.answer_timeout),
-            exchanges: Exchanges::new(config.inflight_max),
+            exchanges: Exchanges::new(config.inflight_max, config.ids_from_the_end),
             arrivals: Arrivals::default(),
             aliases: Vec::new(),
             unsendable: Vec::new(),
@@ -522,10 +526,16 @@ impl<T> Client<T> {
         true
     }
 
-    /// Tells that bytes which the caller wrote itself were sent ([`Client::begin`]): the server hears of the client.
+    /// Tells that bytes which the caller wrote itself were sent (as after [`Client::begin`]): the server hears of the client.
     #[inline]
     pub fn transmitted(&mut self, now: Instant) {
         self.keep_alive.sent(now);
+    }
+
+    /// The wait for PINGRESP begins again, if there is one: for a caller that does not read for now, or whose transport still
+    /// has bytes that stand before PINGREQ.
+    pub fn postpone(&mut self, now: Instant) {
+        self.keep_alive.postpone(now);
     }
 
     /// Bytes that wait for [`Client::transmit`].

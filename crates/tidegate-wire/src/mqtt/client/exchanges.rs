@@ -37,7 +37,9 @@ pub(super) enum Resend<'a> {
 
 #[derive(Debug)]
 pub(super) struct Exchanges<T> {
-    /// By identifier, from 1.
+    /// Whether the first identifier is the last of all.
+    from_the_end: bool,
+    /// By identifier, in the order in which they are taken.
     open: Vec<Option<(Stage, T)>>,
     /// Messages that may have to be sent again, by identifier, each with its place in the order.
     kept: Vec<Option<(u64, Box<[u8]>)>>,
@@ -56,9 +58,10 @@ pub(super) struct Exchanges<T> {
 }
 
 impl<T> Exchanges<T> {
-    pub(super) fn new(inflight_max: NonZeroU16) -> Self {
+    pub(super) fn new(inflight_max: NonZeroU16, from_the_end: bool) -> Self {
         let inflight_max = usize::from(inflight_max.get());
         Self {
+            from_the_end,
             open: Vec::new(),
             kept: Vec::new(),
             free: VecDeque::new(),
@@ -70,6 +73,20 @@ impl<T> Exchanges<T> {
             numbered: 0,
             resends: VecDeque::new(),
         }
+    }
+
+    /// The place of an identifier.
+    #[inline]
+    fn place(&self, id: PacketId) -> usize {
+        usize::from(if self.from_the_end { u16::MAX - id.get() } else { id.get() - 1 })
+    }
+
+    /// The identifier of a place.
+    #[inline]
+    fn id(&self, place: usize) -> PacketId {
+        let place = u16::try_from(place).expect("no more places than identifiers");
+        let id = if self.from_the_end { u16::MAX - place } else { place + 1 };
+        PacketId::new(id).expect("places end before the last identifier")
     }
 
     #[inline]
@@ -93,7 +110,7 @@ impl<T> Exchanges<T> {
     }
 
     pub(super) fn token(&self, id: PacketId) -> Option<&T> {
-        let open = self.open.get(usize::from(id.get()) - 1)?;
+        let open = self.open.get(self.place(id))?;
         open.as_ref().map(|(_, token)| token)
     }
 
@@ -110,22 +127,23 @@ impl<T> Exchanges<T> {
         *count += 1;
         if self.open.len() < self.ids_max {
             self.open.push(Some((stage, token)));
-            return PacketId::new(u16::try_from(self.open.len()).ok()?);
+            return Some(self.id(self.open.len() - 1));
         }
         let id = self.free.pop_front().expect("an identifier is free where there is room");
-        self.open[usize::from(id.get()) - 1] = Some((stage, token));
+        let at = self.place(id);
+        self.open[at] = Some((stage, token));
         Some(id)
     }
 
     #[inline]
     pub(super) fn stage(&self, id: PacketId) -> Option<Stage> {
-        let open = self.open.get(usize::from(id.get()) - 1)?;
+        let open = self.open.get(self.place(id))?;
         open.as_ref().map(|(stage, _)| *stage)
     }
 
     /// Keeps the packet of a message, until it is acknowledged.
     pub(super) fn keep(&mut self, id: PacketId, packet: Box<[u8]>) {
-        let at = usize::from(id.get()) - 1;
+        let at = self.place(id);
         if self.kept.len() <= at {
             self.kept.resize(at + 1, None);
         }
@@ -135,7 +153,7 @@ impl<T> Exchanges<T> {
 
     /// The server has the message.
     pub(super) fn release(&mut self, id: PacketId, reason: ReasonCode) {
-        let at = usize::from(id.get()) - 1;
+        let at = self.place(id);
         if let Some((stage, _)) = &mut self.open[at] {
             *stage = Stage::Released(reason);
         }
@@ -147,7 +165,7 @@ impl<T> Exchanges<T> {
     /// The exchange is over.
     #[inline]
     pub(super) fn finish(&mut self, id: PacketId) -> Option<T> {
-        let at = usize::from(id.get()) - 1;
+        let at = self.place(id);
         let (stage, token) = self.open.get_mut(at)?.take()?;
         if let Some(kept) = self.kept.get_mut(at) {
             *kept = None;
@@ -164,7 +182,7 @@ impl<T> Exchanges<T> {
     pub(super) fn end(&mut self) {
         self.resends.clear();
         for at in 0..self.open.len() {
-            let id = PacketId::new(at as u16 + 1).expect("from 1");
+            let id = self.id(at);
             if self.stage(id).is_some_and(|stage| !stage.is_message()) {
                 self.finish(id);
             }
@@ -183,10 +201,9 @@ impl<T> Exchanges<T> {
     /// A connection begins: what is open is to be sent again, in its order.
     pub(super) fn resume(&mut self, receive_maximum: usize) {
         self.window = self.inflight_max.min(receive_maximum);
-        let mut order: Vec<(u64, PacketId)> = (1..)
-            .zip(&self.kept)
-            .filter_map(|(id, kept)| Some((kept.as_ref()?.0, PacketId::new(id)?)))
-            .collect();
+        let kept = self.kept.iter().enumerate();
+        let mut order: Vec<(u64, PacketId)> =
+            kept.filter_map(|(at, kept)| Some((kept.as_ref()?.0, self.id(at)))).collect();
         order.sort_unstable();
         self.resends = order.into_iter().map(|(_, id)| id).collect();
     }
@@ -206,11 +223,12 @@ impl<T> Exchanges<T> {
                 return None;
             }
             self.resends.pop_front();
-            let kept = self.kept.get(usize::from(id.get()) - 1);
+            let at = self.place(id);
+            let kept = self.kept.get(at);
             match (stage, kept) {
                 (Some(Stage::Released(_)), _) => return Some((id, Resend::Release)),
                 (Some(Stage::Published(qos)), Some(Some(_))) => {
-                    let (_, packet) = self.kept[usize::from(id.get()) - 1].as_ref()?;
+                    let (_, packet) = self.kept[at].as_ref()?;
                     return Some((id, Resend::Message(qos, packet)));
                 }
                 _ => {} // acknowledged without having been sent again

@@ -55,6 +55,13 @@ impl KeepAlive {
         }
     }
 
+    /// PINGRESP cannot have come by now.
+    pub(super) fn postpone(&mut self, now: Instant) {
+        if let Awaited::Pingresp(since) = &mut self.awaited {
+            *since = now;
+        }
+    }
+
     /// Whether PINGREQ is to be written.
     pub(super) fn ping(&mut self) -> bool {
         let is_due = self.awaited == Awaited::Nothing;

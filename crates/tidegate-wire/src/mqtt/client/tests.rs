@@ -298,6 +298,35 @@ fn a_window_and_its_identifiers_come_round() {
 }
 
 #[test]
+fn identifiers_may_be_taken_from_the_end() {
+    let inflight_max = NonZeroU16::new(2).expect("not zero");
+    let config = Config { inflight_max, ids_from_the_end: true, ..Config::default() };
+    let mut client = connected(config, &lasting(Version::V5), connack(false));
+    client.subscribe(vec![filter("a")], None, 1).expect("there is room");
+    publish(&mut client, 2, "x", QoS::AtLeastOnce).expect("there is room");
+    publish(&mut client, 3, "y", QoS::ExactlyOnce).expect("there is room");
+    let before = ["subscribe 65535", "publish 65534 \"t\" x 1", "publish 65533 \"t\" y 2"];
+    assert_eq!(sent(&mut client, at(0)), before);
+    assert_eq!(client.token(id(65_534)), Some(&2));
+    assert_eq!(client.token(id(1)), None);
+    let unasked = given(&mut client, &Packet::Puback(ack(1))).expect_err("it has not sent it");
+    assert_eq!(unasked, ClientError::Unasked { packet: "PUBACK", id: id(1) });
+    reconnect(&mut client, &lasting(Version::V5), connack(true));
+    assert_eq!(
+        sent(&mut client, at(0))[1..],
+        ["publish 65534 \"t\" x 1 dup", "publish 65533 \"t\" y 2 dup"]
+    );
+    let done = happens(&mut client, &Packet::Puback(ack(65_534)));
+    assert_eq!(done, ["acknowledged 2 Success (0x00)"]);
+    // The one that never was comes first, then those that are free again.
+    for expected in [65_532, 65_535, 65_534] {
+        let next = client.unsubscribe(vec!["a".to_owned()], 4).expect("there is room");
+        assert_eq!(next, id(expected));
+        happens(&mut client, &Packet::Unsuback(suback(expected, &[ReasonCode::SUCCESS])));
+    }
+}
+
+#[test]
 fn refusals_end_an_exchange() {
     let mut client = connected(Config::default(), &Connect::new(Version::V5, ""), connack(false));
     publish(&mut client, 1, "x", QoS::AtLeastOnce).expect("there is room");
@@ -713,6 +742,22 @@ fn a_client_that_says_nothing_pings() {
     let mut client = connected(Config::default(), &lasting(Version::V4), connack(false));
     assert_eq!(client.poll_timeout(), None, "no keep alive was asked for");
     client.handle_timeout(at(1_000_000)).expect("none");
+}
+
+#[test]
+fn an_answer_is_not_late_while_the_caller_cannot_have_it() {
+    let connect = Connect { keep_alive: 60, ..lasting(Version::V4) };
+    let mut client = connected(Config::default(), &connect, connack(false));
+    client.postpone(at(20));
+    assert_eq!(client.poll_timeout(), Some(at(30)), "no answer is awaited");
+    client.handle_timeout(at(30)).expect("in time");
+    client.postpone(at(31));
+    assert_eq!(client.poll_timeout(), None, "PINGREQ has not left");
+    assert_eq!(sent(&mut client, at(35)), ["pingreq"]);
+    client.postpone(at(40));
+    assert_eq!(client.poll_timeout(), Some(at(50)));
+    client.handle_timeout(at(49)).expect("not yet");
+    client.handle_timeout(at(50)).expect_err("no answer in 10 s");
 }
 
 #[test]
