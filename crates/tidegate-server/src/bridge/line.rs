@@ -26,7 +26,8 @@ impl Line {
     /// On a socket that `poll` watches from now on under that token.
     pub(super) fn new(poll: &Poll, token: Token, mut transport: Transport) -> io::Result<Self> {
         let both = Interest::READABLE | Interest::WRITABLE;
-        poll.registry().register(transport.socket(), token, both)?;
+        let socket = transport.socket().expect("a bridge has sockets to both of its brokers");
+        poll.registry().register(socket, token, both)?;
         // Edges tell of changes only: both are tried first.
         Ok(Self { transport, is_readable: true, is_writable: true, sent: 0 })
     }
