@@ -2,5 +2,7 @@
 
 mod deliver;
 mod foreign;
+#[path = "../shared/poll.rs"]
+mod poll;
 mod recover;
 mod world;

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tidegate_broker::BrokerConfig;
@@ -21,6 +21,8 @@ use tidegate_server::{
     settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
 };
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
+
+use crate::poll::poll;
 
 /// Longest wait for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,11 +73,8 @@ pub(crate) fn topics(out: &str, fetched: &str) -> BridgeSettings {
 }
 
 pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let happened = poll(PATIENCE, || is().then_some(()));
+    assert!(happened.is_some(), "{what} did not happen within {PATIENCE:?}");
 }
 
 pub(crate) fn until_up(bridge: &Bridge, connects: u64) {

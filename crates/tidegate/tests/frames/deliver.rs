@@ -13,7 +13,7 @@ use tidegate_client::{
 use tidegate_link::link::Transport;
 use tokio::time::timeout;
 
-use crate::world::{World, captured};
+use crate::world::{World, captured, until_past};
 
 const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
 
@@ -86,7 +86,7 @@ async fn past_runs_into_future_without_gap_or_duplicate() {
     let client = world.client().await;
     let _camera = world.camera("cam1", SCENE);
     world.wait_for_camera(&client, "cam1").await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    until_past(&client, "cam1", Duration::from_secs(2)).await;
     let mut wanted = request("cam1");
     wanted.from = Some(Instant::EPOCH);
     wanted.demand.delivery = Delivery::Every;
@@ -104,7 +104,7 @@ async fn subscriptions_from_the_past_share_a_transfer_once_they_have_caught_up()
     let client = world.client().await;
     let _camera = world.camera("cam1", SCENE);
     world.wait_for_camera(&client, "cam1").await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_past(&client, "cam1", Duration::from_secs(1)).await;
     let name = "cam1".parse().unwrap();
     let mut present = request("cam1");
     present.demand.delivery = Delivery::Every;
@@ -153,13 +153,13 @@ async fn a_range_of_the_past_is_delivered_and_ends() {
     let client = world.client().await;
     let _camera = world.camera("cam1", SCENE);
     world.wait_for_camera(&client, "cam1").await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until_past(&client, "cam1", Duration::from_secs(1)).await;
     let name = "cam1".parse().unwrap();
     let info = client.camera(&name).await.expect("the camera's info");
     let mut wanted = request("cam1");
     (wanted.from, wanted.to) = (info.oldest_at, info.newest_at);
     // Long over: the range must be delivered all the same.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    until_past(&client, "cam1", Duration::from_secs(4)).await;
     let mut subscription = client.subscribe(wanted.clone()).await.expect("a subscription");
     let mut times = Vec::new();
     let ended = loop {

@@ -20,7 +20,7 @@ use tidegate_client::{
 use tidegate_identity::pki::{self, InitRequest};
 use tokio::time::timeout;
 
-use crate::world::captured;
+use crate::{poll_async::poll, world::captured};
 
 /// Some megabytes in a few seconds.
 const SCENE: &str = "scene:street?size=960x540&fps=15&people=3&seed=1";
@@ -161,12 +161,10 @@ impl Drop for Running {
 
 pub(crate) async fn wait_for_camera(client: &Client) {
     let name = "cam1".parse().unwrap();
-    let there = async {
-        while !client.camera(&name).await.is_ok_and(|c| c.online && c.newest_at.is_some()) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(LONGEST, there).await.expect("the camera comes");
+    let there = poll(LONGEST, async || {
+        client.camera(&name).await.ok().filter(|c| c.online && c.newest_at.is_some())
+    });
+    there.await.expect("the camera comes");
 }
 
 pub(crate) fn request(delivery: Delivery) -> SubscribeRequest {
@@ -411,12 +409,11 @@ async fn a_sealed_camera_log_opens_with_its_key_and_another_key_stops_no_deliver
         wait_for_camera(&client).await;
         next_frame(&mut subscription, &mut Vec::new()).await;
         // The frame may have been under way before the camera ended, and its new link may take a while.
-        let until = std::time::Instant::now() + Duration::from_secs(20);
-        let mut original = client.fetch_original(&name, first.captured_at).await;
-        while is_right && original.is_err() && std::time::Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            original = client.fetch_original(&name, first.captured_at).await;
+        let fetch = async || client.fetch_original(&name, first.captured_at).await;
+        if is_right {
+            poll(Duration::from_secs(20), async || fetch().await.ok()).await;
         }
+        let original = fetch().await;
         assert_eq!(original.is_ok(), is_right, "{what}: {:?}", original.err());
     }
 }

@@ -3,6 +3,8 @@
 mod clock;
 mod deliver;
 mod durable;
+#[path = "../shared/poll_async.rs"]
+mod poll_async;
 mod privacy;
 mod recover;
 mod refuse;

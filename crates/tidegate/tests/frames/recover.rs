@@ -8,7 +8,7 @@ use tidegate_client::{Delivery, Event, Frame, Instant, SubscribeRequest, Subscri
 use tidegate_link::link::Transport;
 use tokio::time::{sleep, timeout};
 
-use crate::world::{World, captured};
+use crate::world::{World, captured, until};
 
 const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
 
@@ -99,13 +99,7 @@ async fn a_subscriber_that_leaves_without_a_word_is_forgotten() {
     let mut dropped = gone.subscribe(request("cam1", Delivery::Latest)).await.unwrap();
     frame(&mut dropped).await;
     drop((dropped, gone));
-    let name = "cam1".parse().unwrap();
-    let forgotten = async {
-        while client.camera(&name).await.unwrap().subscriptions != 1 {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), forgotten).await.expect("it is forgotten");
+    until(&client, "cam1", |camera| camera.subscriptions == 1).await;
     frame(&mut kept).await;
 }
 

@@ -11,7 +11,7 @@ use tidegate_identity::pki::{self, InitRequest, revocation::Reason};
 use tidegate_link::link::Transport;
 use tokio::time::timeout;
 
-use crate::world::World;
+use crate::world::{World, until};
 
 const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
 
@@ -196,12 +196,7 @@ async fn a_camera_node_takes_its_name_from_an_application_that_registered_it() {
     assert_eq!(again.unwrap_err().code(), Code::CAMERA_TAKEN);
     // Nor while it is away.
     camera.stop().await;
-    let away = async {
-        while client.camera(&name).await.expect("the camera's info").online {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), away).await.expect("it goes offline");
+    until(&client, "cam1", |camera| !camera.online).await;
     let again = squatter.register(registration).await;
     assert_eq!(again.unwrap_err().code(), Code::CAMERA_TAKEN);
 }
@@ -239,12 +234,7 @@ async fn a_revoked_client_loses_link_and_streams_and_no_other_does() {
     // Data that the client had sent by then may cost it the alert: the connection is reset before it is read.
     let codes = [Code::IDENTITY_REVOKED, Code::LINK_DOWN];
     assert!(codes.contains(&again.code()), "{again}");
-    let away = async {
-        while client.camera(&"cam2".parse().unwrap()).await.expect("its info").online {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), away).await.expect("its link ends");
+    until(&client, "cam2", |camera| !camera.online).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let cam2 = client.camera(&"cam2".parse().unwrap()).await.expect("its info");
     assert!(!cam2.online, "it does not come again");
@@ -261,12 +251,7 @@ async fn a_camera_leaves_an_edge_node_that_was_revoked() {
     world.wait_for_camera(&client, "cam1").await;
     pki::revoke(world.path(), &["edge".to_owned()], Reason::Superseded).unwrap();
     assert!(revocations.refresh().expect("a list"));
-    let away = async {
-        while client.camera(&"cam1".parse().unwrap()).await.expect("its info").online {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), away).await.expect("it leaves");
+    until(&client, "cam1", |camera| !camera.online).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!client.camera(&"cam1".parse().unwrap()).await.unwrap().online, "and stays away");
     assert!(!camera.task.is_finished(), "it keeps trying: the list may name another node");

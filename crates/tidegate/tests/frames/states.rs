@@ -14,7 +14,10 @@ use tidegate_frame::{
 };
 use tokio::{process::Command, time::timeout};
 
-use crate::{deliver::world_jpeg, world::World};
+use crate::{
+    deliver::world_jpeg,
+    world::{World, until},
+};
 
 const SCENE: &str = "scene:street?size=320x240&fps=10&people=3&seed=1";
 
@@ -51,19 +54,7 @@ fn frame(event: Event) -> Option<Bytes> {
 
 /// Waits until the listed reason why a camera gives no frames fulfils `is_so`.
 async fn listed(client: &Client, camera: &str, is_so: impl Fn(Option<&str>) -> bool) {
-    let camera = camera.parse().expect("a camera name");
-    let listed = async {
-        loop {
-            if let Ok(info) = client.camera(&camera).await
-                && info.online
-                && is_so(info.no_frames.as_deref())
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), listed).await.expect("it is listed");
+    until(client, camera, |info| info.online && is_so(info.no_frames.as_deref())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

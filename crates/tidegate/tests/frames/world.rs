@@ -10,7 +10,9 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate_camera::camera::{self, CameraError, CameraSettings, DialSettings, Privacy};
-use tidegate_client::{ApiError, Client, Credentials, Delivery, Event, Instant, SubscribeRequest};
+use tidegate_client::{
+    ApiError, CameraInfo, Client, Credentials, Delivery, Event, Instant, SubscribeRequest,
+};
 use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
 use tidegate_identity::{
     access::Access,
@@ -24,6 +26,25 @@ use tidegate_uplinks::Receivers;
 use tidegate_wire::TransferHints;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::poll_async::poll;
+
+/// Waits until the edge node says so of a camera.
+pub(crate) async fn until(client: &Client, name: &str, is: impl Fn(&CameraInfo) -> bool) {
+    let name = name.parse().expect("a camera name");
+    let ask = async || client.camera(&name).await.ok().filter(|info| is(info));
+    let said = poll(Duration::from_secs(60), ask).await;
+    assert!(said.is_some(), "{:?}", client.camera(&name).await);
+}
+
+/// Waits until a camera's log reaches that far back.
+pub(crate) async fn until_past(client: &Client, name: &str, span: Duration) {
+    until(client, name, |camera| match (camera.oldest_at, camera.newest_at) {
+        (Some(oldest), Some(newest)) => newest.since(oldest) >= span,
+        _ => false,
+    })
+    .await;
+}
 
 /// Certificates that the world is made with.
 pub(crate) const CAMERAS: [&str; 3] = ["cam1", "cam2", "cam3"];
@@ -183,16 +204,7 @@ impl World {
 
     /// Waits until a camera is there and has captured a frame.
     pub(crate) async fn wait_for_camera(&self, client: &Client, name: &str) {
-        let name = name.parse().expect("a camera name");
-        let there = async {
-            loop {
-                if client.camera(&name).await.is_ok_and(|c| c.online && c.newest_at.is_some()) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), there).await.expect("the camera comes");
+        until(client, name, |camera| camera.online && camera.newest_at.is_some()).await;
     }
 }
 

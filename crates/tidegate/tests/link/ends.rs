@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use crate::{
+    poll_async::poll,
     relay::{Bottleneck, Relay},
     support::{LOOPBACK, PATIENCE, Site, body, header, next_frame},
 };
@@ -156,13 +157,9 @@ async fn fifty_links_come_and_go() {
                 _ => {}
             }
         }
-        let gone = async {
-            while held().0 > before.0 || held().1 > before.1 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let ended = timeout(PATIENCE, gone).await;
-        assert!(ended.is_ok(), "over {transport:?}: {:?} after {before:?}", held());
+        let is_gone = || held().0 <= before.0 && held().1 <= before.1;
+        let ended = poll(PATIENCE, async || is_gone().then_some(())).await;
+        assert!(ended.is_some(), "over {transport:?}: {:?} after {before:?}", held());
     }
 }
 

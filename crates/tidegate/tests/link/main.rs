@@ -4,5 +4,7 @@ mod bottleneck;
 mod ends;
 mod frames;
 mod peers;
+#[path = "../shared/poll_async.rs"]
+mod poll_async;
 mod relay;
 mod support;

@@ -5,7 +5,10 @@ use tidegate_link::link::{
     DownReason, LinkError, LinkSettings, Outcome, Priority, Transport, dial,
 };
 
-use crate::support::{PATIENCE, Site, body, header, next_frame};
+use crate::{
+    poll_async::poll,
+    support::{PATIENCE, Site, body, header, next_frame},
+};
 
 const BOTH: [Transport; 2] = [Transport::Quic, Transport::Tcp];
 
@@ -108,15 +111,8 @@ async fn both_sides_learn_the_clock_offset() {
         let address = listener.local_address();
         let (camera, edge) = site.connect(&mut listener, address, transport).await;
         for (link, expected) in [(&camera, 1_000_000_000_000), (&edge, -1_000_000_000_000)] {
-            let known = async {
-                loop {
-                    if let Some(known) = link.clock_offset() {
-                        return known;
-                    }
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            let (offset, error) = tokio::time::timeout(PATIENCE, known).await.unwrap();
+            let known = poll(PATIENCE, async || link.clock_offset()).await;
+            let (offset, error) = known.expect("it becomes known");
             let off = u128::from(i64::abs_diff(offset, expected));
             assert!(off <= error.as_nanos() + 1, "{offset} is off by {off}, said {error:?}");
         }

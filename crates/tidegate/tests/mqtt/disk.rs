@@ -5,7 +5,6 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -13,7 +12,10 @@ use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use super::program::{LONGEST, Program, options_of, signal};
+use super::{
+    poll::poll,
+    program::{LONGEST, Program, options_of, signal},
+};
 
 /// Every command ends within this of the first SIGTERM.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
@@ -144,13 +146,7 @@ fn make_pipe(path: &Path) {
 /// The end of a process within that time, and how long it took; none if it still runs.
 fn wait(child: &mut Child, most: Duration) -> Option<Duration> {
     let began = Instant::now();
-    while began.elapsed() < most {
-        if child.try_wait().expect("it is our child").is_some() {
-            return Some(began.elapsed());
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    None
+    poll(most, || child.try_wait().expect("it is our child")).map(|_| began.elapsed())
 }
 
 /// The standard error of a process that has ended.

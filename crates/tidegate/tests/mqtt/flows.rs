@@ -7,7 +7,6 @@ use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -27,7 +26,10 @@ use tidegate_server::{
 };
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::program::{Program, options_of};
+use crate::{
+    poll::poll,
+    program::{Program, options_of},
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SYS_INTERVAL: Duration = Duration::from_millis(100);
@@ -197,16 +199,8 @@ fn a_flow_goes_on_after_a_restart_and_begins_anew_without_what_is_damaged() {
 
 /// The content of a file once it is there and differs from `before`.
 fn written(path: &Path, before: Option<&[u8]>) -> Vec<u8> {
-    let until = std::time::Instant::now() + PATIENCE;
-    loop {
-        if let Ok(bytes) = fs::read(path)
-            && before != Some(&*bytes)
-        {
-            return bytes;
-        }
-        assert!(std::time::Instant::now() < until, "{} is not written", path.display());
-        thread::sleep(Duration::from_millis(10));
-    }
+    let written = poll(PATIENCE, || fs::read(path).ok().filter(|bytes| before != Some(&**bytes)));
+    written.unwrap_or_else(|| panic!("{} is not written", path.display()))
 }
 
 #[test]

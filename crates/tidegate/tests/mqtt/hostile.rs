@@ -12,7 +12,10 @@ use tidegate_wire::mqtt::{
     SubscribeFilter, Version,
 };
 
-use crate::program::{LONGEST, Program, options_of};
+use crate::{
+    poll::poll,
+    program::{LONGEST, Program, options_of},
+};
 
 const LISTENER: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nconnect_timeout = \"1s\"\n";
 
@@ -250,15 +253,14 @@ fn a_client_that_does_not_read_its_answers_is_not_read_from() {
     // PINGREQ until neither kernel nor program takes more of them: without a bound this would never end.
     stream.set_nonblocking(true).unwrap();
     let pings: Vec<u8> = [0xc0, 0x00].repeat(32 << 10);
-    let (mut sent, mut quiet_since) = (0_usize, Instant::now());
-    while quiet_since.elapsed() < Duration::from_secs(1) {
-        match stream.write(&pings[sent % 2..]) {
-            Ok(count) => (sent, quiet_since) = (sent + count, Instant::now()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(error) => panic!("{error}"),
-        }
+    let mut sent = 0_usize;
+    let mut write = |sent: usize| match stream.write(&pings[sent % 2..]) {
+        Ok(count) => Some(count),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => panic!("{error}"),
+    };
+    while let Some(count) = poll(Duration::from_secs(1), || write(sent)) {
+        sent += count;
         assert!(sent < 64 << 20, "it is read from without end");
     }
     let grown = program.resident_bytes().saturating_sub(before);

@@ -19,6 +19,8 @@ mod operators;
 mod output;
 mod overflow;
 mod peers;
+#[path = "../shared/poll.rs"]
+mod poll;
 mod program;
 mod replay;
 mod restart;

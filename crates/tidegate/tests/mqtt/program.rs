@@ -15,6 +15,8 @@ use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest};
 use tidegate_load::client::Options;
 
+use super::poll::poll;
+
 /// Longest wait for anything.
 pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 
@@ -196,14 +198,9 @@ impl Program {
     /// Asks it to end and waits; its folder stays until this goes.
     pub(crate) fn end(&mut self) {
         signal(self.id(), "TERM");
-        let end = Instant::now() + LONGEST;
-        loop {
-            match self.child.try_wait().expect("it is our child") {
-                Some(status) => return assert!(status.success(), "{status}"),
-                None => assert!(Instant::now() < end, "it does not end"),
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        let ended = poll(LONGEST, || self.child.try_wait().expect("it is our child"));
+        let status = ended.expect("it does not end");
+        assert!(status.success(), "{status}");
     }
 }
 

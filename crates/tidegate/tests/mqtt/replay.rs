@@ -5,14 +5,16 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{Child, Command, Output, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use tidegate_load::client::{Client, Message};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::program::{LONGEST, Program, options_of, signal};
+use crate::{
+    poll::poll,
+    program::{LONGEST, Program, options_of, signal},
+};
 
 const ONE: &str = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -155,14 +157,8 @@ fn an_interrupt_ends_a_replay_with_its_summary() {
 
 /// Its output until it ended, which it did well.
 fn ended(mut child: Child) -> String {
-    let end = Instant::now() + LONGEST;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("it is our child") {
-            break status;
-        }
-        assert!(Instant::now() < end, "it does not end");
-        thread::sleep(Duration::from_millis(10));
-    };
+    let ended = poll(LONGEST, || child.try_wait().expect("it is our child"));
+    let status = ended.expect("it does not end");
     let mut text = String::new();
     child.stdout.take().expect("it was asked for").read_to_string(&mut text).expect("text");
     assert!(status.success(), "{status}: {text}");

@@ -4,13 +4,16 @@ use std::{
     io::{Read as _, Write},
     net::TcpStream,
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tidegate_load::client::{Client, ClientError, Message, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
-use super::program::{Program, options_of};
+use super::{
+    poll::poll,
+    program::{Program, options_of},
+};
 
 const SILENCE: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -50,11 +53,7 @@ fn publish(client: &mut Client, topic: &str, payload: &[u8], qos: QoS, retain: b
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    assert!(poll(PATIENCE, || is_so().then_some(())).is_some(), "{what}");
 }
 
 fn texts(client: &mut Client, count: usize) -> Vec<String> {

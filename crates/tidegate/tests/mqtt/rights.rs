@@ -11,7 +11,10 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use tidegate_load::client::{Client, ClientError, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
-use crate::program::{LONGEST, Program, options_of};
+use crate::{
+    poll::poll,
+    program::{LONGEST, Program, options_of},
+};
 
 /// Gives out tokens signed with Ed25519.
 struct Issuer(Ed25519KeyPair);
@@ -97,15 +100,9 @@ fn ends(client: &mut Client) -> ReasonCode {
 
 /// The audit log, once all expected lines are in it: no login waits for the disk.
 fn audit_log(program: &Program, is_whole: impl Fn(&str) -> bool) -> String {
-    let until = Instant::now() + LONGEST;
-    loop {
-        let log = fs::read_to_string(program.path("data/state/audit.log")).unwrap_or_default();
-        if is_whole(&log) {
-            return log;
-        }
-        assert!(Instant::now() < until, "not whole: {log}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let read = || fs::read_to_string(program.path("data/state/audit.log")).unwrap_or_default();
+    let whole = poll(LONGEST, || Some(read()).filter(|log| is_whole(log)));
+    whole.unwrap_or_else(|| panic!("not whole: {}", read()))
 }
 
 #[test]

@@ -8,7 +8,10 @@ use tidegate_client::{
 };
 use tidegate_sim::medium::Change;
 
-use crate::site::{App, Site, Subscriber, frame, within};
+use crate::{
+    poll_async::poll,
+    site::{App, Site, Subscriber, frame, within},
+};
 
 pub(crate) fn change(text: &str) -> Change {
     text.parse().expect("a change")
@@ -168,23 +171,18 @@ async fn offline(subscription: &mut Subscription, came: &mut Vec<Instant>) -> St
 
 /// Waits until a subscriber has saved that many frames.
 async fn saved(subscriber: &Subscriber, count: usize) {
-    let enough = async {
-        while subscriber.frames() < count {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    within(60, enough).await;
+    let is_enough = async || (subscriber.frames() >= count).then_some(());
+    poll(Duration::from_secs(60), is_enough).await.expect("they come in time");
 }
 
 /// Waits until the node serves that many subscriptions of the camera.
 async fn subscriptions(app: &App, count: u32) {
     let name = "cam1".parse().expect("a camera name");
-    let seen = async {
-        while app.client.camera(&name).await.expect("the camera's info").subscriptions != count {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    let is_so = async || {
+        let info = app.client.camera(&name).await.expect("the camera's info");
+        (info.subscriptions == count).then_some(())
     };
-    within(60, seen).await;
+    poll(Duration::from_secs(60), is_so).await.expect("it comes in time");
 }
 
 /// Takes that many frames and finds each in time, and none missed.
@@ -234,8 +232,13 @@ fn a_link_cut_for_five_seconds_is_bridged_by_the_cameras_log() {
 #[test]
 fn the_past_runs_into_the_future_over_a_narrow_link() {
     let Some(site) = Site::up() else { return };
-    std::thread::sleep(Duration::from_secs(2));
     site.app(async |app: App| {
+        let name = "cam1".parse().expect("a camera name");
+        let is_long = async || {
+            let info = app.client.camera(&name).await.ok()?;
+            (info.newest_at?.since(info.oldest_at?) >= Duration::from_secs(2)).then_some(())
+        };
+        poll(Duration::from_secs(60), is_long).await.expect("it captures");
         let mut subscription = app
             .subscribe(|request| {
                 request.demand.delivery = Delivery::Every;

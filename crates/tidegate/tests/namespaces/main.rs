@@ -4,6 +4,10 @@
 
 mod faults;
 mod mqtt;
+#[path = "../shared/poll.rs"]
+mod poll;
+#[path = "../shared/poll_async.rs"]
+mod poll_async;
 mod share;
 mod site;
 #[cfg(feature = "xdp")]

@@ -17,6 +17,7 @@ use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::{
     faults::change,
+    poll::poll,
     site::{kill, lab},
 };
 
@@ -79,14 +80,8 @@ impl Site {
 
     /// The same, tried until the broker is up and the link as well.
     fn client(&self, node: &str, client_id: &str) -> Client {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.connect(node, client_id) {
-                Ok(client) => return client,
-                Err(error) => assert!(Instant::now() < until, "{error}"),
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        let connected = poll(PATIENCE, || self.connect(node, client_id).ok());
+        connected.unwrap_or_else(|| self.connect(node, client_id).expect("the broker is up"))
     }
 }
 

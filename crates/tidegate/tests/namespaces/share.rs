@@ -11,7 +11,10 @@ use tidegate_client::{Bounds, Event};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
-use crate::site::{App, Site, frame};
+use crate::{
+    poll::poll,
+    site::{App, Site, frame},
+};
 
 /// A megabyte a second.
 const SCENARIO: &str = r#"
@@ -49,15 +52,11 @@ fn client(site: &Site) -> Client {
         timeout: Duration::from_secs(10),
         ..Options::default()
     };
-    let until = Instant::now() + PATIENCE;
-    loop {
+    let connect = || {
         let made = site.lab.within("cam1", || Client::connect(options.clone()));
-        match made.expect("the namespace can be entered") {
-            Ok(client) => return client,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+        made.expect("the namespace can be entered")
+    };
+    poll(PATIENCE, || connect().ok()).unwrap_or_else(|| connect().expect("the broker is up"))
 }
 
 /// The uplink's next report: bytes that it may send a second, and bytes that it has sent.

@@ -18,6 +18,8 @@ use tidegate_identity::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
 
+use crate::poll_async::poll;
+
 const SCENARIO: &str = r#"
 seed = 3
 [[medium]]
@@ -267,19 +269,13 @@ async fn connect(pki: &Path) -> Client {
         Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"))
             .expect("the application's certificate")
             .server_name(NODE_SERVER_NAME);
-    let up = async {
-        loop {
-            if let Ok(client) = Client::connect("https://10.78.2.1:7080", credentials.clone()).await
-                && client.cameras().await.is_ok_and(|cameras| {
-                    cameras.iter().any(|camera| camera.online && camera.newest_at.is_some())
-                })
-            {
-                return client;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    within(60, up).await
+    let up = poll(Duration::from_secs(60), async || {
+        let client = Client::connect("https://10.78.2.1:7080", credentials.clone()).await.ok()?;
+        let cameras = client.cameras().await.ok()?;
+        let is_there = cameras.iter().any(|camera| camera.online && camera.newest_at.is_some());
+        is_there.then_some(client)
+    });
+    up.await.expect("it comes in time")
 }
 
 /// The application's side.

@@ -5,6 +5,8 @@ mod kafka;
 mod mqtt;
 #[cfg(any(feature = "sink-kafka", feature = "sink-parquet", feature = "sink-postgres"))]
 mod peer;
+#[path = "../shared/poll.rs"]
+mod poll;
 #[cfg(feature = "sink-postgres")]
 mod postgres;
 mod runtime;

@@ -4,8 +4,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tidegate_broker::{BrokerConfig, SessionConfig};
@@ -19,6 +18,8 @@ use tidegate_server::{
 };
 use tidegate_sinks::SinkSettings;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+
+use crate::poll::poll;
 
 /// Longest wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -121,11 +122,8 @@ pub(crate) fn receive(client: &mut Client) -> Message {
 }
 
 pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < deadline, "{what} did not happen within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let happened = poll(PATIENCE, || is().then_some(()));
+    assert!(happened.is_some(), "{what} did not happen within {PATIENCE:?}");
 }
 
 /// Waits until the sink is subscribed: its state is published right behind that.
