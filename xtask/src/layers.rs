@@ -239,6 +239,7 @@ const RULES: &[Rule] = &[
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-sensors", Layer::Tool, &[], &["bench-harness"]),
+    rule("tidegate-fuzz", Layer::Tool, &[], &[]),
     rule("xtask", Layer::Tool, &[], &[]),
 ];
 

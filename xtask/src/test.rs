@@ -1,8 +1,7 @@
 //! `cargo xtask test`: every test there is, and one line that counts them.
 //!
 //! ```text
-//!  cargo test --workspace ─┐
-//!  replay of fuzz seeds ───┼─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
+//!  cargo test --workspace ─┬─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
 //!  workers' unittest ──────┘
 //! ```
 //!
@@ -41,28 +40,22 @@ impl fmt::Display for Totals {
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     let mut totals = Totals::default();
     let mut broken = Vec::new();
-    for (workspace, features) in [("Cargo.toml", FEATURES), ("fuzz/Cargo.toml", &[][..])] {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut tests = Command::new(cargo);
-        tests.args(["test", "--workspace", "--no-fail-fast", "--manifest-path", workspace]);
-        tests.args(features).args(arguments).args(["--", "--show-output"]);
-        let mut counter = RustCounter::default();
-        let ended_well = watch(tests.stdout(Stdio::piped()), |line| {
-            if counter.show(line) {
-                println!("{line}");
-            }
-        })?;
-        totals.add(counter.totals);
-        for reason in &counter.reasons {
-            println!("{reason}");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut tests = Command::new(cargo);
+    tests.args(["test", "--workspace", "--no-fail-fast"]);
+    tests.args(FEATURES).args(arguments).args(["--", "--show-output"]);
+    let mut counter = RustCounter::default();
+    let ended_well = watch(tests.stdout(Stdio::piped()), |line| {
+        if counter.show(line) {
+            println!("{line}");
         }
-        if !ended_well && counter.totals.failed == 0 {
-            broken.push(format!("cargo test of {workspace} ended badly without a failed test"));
-        }
-        // Arguments for one crate do not concern the fuzz targets.
-        if !arguments.is_empty() {
-            break;
-        }
+    })?;
+    totals.add(counter.totals);
+    for reason in &counter.reasons {
+        println!("{reason}");
+    }
+    if !ended_well && counter.totals.failed == 0 {
+        broken.push("cargo test ended badly without a failed test".to_owned());
     }
     for suite in python_suites(Path::new("workers"))? {
         println!("\npython tests of {}", suite.folder.display());

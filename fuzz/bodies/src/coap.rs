@@ -157,7 +157,8 @@ impl World {
         while let Some(transmit) = self.server.poll_transmit() {
             let number = (0..PEERS).find(|number| address(*number) == transmit.peer);
             let peer = &mut self.peers[number.expect("it is one of the peers")];
-            let message = Message::decode(transmit.datagram).expect("each datagram sent is a message");
+            let message =
+                Message::decode(transmit.datagram).expect("each datagram sent is a message");
             if message.message_type == MessageType::Confirmable {
                 assert!(message.code == Code::EMPTY || message.code.is_response());
                 peer.told.push(message.id);

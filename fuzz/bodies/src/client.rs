@@ -16,8 +16,13 @@ pub fn mqtt_client(data: &[u8]) {
     let version = [Version::V3, Version::V4, Version::V5][usize::from(options % 3)];
     let inflight_max = NonZeroU16::new(3).expect("not zero");
     let acknowledges = options & 0x10 == 0;
-    let config =
-        Config { inflight_max, packet_bytes_max: 1 << 16, acknowledges, ..Config::default() };
+    let config = Config {
+        inflight_max,
+        packet_bytes_max: 1 << 16,
+        acknowledges,
+        ids_from_the_end: options & 0x40 != 0,
+        ..Config::default()
+    };
     let lasts = options & 0x20 != 0;
     let connect = Connect {
         clean_start: !lasts,

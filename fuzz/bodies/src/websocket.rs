@@ -125,7 +125,9 @@ pub fn websocket_handshake(data: &[u8]) {
 
     let (mut client, mut request) = begin();
     request.extend_from_slice(input);
-    let Step::Accept { mut response, rest } = Handshake::new(Paths::of(["/mqtt"])).receive(&request) else {
+    let Step::Accept { mut response, rest } =
+        Handshake::new(Paths::of(["/mqtt"])).receive(&request)
+    else {
         panic!("our own request is refused");
     };
     assert_eq!(rest, input);

@@ -9,7 +9,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 const ACCIDENTS: usize = 500;
 
 fn replay(target: &str, body: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../seeds").join(target);
     let mut files: Vec<_> =
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -47,13 +47,20 @@ fn config(choice: u8) -> EncoderConfig {
 pub fn sensor_batch(data: &[u8]) {
     let mut parts = Parts(data);
     let Some(choice) = parts.byte() else { return };
-    let limits = DecoderConfig { topics_max: 64, state_bytes_max: 1 << 16, body_bytes_max: 1 << 20 };
+    let limits =
+        DecoderConfig { topics_max: 64, state_bytes_max: 1 << 16, body_bytes_max: 1 << 20 };
     let mut decoder = Decoder::new(limits, 1);
     let mut decoded = Decoded::default();
     while let Some(body) = parts.next() {
         // Most messages have no checksum that fits; the work on a body before its checksum is tried here.
         let (messages, bytes) = (parts.byte().unwrap_or(0), parts.byte().unwrap_or(0));
-        let mut batch = vec![0x10 | choice & 7, 1, decoder.sequence() as u8 & 0x7f, messages & 0x7f, bytes & 0x7f];
+        let mut batch = vec![
+            0x10 | choice & 7,
+            1,
+            decoder.sequence() as u8 & 0x7f,
+            messages & 0x7f,
+            bytes & 0x7f,
+        ];
         batch.extend_from_slice(&[body.len() as u8 & 0x7f | 0x80, (body.len() >> 7) as u8]);
         batch.extend_from_slice(&[0; 4]);
         batch.extend_from_slice(body);
@@ -136,7 +143,13 @@ pub fn comprex(data: &[u8]) {
     let mut parts = Parts(data);
     let Some(choice) = parts.byte() else { return };
     let max = u32::from(choice & 15);
-    let config = ComprexConfig { max_n: max, max_store: max, batch_bytes: 200, topics_max: 6, forgets: choice & 16 != 0 };
+    let config = ComprexConfig {
+        max_n: max,
+        max_store: max,
+        batch_bytes: 200,
+        topics_max: 6,
+        forgets: choice & 16 != 0,
+    };
     let (mut encoder, mut decoder) = (ComprexEncoder::new(config), ComprexDecoder::new());
     let mut into = ComprexDecoder::new();
     let mut sent: [Vec<&[u8]>; 4] = Default::default();
@@ -155,7 +168,8 @@ pub fn comprex(data: &[u8]) {
         let batch = encoder.push(&[head & 3], payload).expect("it is short");
         for batch in batch.into_iter().chain([encoder.finish()]) {
             decoder.decode(&batch, &mut put).expect("an encoded batch decodes");
-            into.decode_into(&batch, &mut Vec::new(), |_, _, _| {}).expect("an encoded batch decodes");
+            into.decode_into(&batch, &mut Vec::new(), |_, _, _| {})
+                .expect("an encoded batch decodes");
         }
         decoder.correct(&encoder.take_critical(), &mut put).expect("an encoded batch decodes");
     }
