@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs
+.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs dist
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench-sensors-quick: setup ## the same figures on shorter runs
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)
+
+dist: setup ## the program as it is handed out: stripped, optimized as a whole, 25 MB at most; a long build
+	cargo xtask dist $(ARGS)
 
 docs: setup ## the API of every crate, and the book where mdbook is installed
 	cargo doc --workspace --no-deps

@@ -2,6 +2,7 @@
 //!
 //! Always true: a task exits 0 only if all it looked at is in order, and each violation is named with its file and the way out.
 
+mod dist;
 mod house;
 mod layers;
 mod licences;
@@ -16,6 +17,7 @@ const HELP: &str = "\
 cargo xtask TASK
 
   test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
+  dist [ARGUMENTS]   the program as it is handed out, and its size; ARGUMENTS go to `cargo build`
   check              layers, licences and house
   layers             which crate and which module may use which, and that cores read no clock
   licences           licences, sources and banned crates of all dependencies, by deny.toml
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let task = arguments.next().unwrap_or_default();
     let outcome = match task.as_str() {
         "test" => test::run(&arguments.collect::<Vec<_>>()),
+        "dist" => dist::run(&arguments.collect::<Vec<_>>()),
         "check" => check(),
         "layers" => layers::run(),
         "licences" => licences::run(),

@@ -1,6 +1,6 @@
 //! The kinds of destinations, and the settings of each.
 
-use tidegate_process::reach::{host_and_port, server};
+use tidegate_process::reach::server;
 
 use super::{Destination, SinkError, memory::Ring};
 
@@ -110,7 +110,8 @@ impl DestinationSettings {
                 // One of them leads to the others.
                 let mut missed = Vec::new();
                 for broker in &settings.brokers {
-                    let Some((host, port)) = host_and_port(broker) else { continue };
+                    let named = tidegate_process::reach::host_and_port(broker);
+                    let Some((host, port)) = named else { continue };
                     match server(host, port, settings.tls.clone()).await {
                         Ok(()) => return Ok(()),
                         Err(text) => missed.push(text),
