@@ -326,12 +326,27 @@ impl<D: Disk> Files<D> {
         }
     }
 
+    /// Removes files that are kept to be used again, and the one that was made for the next segment.
+    pub(crate) fn give_way(&mut self) {
+        self.tidy(0);
+        let mut ready = self.shared.ready();
+        if let Some(kept) = ready.take() {
+            let name = file_name(kept.id);
+            match self.shared.disk.remove(&name) {
+                Ok(()) => self.shared.state().is_renamed = true,
+                // Then it is for the next segment, still.
+                Err(_) => *ready = Some(kept),
+            }
+        }
+    }
+
     /// Bytes that are held in reserve.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         u64::from(self.reserve.count) * self.reserve.len
     }
 
-    fn drop_reserve(&mut self, count: u32) {
+    /// Removes what is held in reserve but for so many files.
+    pub(crate) fn drop_reserve(&mut self, count: u32) {
         while self.reserve.count > count {
             if self.shared.disk.remove(&reserve_name(self.reserve.count - 1)).is_err() {
                 return;

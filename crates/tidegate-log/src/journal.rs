@@ -41,8 +41,8 @@ const RESERVE_SEGMENTS: u64 = 2;
 const RESERVE_PART: u64 = 8;
 /// Its bytes at least.
 const RESERVE_FILE_BYTES_MIN: u64 = 64 << 10;
-/// Bytes that are held in reserve at most.
-const RESERVE_BYTES_MAX: u64 = 64 << 20;
+/// At most this part of the journal is held in reserve.
+const RESERVE_PART_MAX: u64 = 2;
 /// Bytes of a record in addition to its content, at most, if it is one entry.
 const ENTRY_BYTES: u64 = 128;
 
@@ -113,7 +113,7 @@ impl<D: Disk> Journal<D> {
             credit: 0,
             next,
             released,
-            reserve_files: 0,
+            reserve_files: 1,
             has_given_up: false,
         };
         Ok(OpenedJournal { journal, flusher, commits, report })
@@ -187,12 +187,28 @@ impl<D: Disk> Journal<D> {
         self.writer.ensure(entry)
     }
 
-    /// Asks for a reserve that the live state fits in, however full the disk becomes: it is there once
-    /// [`Journal::ensure`] succeeds. Bounded.
+    /// Whether a record of so many bytes can be appended that [may use the reserve](Journal::use_reserve), though nothing more is left then
+    /// for what must be appended all the same.
+    ///
+    /// # Errors
+    /// There is no room, or the disk failed.
+    pub fn ensure_last(&mut self, bytes: usize) -> Result<(), AppendError> {
+        let entry = bytes.min(self.entry_bytes_max()) + 1;
+        let may_use = self.writer.use_reserve(true);
+        let ensured = self.writer.ensure(entry);
+        self.writer.use_reserve(may_use);
+        ensured
+    }
+
+    /// Asks for a reserve in which records of so many bytes in all find room, whatever else fills the disk: it is there once
+    /// [`Journal::ensure`] succeeds. Half of the journal at most. Until the next [`Journal::release`] it may be more than was asked for
+    /// last, so that files do not come and go.
     pub fn want_reserve(&mut self, bytes: u64) {
-        let bytes = bytes.min(RESERVE_BYTES_MAX).min(self.config.bytes_max / 8);
-        self.reserve_files =
-            u32::try_from(bytes.div_ceil(self.reserve_file_bytes())).unwrap_or(1).max(1);
+        // See `room`.
+        let files = bytes.div_ceil(self.entry_bytes_max() as u64).max(1).saturating_mul(2) - 1;
+        let most = self.config.bytes_max / RESERVE_PART_MAX / self.reserve_file_bytes();
+        let files = u32::try_from(files.min(most)).unwrap_or(u32::MAX);
+        self.reserve_files = self.reserve_files.max(files);
     }
 
     /// Whether [`Journal::append`] may take what is held in reserve, where there is no other room: for what then lets go of more.
@@ -200,17 +216,26 @@ impl<D: Disk> Journal<D> {
         self.writer.use_reserve(may);
     }
 
-    /// Bytes of records that can be appended by a caller that [may use the reserve](Journal::use_reserve): certain where the disk
-    /// is full, else as far as the journal's own limit allows.
+    /// Bytes of records, each with some [`ENTRY_BYTES`] beside, that can be appended surely by whoever
+    /// [may use the reserve](Journal::use_reserve), whatever fills the disk.
     pub fn room(&mut self) -> u64 {
-        let left = self.writer.room() as u64;
-        let reserve = self.writer.storage_mut().reserve_bytes();
-        if self.writer.lacks_room() {
-            return left + reserve;
-        }
-        let held = self.writer.bytes_held();
-        let free = self.config.bytes_max.saturating_sub(held);
-        left + free / self.config.segment_bytes * self.config.segment_bytes + reserve
+        // The end of a file is left where the next entry does not fit: of two files that follow each other, more is used than one has.
+        let files = self.writer.storage_mut().reserve_bytes() / self.reserve_file_bytes();
+        let in_reserve = files.div_ceil(2) * self.entry_bytes_max() as u64;
+        in_reserve.max(self.writer.room() as u64)
+    }
+
+    /// Bytes of records that can be appended as far as the journal's own limit goes, each counted with what [`Journal::room`] says.
+    pub fn free(&mut self) -> u64 {
+        let LogConfig { bytes_max, segment_bytes } = self.config;
+        let free = bytes_max.saturating_sub(self.writer.bytes_held());
+        // Where records are large, the last quarter of a segment may be left.
+        (free / segment_bytes * segment_bytes) / 4 * 3
+    }
+
+    /// Removes files that are there only so that the next segment begins sooner: others lack the room.
+    pub fn give_way(&mut self) {
+        self.writer.storage_mut().give_way();
     }
 
     /// Bytes of a record in one entry at most.
@@ -225,8 +250,23 @@ impl<D: Disk> Journal<D> {
     }
 
     fn hold_in_reserve(&mut self) -> Result<(), AppendError> {
-        let (count, len) = (self.reserve_files, self.reserve_file_bytes());
-        Ok(self.writer.storage_mut().hold_in_reserve(count, len)?)
+        let len = self.reserve_file_bytes();
+        let before = (self.writer.storage_mut().reserve_bytes() / len) as u32;
+        let lacking = u64::from(self.reserve_files.saturating_sub(before)) * len;
+        let held = if lacking > 0 { self.writer.bytes_held() } else { 0 };
+        let bytes_max = self.config.bytes_max;
+        let holding = if held + lacking > bytes_max {
+            Err(AppendError::Full { held, bytes_max })
+        } else {
+            let held = self.writer.storage_mut().hold_in_reserve(self.reserve_files, len);
+            held.map_err(AppendError::from)
+        };
+        if holding.is_err() {
+            // Whoever asks for less may have it.
+            self.reserve_files = before.max(1);
+            self.writer.storage_mut().drop_reserve(before);
+        }
+        holding
     }
 
     /// Lets go of the records before `position`, by whole segments.
@@ -235,6 +275,7 @@ impl<D: Disk> Journal<D> {
     /// The storage failed; segments released before stay released.
     pub fn release(&mut self, position: Position) -> Result<usize, StorageError> {
         self.credit = 0;
+        self.reserve_files = 1;
         self.writer.release(position)
     }
 
@@ -559,6 +600,83 @@ mod tests {
             assert!(opened.report.findings.is_empty(), "{:?}", opened.report.findings);
             assert_eq!(all(&opened.journal).0.last().unwrap()[0], 4);
         }
+    }
+
+    #[test]
+    fn what_is_said_to_have_room_finds_it_in_the_reserve_whatever_fills_the_disk() {
+        for seed in 0..60_u64 {
+            let (disk, mut opened) = on_small_disk(20 << 20);
+            let journal = &mut opened.journal;
+            let wanted = 50_000 * (seed % 7 + 1);
+            journal.want_reserve(wanted);
+            journal.ensure(900).unwrap();
+            journal.append(NOW, [&[1; 900][..]]).unwrap();
+            disk.set_capacity(0);
+            while journal.append(NOW, [&[2; 900][..]]).is_ok() {}
+            assert!(journal.room() >= wanted, "seed {seed}: {}", journal.room());
+            journal.use_reserve(true);
+            let (mut left, mut random) = (journal.room(), seed);
+            loop {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let most = [100, 70_000, 130_000, 300_000][seed as usize % 4];
+                let bytes = (random >> 33) % most;
+                let Some(rest) = left.checked_sub(bytes + ENTRY_BYTES) else { break };
+                left = rest;
+                let appended = journal.append(NOW, [&vec![3; bytes as usize][..]]);
+                assert!(appended.is_ok(), "seed {seed}: {bytes} bytes, {left} left");
+            }
+        }
+    }
+
+    #[test]
+    fn more_is_not_held_in_reserve_than_the_journal_may_hold() {
+        let disk = SimulatedDisk::new(6);
+        let mut opened = open(&disk, Durability::Page);
+        let journal = &mut opened.journal;
+        journal.want_reserve(u64::MAX);
+        journal.ensure(100).unwrap();
+        let held = journal.writer.bytes_held();
+        assert!(held <= journal.config.bytes_max / 2 + journal.config.segment_bytes, "{held}");
+        let mut appended = Vec::new();
+        while journal.ensure(1_000).is_ok() {
+            appended.push(journal.append(NOW, [&[1; 1_000][..]]).unwrap());
+        }
+        assert!(appended.len() > 40, "{} are few", appended.len());
+        // It is less again once others need less; what finds no room within the limit is refused.
+        journal.release(appended[appended.len() - 1]).unwrap();
+        journal.want_reserve(1);
+        journal.ensure(1_000).unwrap();
+        while journal.ensure(1_000).is_ok() {
+            journal.append(NOW, [&[1; 1_000][..]]).unwrap();
+        }
+        journal.ensure_last(1_000).unwrap();
+        journal.want_reserve(u64::MAX);
+        assert!(journal.ensure(1).is_err());
+        assert!(journal.writer.bytes_held() <= journal.config.bytes_max);
+    }
+
+    #[test]
+    fn room_that_has_no_records_is_given_back_for_others() {
+        let disk = SimulatedDisk::new(7);
+        let mut opened = open(&disk, Durability::Page);
+        let journal = &mut opened.journal;
+        let mut last = Position(0);
+        for _ in 0..60 {
+            last = journal.append(NOW, [&[1; 1_000][..]]).unwrap();
+        }
+        journal.release(last).unwrap();
+        let segments = || {
+            let found = disk.list().unwrap();
+            found.iter().filter(|found| found.name.ends_with(".segment")).count()
+        };
+        let before = segments();
+        journal.give_way();
+        assert!(segments() < before, "{before}");
+        journal.ensure(1_000).unwrap();
+        for _ in 0..60 {
+            journal.append(NOW, [&[2; 1_000][..]]).unwrap();
+        }
+        assert_eq!(all(journal).1, 0);
     }
 
     #[test]

@@ -32,8 +32,6 @@ pub struct LogWriter<S: Storage = Memory> {
     keeps_all: bool,
     /// Whether a new segment may come out of the storage's reserve.
     may_use_reserve: bool,
-    /// The storage had no room for the segment that was asked for last.
-    lacks_room: bool,
     offered: Option<Offered>,
 }
 
@@ -116,7 +114,6 @@ impl<S: Storage> LogWriter<S> {
             durable: Position(0),
             keeps_all: false,
             may_use_reserve: false,
-            lacks_room: false,
             offered: None,
         }
     }
@@ -262,14 +259,10 @@ impl<S: Storage> LogWriter<S> {
         self.keeps_all = true;
     }
 
-    /// Whether segments may come out of what the storage holds in reserve, where there is no other room.
-    pub(crate) fn use_reserve(&mut self, may: bool) {
-        self.may_use_reserve = may;
-    }
-
-    /// Whether the storage had no room for the segment that was asked for last.
-    pub(crate) fn lacks_room(&self) -> bool {
-        self.lacks_room
+    /// Whether segments may come out of what the storage holds in reserve, where there is no other room. Returns whether they might
+    /// before.
+    pub(crate) fn use_reserve(&mut self, may: bool) -> bool {
+        std::mem::replace(&mut self.may_use_reserve, may)
     }
 
     /// Bytes that the segment that is being filled has left.
@@ -533,18 +526,13 @@ impl<S: Storage> LogWriter<S> {
     /// Finds room for a segment in which an entry of so many bytes fits, a smaller one where the medium has no room for one of the
     /// usual size.
     fn secure(&mut self, bytes: usize) -> Result<Secured, AppendError> {
-        let usual = self.config.segment_bytes as usize;
-        let mut len = usual;
+        let mut len = self.config.segment_bytes as usize;
         let refused = loop {
             let secured = self.make_room(len as u64);
             let secured = secured.and_then(|()| Ok(self.storage.secure(len)?));
             match secured {
-                Ok(()) => {
-                    self.lacks_room = len < usual;
-                    return Ok(Secured::Of(len));
-                }
+                Ok(()) => return Ok(Secured::Of(len)),
                 Err(error @ AppendError::Storage(StorageError::Full { .. })) => {
-                    self.lacks_room = true;
                     len /= 2;
                     if len < SEGMENT_BYTES_MIN || self.framing.entry_bytes_max(len) < bytes {
                         break error;
