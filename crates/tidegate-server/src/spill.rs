@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_broker::spill::{Place, Spill, SpillError, Wanted};
-use tidegate_message::Payload;
+use tidegate_message::{Code, Payload};
 use tidegate_sys::folder::{Folder, FolderFile};
 
 use super::{inbox::Inbox, shard::ShardCommand};
@@ -156,7 +156,7 @@ impl DiskSpill {
             Some(number) => number,
             None if u64::from(bytes) > usual / 2 => self.begin(state, u64::from(bytes))?,
             None => {
-                let number = self.begin(state, usual)?;
+                let number = self.begin_usual(state, usual, u64::from(bytes))?;
                 // The one before goes with its last message; if that has gone already, now.
                 if let Some(before) = state.filling.replace(number) {
                     state.remove_unneeded(before);
@@ -171,6 +171,22 @@ impl DiskSpill {
         Ok((segment.file.clone(), Place { position, bytes }))
     }
 
+    /// A new segment of the usual size, or a smaller one where there is no room for that.
+    fn begin_usual(&self, state: &mut State, usual: u64, bytes: u64) -> Result<u32, SpillError> {
+        let mut len = usual;
+        loop {
+            match self.begin(state, len) {
+                Err(error) if error.code() == Code::STORAGE_FULL => {
+                    len /= 2;
+                    if len < bytes.max(SEGMENT_BYTES_MIN) {
+                        return Err(error);
+                    }
+                }
+                begun => return begun,
+            }
+        }
+    }
+
     /// A new segment for so many bytes.
     fn begin(&self, state: &mut State, bytes: u64) -> Result<u32, SpillError> {
         let len = bytes.next_multiple_of(BLOCK_BYTES);
@@ -179,10 +195,16 @@ impl DiskSpill {
             return Err(SpillError::Bound { limit });
         }
         let folder = self.folder(state).map_err(SpillError::of)?;
-        let number = state.next;
-        let file = folder.create(&name(number), len).map_err(SpillError::of)?;
+        // What has such a name and is no file was left alone.
+        let (number, file) = loop {
+            let number = state.next;
+            state.next = number.wrapping_add(1);
+            match folder.create(&name(number), len) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => break (number, created.map_err(SpillError::of)?),
+            }
+        };
         let segment = Segment { file: Arc::new(file), len, end: 0, needed: 0, punched: 0 };
-        state.next = number.wrapping_add(1);
         state.bytes += len;
         state.segments.insert(number, segment);
         Ok(number)
@@ -313,7 +335,7 @@ fn parts(place: Place) -> (u32, u64) {
 fn remove_all(folder: &Folder) -> io::Result<()> {
     for found in folder.list()? {
         let name = found.name.to_string_lossy();
-        if name.len() >= 8 && name.bytes().all(|byte| byte.is_ascii_digit()) {
+        if found.is_file && name.len() >= 8 && name.bytes().all(|byte| byte.is_ascii_digit()) {
             folder.remove(&name)?;
         }
     }
@@ -398,6 +420,20 @@ mod tests {
         turn(&reader);
         assert!(write(&disk, 2, 20_000).is_ok());
         assert!(write(&disk, 2, 2 << 20).is_err(), "larger than all of it");
+    }
+
+    #[test]
+    fn a_last_small_part_of_the_room_is_used_and_what_is_no_file_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(folder.path().join("spill/00000000")).expect("a folder");
+        // Room for two segments of the usual size and a half.
+        let (disk, _reader) = open(&folder, 160 << 10);
+        let mut count = 0;
+        while write(&disk, 1, 20_000).is_ok() {
+            count += 1;
+        }
+        assert!(count >= 6 && disk.bytes() <= 160 << 10, "{count}");
+        assert!(folder.path().join("spill/00000000").is_dir());
     }
 
     #[test]
