@@ -279,6 +279,11 @@ impl<D: Disk> Journal<D> {
         self.writer.release(position)
     }
 
+    /// When the newest record was appended, also by a former process; none if there was none.
+    pub fn last_at(&self) -> Option<Instant> {
+        self.writer.last_at()
+    }
+
     /// The position that the next record gets, at least.
     pub fn end(&self) -> Position {
         self.next

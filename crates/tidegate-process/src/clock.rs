@@ -47,7 +47,12 @@ pub fn wall_ahead() -> i64 {
 
 /// The wall time of an instant of this clock, as the wall clock goes now.
 pub fn to_wall(at: Instant) -> Instant {
-    Instant::from_nanos(at.as_nanos().saturating_add(wall_ahead()))
+    shifted(at, wall_ahead())
+}
+
+/// An instant that is so many nanoseconds later, or earlier if they are negative.
+pub(crate) fn shifted(at: Instant, nanos: i64) -> Instant {
+    Instant::from_nanos(at.as_nanos().saturating_add(nanos))
 }
 
 /// The steps of the wall clock since the start, in all.

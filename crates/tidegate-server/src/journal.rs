@@ -25,7 +25,7 @@ use std::{
     num::NonZero,
     panic,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -40,7 +40,10 @@ use tidegate_log::{
 };
 use tidegate_message::{Code, Instant, Payload, Position};
 use tidegate_process::clock;
-use tidegate_sys::folder::{Folder, FolderError};
+use tidegate_sys::{
+    folder::{Folder, FolderError},
+    regular,
+};
 
 /// Largest segment of a journal, and smallest.
 const SEGMENT_BYTES_MAX: u64 = 8 << 20;
@@ -57,6 +60,12 @@ const ASIDES_MAX: usize = 16;
 /// The file that identifies each generation, and its first line.
 const MARK_FILE: &str = "generation";
 const MARK: &str = "tidegate MQTT journals 1";
+/// How far the wall clock was set since the start, and how often that is looked at.
+const CLOCK_FILE: &str = "clock";
+const CLOCK_PART_FILE: &str = "clock.part";
+const CLOCK: Duration = Duration::from_secs(1);
+/// Records that are later than now by less are of a clock that was corrected.
+const LATER_THAN_NOW: Duration = Duration::from_secs(1);
 const MARK_BYTES_MAX: u64 = 64 << 10;
 
 /// How sessions and retained messages are kept.
@@ -78,6 +87,8 @@ pub(super) struct Running {
     pub(super) flushers: Vec<(Flusher, Commits)>,
     /// Locks the folder.
     pub(super) folder: Folder,
+    /// Notes what becomes of the clock by which they are written.
+    pub(super) clock: ClockKeeper,
 }
 
 /// Why there are no journals.
@@ -142,8 +153,9 @@ pub(super) fn open(
         took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
         "MQTT sessions and retained messages are back"
     );
+    let clock = ClockKeeper { folder: generation(&settings.folder, found.next, "") };
     match begun {
-        Ok(flushers) => Ok(Running { flushers, folder }),
+        Ok(flushers) => Ok(Running { flushers, folder, clock }),
         Err(error) => {
             let error = Arc::new(error);
             tracing::error!(code = %error.code(), error = %tidegate_message::error_chain(&*error),
@@ -151,7 +163,7 @@ pub(super) fn open(
             for shard in shards {
                 shard.keep(Box::new(NoJournal(error.clone())));
             }
-            Ok(Running { flushers: Vec::new(), folder })
+            Ok(Running { flushers: Vec::new(), folder, clock })
         }
     }
 }
@@ -259,6 +271,57 @@ impl Begun {
     }
 }
 
+/// Notes in the folder of the generation how far the wall clock was set since the process started: its journals have times by a clock
+/// that never jumps, and the next process begins with another one.
+pub(super) struct ClockKeeper {
+    folder: PathBuf,
+}
+
+impl ClockKeeper {
+    /// Looks now and then until `stop` is told or closed.
+    pub(super) fn run(self, stop: &mpsc::Receiver<()>) {
+        let mut noted = 0;
+        loop {
+            let stops = !matches!(stop.recv_timeout(CLOCK), Err(mpsc::RecvTimeoutError::Timeout));
+            let ahead = clock::wall_ahead();
+            if ahead != noted {
+                match note_clock(&self.folder, ahead) {
+                    Ok(()) => noted = ahead,
+                    Err(error) => {
+                        tracing::debug!(%error, "that the clock was set is not noted yet")
+                    }
+                }
+            }
+            if stops {
+                return;
+            }
+        }
+    }
+}
+
+fn note_clock(folder: &Path, ahead: i64) -> io::Result<()> {
+    let part = folder.join(CLOCK_PART_FILE);
+    let mut file = fs::File::create(&part)?;
+    io::Write::write_all(&mut file, format!("wall clock ahead by {ahead} ns\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(part, folder.join(CLOCK_FILE))
+}
+
+/// What [`note_clock`] has written; 0 if the clock was never set.
+fn read_clock(folder: &Path) -> Result<i64, MarkError> {
+    let path = folder.join(CLOCK_FILE);
+    match regular::read_at_most(&path, MARK_BYTES_MAX) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let ahead = text.strip_prefix("wall clock ahead by ");
+            let ahead = ahead.and_then(|rest| rest.strip_suffix(" ns\n")?.parse().ok());
+            ahead.ok_or(MarkError::Unknown { path })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(source) => Err(MarkError::Io { path, source }),
+    }
+}
+
 fn config(settings: &JournalSettings, shards: usize, shard: usize) -> JournalConfig {
     let bytes_max = (settings.bytes_max / shards as u64).max(SEGMENTS * SEGMENT_BYTES_MIN);
     let segment_bytes = (bytes_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
@@ -284,13 +347,32 @@ struct Former {
     lacks: u64,
     /// Things that no version of this program puts there.
     foreign: usize,
+    /// When the newest of those records was written, by the clock of now.
+    newest: Option<Instant>,
     /// Its mark.
     mark: Option<Mark>,
 }
 
 impl Former {
-    /// Reads the journals of a generation, as many at once as there are processors.
+    /// Reads the journals of a generation.
+    ///
+    /// Where they were written later than now, the clock is wrong that was right then, or the other way round: times are as far from now as
+    /// they were from the newest record.
     fn read(path: &Path) -> Self {
+        let former = Self::read_by(path, 0);
+        let now = clock::now();
+        let Some(newest) = former.newest.filter(|newest| *newest > now + LATER_THAN_NOW) else {
+            return former;
+        };
+        tracing::warn!(folder = %path.display(), by_seconds = newest.since(now).as_secs(),
+            "the journals of the MQTT sessions are later than the system clock, which may not be set yet; their times are moved");
+        // What was read holds the folders.
+        drop(former);
+        Self::read_by(path, now.nanos_since(newest))
+    }
+
+    /// Reads them, as many at once as there are processors, and moves their times by so many nanoseconds.
+    fn read_by(path: &Path, moved: i64) -> Self {
         let mut all = Self::default();
         if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             // A link may lead to what another node has.
@@ -302,6 +384,11 @@ impl Former {
             None
         });
         let ends = all.mark.as_ref().map(|mark| mark.ends.clone());
+        let behind = read_clock(path).unwrap_or_else(|error| {
+            all.lack(path, &error);
+            0
+        });
+        let behind = behind.saturating_add(moved);
         let shards = match Contents::read(path) {
             Ok(Contents { shards: found, foreign }) => {
                 all.foreign = foreign.len();
@@ -326,10 +413,13 @@ impl Former {
         for shards in shards.chunks(at_once) {
             let read = |shard: usize| {
                 let path = path.join(shard_name(shard));
-                let (mut former, mut replay) = (Self::default(), Replay::default());
+                let (mut former, mut replay) = (Self::default(), Replay::of_clock_behind(behind));
                 let end = ends.as_ref().and_then(|ends| ends.get(shard)).copied();
-                if let Err(error) = former.read_shard(&path, (shard, end), &mut replay) {
-                    former.lack(&path, &*error);
+                match former.read_shard(&path, (shard, end), &mut replay) {
+                    Ok(newest) => {
+                        former.newest = newest.map(|at| clock::shifted(at, behind));
+                    }
+                    Err(error) => former.lack(&path, &*error),
                 }
                 former.replays.push(replay);
                 former
@@ -341,6 +431,7 @@ impl Former {
             });
             for former in read {
                 all.replays.extend(former.replays);
+                all.newest = all.newest.max(former.newest);
                 all.records += former.records;
                 all.lacks += former.lacks;
             }
@@ -360,7 +451,7 @@ impl Former {
         path: &Path,
         (shard, end): (usize, Option<Position>),
         replay: &mut Replay,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<Option<Instant>, Box<dyn std::error::Error + Send + Sync>> {
         let settings = JournalSettings {
             folder: PathBuf::new(),
             is_on_disk: false,
@@ -387,7 +478,7 @@ impl Former {
         }
         self.records += records;
         self.lacks += lost + wrong;
-        Ok(())
+        Ok(journal.last_at())
     }
 
     fn note(&mut self, path: &Path, report: &Report) {
@@ -563,7 +654,7 @@ impl Contents {
             let name = entry?.file_name();
             match name.to_str().and_then(shard_of) {
                 Some(shard) => all.shards.push(shard),
-                None if name == MARK_FILE => {}
+                None if name == MARK_FILE || name == CLOCK_FILE || name == CLOCK_PART_FILE => {}
                 None => all.foreign.push(name),
             }
         }
@@ -584,7 +675,7 @@ impl Contents {
 fn report_foreign(path: &Path, foreign: &[OsString]) {
     for name in foreign {
         tracing::error!(path = %path.join(name).display().to_string().escape_debug(),
-            "this is no part of the journal of the MQTT sessions in whose folder it is: its parts are `{MARK_FILE}` and the folders 000 to {:03}; the journal is read without it, and its folder is set aside and not removed", SHARDS_MAX - 1);
+            "this is no part of the journal of the MQTT sessions in whose folder it is: its parts are `{MARK_FILE}`, `{CLOCK_FILE}` and the folders 000 to {:03}; the journal is read without it, and its folder is set aside and not removed", SHARDS_MAX - 1);
     }
 }
 

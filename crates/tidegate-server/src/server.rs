@@ -5,7 +5,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -49,6 +49,8 @@ pub struct Server {
     pulses: Vec<Pulse>,
     /// Where messages wait on disk.
     spill: Option<Arc<DiskSpill>>,
+    /// Of threads that do something now and then: they end when it is dropped.
+    waiting: Vec<mpsc::Sender<()>>,
 }
 
 /// Why a server cannot run.
@@ -110,6 +112,7 @@ impl Server {
             listeners,
             pulses: Vec::new(),
             spill: None,
+            waiting: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
         let now = clock::now();
@@ -172,6 +175,10 @@ impl Server {
 
     /// Runs the flushers of the journals, and has the shards notified.
     fn keep(&mut self, journals: journal::Running) -> Result<(), ServerError> {
+        let clock_keeper = journals.clock;
+        let (stop, stopped) = mpsc::channel();
+        self.waiting.push(stop);
+        self.spawn("mqtt-clock".to_owned(), move || clock_keeper.run(&stopped))?;
         let folder = Arc::new(journals.folder);
         for (shard, (flusher, commits)) in journals.flushers.into_iter().enumerate() {
             let (inbox, folder) = (self.inboxes[shard].clone(), folder.clone());
@@ -290,6 +297,7 @@ impl Server {
         for inbox in self.inboxes.iter() {
             inbox.put([ShardCommand::Stop]);
         }
+        self.waiting.clear();
         if let Some(spill) = &self.spill {
             spill.stop();
         }

@@ -299,6 +299,24 @@ pub enum RecordError {
 }
 
 impl Record {
+    /// Moves its times by so many nanoseconds.
+    pub(super) fn shift(&mut self, nanos: i64) {
+        let shift = |at: &mut Instant| {
+            *at = Instant::from_nanos(at.as_nanos().saturating_add(nanos));
+        };
+        match self {
+            Self::Closed { ends_at, will, .. } => {
+                ends_at.iter_mut().for_each(shift);
+                will.iter_mut().for_each(|(_, at)| shift(at));
+            }
+            Self::Message(message) => {
+                shift(&mut message.received);
+                message.expires.iter_mut().for_each(shift);
+            }
+            _ => {}
+        }
+    }
+
     /// Appends the record to `out`, but for the payload of a message, which follows it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(VERSION);

@@ -37,6 +37,8 @@ pub struct Replay {
     retained: HashMap<Arc<str>, Retained>,
     /// Records that were read, to order later ones after earlier ones.
     records: u64,
+    /// Nanoseconds that the clock of the process that wrote it was behind.
+    behind: i64,
 }
 
 #[derive(Debug)]
@@ -82,12 +84,19 @@ struct Entry {
 }
 
 impl Replay {
+    /// The state of one journal whose writer had a clock that was so many nanoseconds behind, or ahead if it is negative: a machine that
+    /// starts in 1970 is told the time later.
+    pub fn of_clock_behind(nanos: i64) -> Self {
+        Self { behind: nanos, ..Self::default() }
+    }
+
     /// Takes the next record.
     ///
     /// # Errors
     /// The bytes are none; they are passed over.
     pub fn read(&mut self, bytes: &Bytes) -> Result<(), RecordError> {
-        let record = Record::decode(bytes)?;
+        let mut record = Record::decode(bytes)?;
+        record.shift(self.behind);
         self.apply(record);
         Ok(())
     }

@@ -481,6 +481,40 @@ fn what_was_set_aside_is_bounded_and_never_overwritten() {
     assert_eq!(notes, (0..ASIDES_MAX).map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
+#[test]
+fn times_of_a_clock_that_was_set_meanwhile_are_right_after_a_restart() {
+    let years = 50 * 365 * 86_400 * 1_000_000_000_i64;
+    // An hour is left to each session.
+    for (ahead, minutes, left) in
+        [(0, 30, 12), (0, 90, 0), (-years, 0, 0), (years, 30, 12), (years, 90, 0)]
+    {
+        let folder = self::left();
+        let settings = settings(folder.path());
+        // By its clock, the former process ended now; by that of now, 50 years ago; or it is 50 years until then, since the clock of now
+        // is not set yet.
+        note_clock(&settings.folder.join("00000001"), ahead).expect("it can be noted");
+        let (shared, mut shards) = node(3);
+        let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        assert_eq!(shared.retained_count(), 30, "{ahead} ns");
+        for shard in &mut shards {
+            shard.handle_timeout(clock::now() + Duration::from_secs(minutes * 60));
+        }
+        let sessions: u64 = shards.iter().map(|shard| shard.statistics().sessions).sum();
+        assert_eq!(sessions, left, "{ahead} ns, {minutes} min");
+        drop((shards, running));
+    }
+}
+
+#[test]
+fn a_note_of_the_clock_that_cannot_be_read_is_set_aside_with_its_journal() {
+    let folder = left();
+    let settings = settings(folder.path());
+    fs::write(settings.folder.join("00000001/clock"), "what?").expect("a file");
+    let (_, mut shards) = node(3);
+    drop(open(&settings, &mut shards, clock::now()).expect("a journal"));
+    assert!(names(&settings).contains(&"00000001.aside".to_owned()), "{:?}", names(&settings));
+}
+
 /// `cargo test --release -p tidegate --lib million -- --ignored --nocapture`
 #[test]
 #[ignore = "a figure, of a release build"]

@@ -323,3 +323,40 @@ fn what_is_written_outside_follows_a_system_clock_that_is_set() {
     }
     program.stop();
 }
+
+/// Whether the process has noted beside its journals that the clock was set.
+fn has_noted_its_clock(program: &Program) -> bool {
+    let journals = fs::read_dir(program.path("data/log/mqtt")).expect("it is there");
+    journals.flatten().any(|entry| entry.path().join("clock").exists())
+}
+
+#[test]
+fn sessions_outlive_restarts_by_clocks_that_are_set_only_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+    let clock = folder.path().join("clock");
+    fs::write(&clock, "+0").expect("a file");
+    let Some(variables) = wall_clock_of(&clock) else {
+        return println!("skipped: libfaketime is not installed");
+    };
+    let settings = "[mqtt]\nshards = 2\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+    let mut folder = Some(folder);
+    // Where the system clock is at the start of each process, and at its end: it is behind, or was set.
+    let (behind, set) = ("+0", "+864000");
+    let processes = [(behind, set), (set, set), (behind, set), (set, set)];
+    for (count, (start, end)) in processes.iter().enumerate() {
+        let set_to = |to: &str| fs::write(&clock, to).expect("a file");
+        set_to(start);
+        let program = Program::start_with(folder.take().expect("put back"), settings, &variables);
+        let away = lasting(&program, "away");
+        assert_eq!(away.connack().session_present, count > 0, "process {count}");
+        away.disconnect().expect("it leaves");
+        set_to(end);
+        let until = Instant::now() + LONGEST;
+        while start != end && !has_noted_its_clock(&program) {
+            assert!(Instant::now() < until, "process {count} does not see that its clock was set");
+            thread::sleep(Duration::from_millis(50));
+        }
+        folder = Some(program.kill());
+    }
+}
