@@ -138,6 +138,8 @@ pub enum Peer {
     Resume(SessionKey),
     /// So many bytes of memory are wanted back from the sessions there.
     Reclaim(u64),
+    /// The journal of the shard that says so has no room: others are to let go of what is old in theirs.
+    GiveWay,
 }
 
 /// Whether the publisher of a message between shards gets an acknowledgement, so that a place is reserved for it.
@@ -374,15 +376,21 @@ impl Broker {
                 Peer::Pause(session) => self.pause(session),
                 Peer::Resume(session) => self.resume(session),
                 Peer::Reclaim(bytes) => self.give_back(bytes),
+                Peer::GiveWay => self.asked_for_room(now),
             }
         }
         self.tell_seen();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.look_for_room();
+        }
     }
 
     /// When [`Broker::handle_timeout`] is to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let admission = self.admission.as_ref().and_then(|admission| admission.poll_timeout());
-        self.timers.next().into_iter().chain(admission).min()
+        // At once, if the journal is to be looked at.
+        let journal = self.wants_look_at_journal().then_some(Instant::EPOCH);
+        self.timers.next().into_iter().chain(admission).chain(journal).min()
     }
 
     /// All sessions, for tests.

@@ -49,6 +49,34 @@ pub trait Journal: Send + fmt::Debug {
     /// It was not appended.
     fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError>;
 
+    /// Whether one more record of so many bytes can be appended that may use the reserve, though none may find room after it.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn ensure_last(&mut self, bytes: usize) -> Result<(), JournalError> {
+        self.ensure(bytes)
+    }
+
+    /// Bytes of records that surely find room where they may take what is [held in reserve](Self::use_reserve), each counted with what
+    /// a journal adds to it.
+    fn room(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    /// Bytes of records that find room as far as the journal's own limit goes, what is held in reserve aside.
+    fn free(&mut self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether records may take what is held in reserve where there is no other room: those that let go of more than they take.
+    fn use_reserve(&mut self, _may: bool) {}
+
+    /// Asks for room in reserve for records of so many bytes, without which [`Journal::ensure`] does not succeed.
+    fn want_reserve(&mut self, _bytes: u64) {}
+
+    /// Gives back room on the disk that has no records and is not held in reserve: the journal of another shard lacks it.
+    fn give_way(&mut self) {}
+
     /// The position that the next record gets.
     fn end(&self) -> Position;
 

@@ -48,6 +48,7 @@ pub struct Shared {
     own_states: RwLock<HashSet<Arc<str>>>,
     /// Shards whose journal takes nothing more.
     failing_journals: AtomicUsize,
+    lacking_journals: AtomicUsize,
     sessions: AtomicUsize,
     connections: AtomicU64,
     connections_peak: AtomicU64,
@@ -152,6 +153,7 @@ impl Shared {
             retained_sequence: AtomicU64::new(0),
             own_states: RwLock::default(),
             failing_journals: AtomicUsize::new(0),
+            lacking_journals: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             connections: AtomicU64::new(0),
             connections_peak: AtomicU64::new(0),
@@ -576,6 +578,20 @@ impl Shared {
             self.failing_journals.fetch_add(1, Ordering::Relaxed);
         } else {
             self.failing_journals.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the journal of a shard lacks records, so that what is promised now may be lost at a restart.
+    pub(crate) fn has_lacking_journal(&self) -> bool {
+        self.lacking_journals.load(Ordering::Relaxed) > 0
+    }
+
+    /// A shard's journal lacks such records, or no longer.
+    pub(crate) fn note_lacking(&self, is_lacking: bool) {
+        if is_lacking {
+            self.lacking_journals.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.lacking_journals.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

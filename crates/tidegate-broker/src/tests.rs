@@ -10,6 +10,7 @@ mod connect;
 mod errors;
 mod expiry;
 mod flow;
+mod full_disk;
 mod hand_on;
 mod hand_over;
 mod journal;

@@ -53,6 +53,12 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// The disk failed; a later success says nothing of what was asked before.
     fn sync(&self) -> io::Result<()>;
+
+    /// Bytes that it has left for files, about: others may take them meanwhile.
+    ///
+    /// # Errors
+    /// The disk failed.
+    fn free(&self) -> io::Result<u64>;
 }
 
 /// An entry of a [`Disk`].
@@ -171,6 +177,10 @@ impl Disk for Folder {
 
     fn sync(&self) -> io::Result<()> {
         Folder::sync(self)
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        Folder::free(self)
     }
 }
 

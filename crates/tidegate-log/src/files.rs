@@ -340,6 +340,13 @@ impl<D: Disk> Files<D> {
         }
     }
 
+    /// Bytes that the disk has left, those of files that are kept to be used again included.
+    pub(crate) fn free(&self) -> io::Result<u64> {
+        let kept: u64 = self.shared.state().removed.iter().map(|kept| kept.len).sum();
+        let ready = self.shared.ready().as_ref().map_or(0, |kept| kept.len);
+        Ok(self.shared.disk.free()?.saturating_add(kept + ready))
+    }
+
     /// Bytes that are held in reserve.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         u64::from(self.reserve.count) * self.reserve.len

@@ -225,12 +225,17 @@ impl<D: Disk> Journal<D> {
         in_reserve.max(self.writer.room() as u64)
     }
 
-    /// Bytes of records that can be appended as far as the journal's own limit goes, each counted with what [`Journal::room`] says.
+    /// Bytes of records that can be appended without the reserve, as far as the journal's own limit and the disk go, each counted with what
+    /// [`Journal::room`] says. Others may fill the disk meanwhile.
     pub fn free(&mut self) -> u64 {
         let LogConfig { bytes_max, segment_bytes } = self.config;
-        let free = bytes_max.saturating_sub(self.writer.bytes_held());
+        let allowed = bytes_max.saturating_sub(self.writer.bytes_held());
+        // Where the disk does not say, it shows as it is written to.
+        let left = self.writer.storage_mut().free().unwrap_or(u64::MAX);
+        // Segments get smaller where the disk has not room for one of the usual size.
+        let free = (allowed / segment_bytes * segment_bytes).min(left);
         // Where records are large, the last quarter of a segment may be left.
-        (free / segment_bytes * segment_bytes) / 4 * 3
+        free / 4 * 3
     }
 
     /// Removes files that are there only so that the next segment begins sooner: others lack the room.

@@ -13,7 +13,9 @@
 //! matter how many shards there are now, and whatever was damaged is behind us. Unreadable records are named in the node's log and
 //! left in their folder, under another name; the node starts in any case. Of several folders the newest whole one counts.
 //!
-//! Always true: the folder of the former process is not touched before all that it said is on the disk in the next one. Unreadable
+//! Where the disk takes no new journals, the node serves what was found, refuses what is to be kept, and tries again.
+//!
+//! Always true: nothing of the former process that has records is touched before all that it said is on the disk in the next one. Unreadable
 //! folders are not removed, [`ASIDES_MAX`] at most.
 
 #[cfg(test)]
@@ -25,7 +27,11 @@ use std::{
     num::NonZero,
     panic,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -57,6 +63,9 @@ pub const BYTES_MIN: u64 = 256 * SEGMENTS * SEGMENT_BYTES_MIN;
 const SHARDS_MAX: usize = 255;
 /// Folders that are set aside at most.
 const ASIDES_MAX: usize = 16;
+/// Where the disk took no journal, it is asked again after this time, then after twice as long, at most after that.
+const LATER_MIN: Duration = Duration::from_secs(1);
+const LATER_MAX: Duration = Duration::from_secs(8);
 /// The file that identifies each generation, and its first line.
 const MARK_FILE: &str = "generation";
 const MARK: &str = "tidegate MQTT journals 1";
@@ -87,6 +96,8 @@ pub(super) struct Running {
     pub(super) flushers: Vec<(Flusher, Commits)>,
     /// Locks the folder.
     pub(super) folder: Folder,
+    /// Begins the journals later, where the disk takes none now.
+    pub(super) later: Option<Later>,
     /// Notes what becomes of the clock by which they are written.
     pub(super) clock: ClockKeeper,
 }
@@ -107,6 +118,9 @@ pub enum JournalStartError {
         /// Why not.
         source: io::Error,
     },
+    /// It is being begun.
+    #[error("the new journal of the MQTT sessions is not complete yet")]
+    Unnamed,
     /// A journal cannot be begun or written.
     #[error("a new journal of the MQTT sessions cannot be written")]
     Begin(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -128,7 +142,7 @@ impl JournalStartError {
 ///
 /// # Errors
 /// The folder cannot be had at all: another process has it, or others may write there. Where new journals cannot be written,
-/// the shards serve what was found, refuse what is to be kept, and the former journals stay as they are.
+/// the shards serve what was found, refuse what is to be kept, and the former journals stay as they are until [`Later`] succeeds.
 pub(super) fn open(
     settings: &JournalSettings,
     shards: &mut [Broker],
@@ -142,6 +156,7 @@ pub(super) fn open(
     let counts = recovered.found;
     Broker::restore_all(shards, now, recovered);
     let count = shards.len();
+    found.free_reserves();
     let begun = Begun::write(settings, &found, count, |journals| write_at_once(shards, journals));
     let begun = begun.and_then(|begun| begun.finish(settings, &folder, &found));
     let took = clock::now().since(began);
@@ -155,15 +170,16 @@ pub(super) fn open(
     );
     let clock = ClockKeeper { folder: generation(&settings.folder, found.next, "") };
     match begun {
-        Ok(flushers) => Ok(Running { flushers, folder, clock }),
+        Ok(flushers) => Ok(Running { flushers, folder, later: None, clock }),
         Err(error) => {
             let error = Arc::new(error);
             tracing::error!(code = %error.code(), error = %tidegate_message::error_chain(&*error),
-                "MQTT messages that are to be kept are refused: nothing can be written");
+                "MQTT messages that are to be kept are refused until the disk takes a journal");
             for shard in shards {
                 shard.keep(Box::new(NoJournal(error.clone())));
             }
-            Ok(Running { flushers: Vec::new(), folder, clock })
+            let later = Later { settings: settings.clone(), folder: folder.clone(), found, error };
+            Ok(Running { flushers: Vec::new(), folder, later: Some(later), clock })
         }
     }
 }
@@ -182,12 +198,13 @@ fn write_at_once(shards: &mut [Broker], journals: Vec<ShardJournal>) -> Vec<Writ
 }
 
 /// Whether a shard has written all that it has.
-type Written = Result<(), JournalError>;
+pub(super) type Written = Result<(), JournalError>;
 
 /// The journals of the next generation, with all that the shards have.
 struct Begun {
     number: u64,
     flushers: Vec<(Flusher, Commits)>,
+    is_named: Arc<AtomicBool>,
 }
 
 impl Begun {
@@ -224,8 +241,9 @@ impl Begun {
         fs::create_dir(path).map_err(failed(path, "made"))?;
         let begin_failed =
             |error: Box<dyn std::error::Error + Send + Sync>| JournalStartError::Begin(error);
+        let is_named = Arc::new(AtomicBool::new(false));
         let number = former.next;
-        let mut begun = Self { number, flushers: Vec::new() };
+        let mut begun = Self { number, flushers: Vec::new(), is_named: is_named.clone() };
         let mut journals = Vec::new();
         for shard in 0..shards {
             let folder = Folder::open(&path.join(shard_name(shard)))?;
@@ -239,7 +257,7 @@ impl Begun {
             let appended = journal.append(clock::now(), [&first[..]]);
             appended.map_err(|error| begin_failed(error.into()))?;
             begun.flushers.push((flusher, commits));
-            journals.push(ShardJournal { log: journal });
+            journals.push(ShardJournal { log: journal, is_named: is_named.clone() });
         }
         let ends: Vec<Position> = journals.iter().map(|journal| journal.log.end()).collect();
         for written in write(journals) {
@@ -266,6 +284,7 @@ impl Begun {
             folder.sync().inspect_err(|_| drop(fs::rename(&path, &new)))
         });
         named.map_err(failed(&path, "named"))?;
+        self.is_named.store(true, Ordering::Release);
         former.retire(&settings.folder);
         Ok(self.flushers)
     }
@@ -319,6 +338,50 @@ fn read_clock(folder: &Path) -> Result<i64, MarkError> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(source) => Err(MarkError::Io { path, source }),
+    }
+}
+
+/// Begins the journals of a node that runs without, as soon as the disk takes them.
+pub(super) struct Later {
+    settings: JournalSettings,
+    folder: Folder,
+    found: Generations,
+    error: Arc<JournalStartError>,
+}
+
+impl Later {
+    /// Tries now and then until it succeeds, or `stop` is told or closed. `hand` has each shard keep its journal from now on and write
+    /// all that it has, and waits for that; `none` takes the journals from them again.
+    pub(super) fn run(
+        self,
+        shards: usize,
+        stop: &mpsc::Receiver<()>,
+        hand: impl Fn(Vec<Box<dyn Journal>>) -> Vec<Written>,
+    ) -> Option<Vec<(Flusher, Commits)>> {
+        let Self { settings, folder, found, error } = self;
+        let mut pause = LATER_MIN;
+        while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
+            pause = (2 * pause).min(LATER_MAX);
+            let boxed = |journal: ShardJournal| Box::new(journal) as Box<dyn Journal>;
+            let begun = Begun::write(&settings, &found, shards, |journals| {
+                let written = hand(journals.into_iter().map(boxed).collect());
+                if written.iter().any(Result::is_err) {
+                    let none = |_| Box::new(NoJournal(error.clone())) as Box<dyn Journal>;
+                    // That nothing can be written is what they are told.
+                    drop(hand((0..shards).map(none).collect()));
+                }
+                written
+            });
+            match begun.and_then(|begun| begun.finish(&settings, &folder, &found)) {
+                Ok(flushers) => {
+                    tracing::info!("the disk takes journals of the MQTT sessions again");
+                    return Some(flushers);
+                }
+                Err(error) => tracing::debug!(error = %crate::error_chain(&error),
+                    "there is no journal of the MQTT sessions yet"),
+            }
+        }
+        None
     }
 }
 
@@ -592,6 +655,22 @@ impl Generations {
         Ok(all)
     }
 
+    /// Removes what the journals that the next one is made from hold in reserve: it has no records, and the next one needs the room.
+    fn free_reserves(&self) {
+        for path in &self.superseded {
+            let Ok(Contents { shards, .. }) = Contents::read(path) else { continue };
+            for shard in shards {
+                let shard = path.join(shard_name(shard));
+                let entries = fs::read_dir(&shard).into_iter().flatten().flatten();
+                for entry in entries.filter(|entry| {
+                    entry.file_name().to_str().is_some_and(tidegate_log::is_reserve)
+                }) {
+                    report(fs::remove_file(entry.path()).map_err(failed(&entry.path(), "removed")));
+                }
+            }
+        }
+    }
+
     /// Removes those that are said again elsewhere, and gives those that could not be read another name.
     fn retire(&self, folder: &Path) {
         for path in &self.superseded {
@@ -780,6 +859,8 @@ fn report(result: Result<(), JournalStartError>) {
 /// A shard's journal in files.
 struct ShardJournal {
     log: RecordLog,
+    /// Whether its generation counts: before, nothing is promised.
+    is_named: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for ShardJournal {
@@ -790,7 +871,37 @@ impl std::fmt::Debug for ShardJournal {
 
 impl Journal for ShardJournal {
     fn ensure(&mut self, bytes: usize) -> Result<(), JournalError> {
+        if !self.is_named.load(Ordering::Acquire) {
+            return Err(JournalError::Failed(Arc::new(JournalStartError::Unnamed)));
+        }
         self.log.ensure(bytes).map_err(refused)
+    }
+
+    fn room(&mut self) -> u64 {
+        self.log.room()
+    }
+
+    fn ensure_last(&mut self, bytes: usize) -> Result<(), JournalError> {
+        if !self.is_named.load(Ordering::Acquire) {
+            return Err(JournalError::Failed(Arc::new(JournalStartError::Unnamed)));
+        }
+        self.log.ensure_last(bytes).map_err(refused)
+    }
+
+    fn free(&mut self) -> u64 {
+        self.log.free()
+    }
+
+    fn use_reserve(&mut self, may: bool) {
+        self.log.use_reserve(may);
+    }
+
+    fn want_reserve(&mut self, bytes: u64) {
+        self.log.want_reserve(bytes);
+    }
+
+    fn give_way(&mut self) {
+        self.log.give_way();
     }
 
     fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {

@@ -5,25 +5,32 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, TryRecvError},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use mio::{Poll, Token};
-use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
+use tidegate_broker::{
+    Broker, SessionConfig, SessionReport, Shared,
+    journal::{Journal, JournalError},
+};
 use tidegate_identity::{auth::checks::checks, pki::Revocations};
 use tidegate_message::Identity;
 use tidegate_process::{
     clock,
     health::{Health, Pulse},
 };
+use tidegate_sys::folder::Folder;
 use tokio::sync::oneshot;
 
 use super::{
     inbox::{Inbox, waker},
     inside::{self, ClientEnd},
-    journal::{self, JournalStartError},
+    journal::{self, JournalStartError, Written},
     listen::{self, Acceptor, ListenAddress, SocketFile},
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Shard, ShardCommand, ShardParts, Which},
@@ -32,6 +39,8 @@ use super::{
 
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);
+/// Who waits for a shard looks this often whether the server stops.
+const ANSWER_LOOK: Duration = Duration::from_millis(100);
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;
 
@@ -179,6 +188,9 @@ impl Server {
         let (stop, stopped) = mpsc::channel();
         self.waiting.push(stop);
         self.spawn("mqtt-clock".to_owned(), move || clock_keeper.run(&stopped))?;
+        if let Some(later) = journals.later {
+            return self.keep_later(later, journals.folder);
+        }
         let folder = Arc::new(journals.folder);
         for (shard, (flusher, commits)) in journals.flushers.into_iter().enumerate() {
             let (inbox, folder) = (self.inboxes[shard].clone(), folder.clone());
@@ -190,6 +202,38 @@ impl Server {
             })?;
         }
         Ok(())
+    }
+
+    /// Has the shards keep journals as soon as the disk takes them.
+    fn keep_later(&mut self, later: journal::Later, folder: Folder) -> Result<(), ServerError> {
+        let (stop, stopped) = mpsc::channel();
+        self.waiting.push(stop);
+        let inboxes = self.inboxes.clone();
+        self.spawn("mqtt-journals".to_owned(), move || {
+            // Locked as long as there are shards.
+            let _locked = folder;
+            let hand = |journals: Vec<Box<dyn Journal>>| {
+                let asked: Vec<_> = journals
+                    .into_iter()
+                    .zip(inboxes.iter())
+                    .map(|(journal, inbox)| {
+                        let (answer, answered) = mpsc::sync_channel(1);
+                        inbox.put([ShardCommand::Keep(journal, answer)]);
+                        answered
+                    })
+                    .collect();
+                asked.iter().map(|answered| answer_of(answered, &stopped)).collect()
+            };
+            let Some(flushers) = later.run(inboxes.len(), &stopped, hand) else { return };
+            thread::scope(|scope| {
+                for ((flusher, commits), inbox) in flushers.into_iter().zip(inboxes.iter()) {
+                    let told = inbox.clone();
+                    commits.on_change(move || told.put([ShardCommand::Durable]));
+                    inbox.put([ShardCommand::Durable]);
+                    scope.spawn(move || flusher.run(clock::now));
+                }
+            });
+        })
     }
 
     fn spawn(
@@ -464,6 +508,20 @@ fn local_listener(
         sessions: SessionSettings { usual, ..SessionSettings::default() },
         ..ListenerSettings::new(name, address)
     }))
+}
+
+/// Whether a shard has written all to the journal that it was handed. One that ends while the server stops never answers.
+fn answer_of(answered: &Receiver<Written>, stopped: &Receiver<()>) -> Written {
+    loop {
+        match answered.recv_timeout(ANSWER_LOOK) {
+            Ok(written) => return written,
+            Err(RecvTimeoutError::Timeout) if stopped.try_recv() == Err(TryRecvError::Empty) => {}
+            Err(_) => {
+                let stopped = io::Error::other("the MQTT server stops");
+                return Err(JournalError::Failed(Arc::new(stopped)));
+            }
+        }
+    }
 }
 
 /// The sockets that all listeners listen on.

@@ -22,6 +22,7 @@ use std::{
     sync::{
         Arc, RwLock,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
@@ -32,6 +33,7 @@ use rustls_pki_types::UnixTime;
 use tidegate_broker::{
     Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
     PartialCharge, Peer, SessionReport, Shared,
+    journal::Journal,
     spill::{SpillError, Wanted},
 };
 use tidegate_identity::{
@@ -53,6 +55,7 @@ use self::{
 use super::{
     inbox::Inbox,
     inside::{InsideId, ServerEnd},
+    journal::Written,
     listen::Acceptor,
     settings::{Authenticate, ListenerSettings, Scram},
     transport::Transport,
@@ -134,6 +137,8 @@ pub(super) enum ShardCommand {
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
     Durable,
+    /// Keeps that journal from now on, writes all that is so to it, and says whether it could.
+    Keep(Box<dyn Journal>, mpsc::SyncSender<Written>),
     /// The results of reading messages that wait on disk.
     Fetched(Wanted, Vec<Result<Bytes, SpillError>>),
     /// Ends the connections of some users.
@@ -401,6 +406,7 @@ impl Shard {
             self.parts.pulse.beat();
             if self.stops.is_some_and(|at| at <= now || self.is_idle()) {
                 self.visits.sum_up(now, true);
+                self.broker.finish_journal();
                 return Ok(());
             }
         }
@@ -490,6 +496,11 @@ impl Shard {
             ShardCommand::Inside(id) => self.look_inside(now, id),
             ShardCommand::Peers(batch) => self.broker.handle_peers(now, batch),
             ShardCommand::Durable => self.broker.durable(),
+            ShardCommand::Keep(journal, written) => {
+                self.broker.keep(journal);
+                // The caller may have given up.
+                let _ = written.send(self.broker.flush_journal());
+            }
             ShardCommand::Fetched(wanted, answers) => {
                 self.broker.handle_fetched(now, wanted, answers);
             }

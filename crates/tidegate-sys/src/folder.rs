@@ -252,6 +252,19 @@ impl Folder {
         check(unsafe { libc::fsync(self.fd()) })
     }
 
+    /// Bytes that the disk of the folder has left for this user, quotas aside.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub fn free(&self) -> io::Result<u64> {
+        let mut status = std::mem::MaybeUninit::uninit();
+        // SAFETY: the descriptor is open, and `status` has room for the answer.
+        check(unsafe { libc::fstatvfs(self.fd(), status.as_mut_ptr()) })?;
+        // SAFETY: the call succeeded, so it filled the structure.
+        let status: libc::statvfs = unsafe { status.assume_init() };
+        Ok(status.f_bavail.saturating_mul(status.f_frsize))
+    }
+
     fn fd(&self) -> libc::c_int {
         self.shared.fd.as_raw_fd()
     }

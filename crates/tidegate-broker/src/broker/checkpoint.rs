@@ -3,8 +3,20 @@
 //! A bounded number of records a turn, interleaved with normal work. Records written while this runs are valid whichever of
 //! the two comes first: a session's part repeats its state, and changes apply to it whether they stand before or after.
 //!
-//! Always true: a message is written once, for all its subscribers; one that came after the checkpoint began is not written
-//! again.
+//! A journal without room, its own or that of the disk, takes nothing until messages that waited were received, or others freed the disk.
+//! For that case each journal holds room in reserve for the state that no subscriber takes away (sessions, retained messages, messages
+//! that other shards do not have in their journals yet), for the records by which exchanges of QoS 2 end, and somewhat more; a promise is
+//! given only while it does. A record that clears a retained message, or takes an exchange of QoS 2 to its end, may use the reserve: it
+//! makes more room than it takes. So once all that waited is delivered, the rest finds room there, and all older records go. Where one
+//! journal has no room, all shards look, for they share the disk.
+//!
+//! Otherwise a checkpoint begins only where all of it finds room, as far as that is known: a half-written one would take room and free none.
+//!
+//! Records that found no room are made up for by a checkpoint, too, between two marks: after the second one no record before the first
+//! counts ([`Record::Checkpoint`]).
+//!
+//! Always true: a message is written once, for all its subscribers; one that came after the checkpoint began is not written again. What
+//! came from other shards is said to be here after it is durable, and the second mark is written after all between the two is.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,8 +25,11 @@ use tidegate_message::{Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
-    Broker,
-    journal_writer::{self, Keeper, closed, message_record, opened, waiting},
+    Broker, Peer,
+    journal_writer::{
+        self, EXCHANGE_BYTES, Keeper, RECORD_ADDS, Reserved, SLACK_BYTES, closed, message_bytes,
+        message_record, opened, waiting,
+    },
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
@@ -32,6 +47,12 @@ const LEAST_BYTES: u64 = 16 << 20;
 /// Records of one turn, and the time to the next.
 const STEP: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Where there is no room, a checkpoint is to let go of this much more than it writes, and of an eighth of that.
+const GAIN_BYTES: u64 = 16 << 10;
+const GAIN_PART: u64 = 8;
+/// The records that room is reserved for are counted again once so many bytes of them were written as were counted, or this many. Where
+/// they are more than [`LEAST_BYTES`], the next checkpoint counts them.
+const RESERVED_BYTES_MIN: u64 = 1 << 20;
 /// A journal that takes nothing is tried again this often.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
@@ -44,6 +65,8 @@ pub(super) struct Checkpoint {
     last: u64,
     /// By shard, the last that had come from there.
     seen: Vec<u64>,
+    /// Whether no record before it counts once it is complete.
+    replaces: bool,
     /// Of those messages, the ones that are written.
     written: HashSet<u64>,
     /// Whether what is on disk is waited for: before the node runs.
@@ -73,7 +96,22 @@ impl Broker {
     /// Begins to write the live state again if the journal has grown to twice its size after the last time, or refuses writes.
     pub(super) fn watch_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
-        if !keeper.is_watched && (keeper.may_recover() || keeper.is_large()) {
+        keeper.look_for_room();
+        if self.wants_look_at_journal() {
+            self.look_at_journal(now);
+        }
+    }
+
+    /// Whether the journal is to be looked at, and no timer is set for that.
+    pub(super) fn wants_look_at_journal(&self) -> bool {
+        let is_wanted =
+            |keeper: &Keeper| keeper.may_recover() || keeper.is_due() || keeper.is_to_be_counted();
+        self.keeper.as_ref().is_some_and(|keeper| !keeper.is_watched && is_wanted(keeper))
+    }
+
+    /// Has [`Timer::Journal`] come, unless it is to.
+    pub(super) fn look_at_journal(&mut self, now: Instant) {
+        if let Some(keeper) = self.keeper.as_mut().filter(|keeper| !keeper.is_watched) {
             keeper.is_watched = true;
             self.timers.set(now, Timer::Journal);
         }
@@ -83,30 +121,100 @@ impl Broker {
     pub(super) fn go_on_with_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.is_watched = false;
-        // Room may come of a checkpoint, else of the disk.
-        let is_failing = keeper.may_recover() && !keeper.ensure(keeper.wanted.max(1));
-        if keeper.checkpoint.is_none() && keeper.is_large() {
+        // Room may come of a checkpoint, of that of another shard, else of the disk.
+        let is_failing =
+            keeper.may_recover() && (keeper.checkpoint.is_some() || !keeper.try_again());
+        if is_failing && keeper.checkpoint.is_none() && !keeper.has_room {
+            self.ask_for_room();
+        }
+        if self.should_write_again() {
             self.begin_checkpoint(false);
         }
         let goes_on = self.checkpoint_step(STEP);
         if !goes_on {
             self.end_checkpoint();
         }
-        // One that found no room is begun again, and not at once.
-        let waits = |keeper: &&mut Box<Keeper>| goes_on || is_failing || keeper.is_large();
-        if let Some(keeper) = self.keeper.as_mut().filter(waits) {
+        let waits = is_failing || self.wants_look_at_journal();
+        if let Some(keeper) = self.keeper.as_mut().filter(|_| goes_on || waits) {
             keeper.is_watched = true;
             let pause = if goes_on { PAUSE } else { RETRY };
             self.timers.set(now + pause, Timer::Journal);
         }
     }
 
+    /// Has the other shards let go of what they can.
+    fn ask_for_room(&mut self) {
+        for (shard, peers) in self.peers.iter_mut().enumerate() {
+            if shard != self.shard {
+                peers.push(Peer::GiveWay);
+            }
+        }
+    }
+
+    /// The journal of another shard has, or had, no room.
+    pub(super) fn asked_for_room(&mut self, now: Instant) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.is_short = true;
+            self.look_at_journal(now);
+        }
+    }
+
+    /// Whether a checkpoint is to begin now.
+    fn should_write_again(&mut self) -> bool {
+        let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.may_be_written()) else {
+            return false;
+        };
+        // One that only lacks records has room for them now.
+        let lacks_room =
+            if keeper.is_failing { !keeper.has_room } else { self.shared.has_failing_journal() };
+        let is_short = std::mem::take(&mut keeper.is_short) || lacks_room;
+        if is_short {
+            keeper.journal.give_way();
+        }
+        if is_short || keeper.is_to_be_counted() {
+            self.count_reserved();
+        }
+        let Some(keeper) = &mut self.keeper else { return false };
+        if is_short {
+            // Some of it is for records that come meanwhile.
+            let room = keeper.journal.room().saturating_sub(SLACK_BYTES / 8);
+            let bytes = keeper.journal.bytes().saturating_sub(GAIN_BYTES);
+            let most = (bytes / (GAIN_PART + 1) * GAIN_PART).min(room);
+            if self.live_bytes(most) <= most {
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.is_short = true;
+                }
+                return true;
+            }
+        }
+        let Some(keeper) = &mut self.keeper else { return false };
+        let has_room = !is_short || (keeper.is_failing && keeper.has_room);
+        if !has_room || !keeper.is_due() {
+            return false;
+        }
+        // A half-written one would leave less room than before.
+        let free = keeper.journal.free();
+        if self.live_bytes(free) <= free {
+            return true;
+        }
+        self.count_reserved();
+        self.live_bytes(free) <= free
+    }
+
     pub(super) fn begin_checkpoint(&mut self, waits: bool) {
         let keys = self.sessions.iter().map(|(key, _)| key).collect();
         let Some(keeper) = &mut self.keeper else { return };
+        keeper.use_reserve(keeper.is_short);
+        let start = keeper.journal.end();
+        let replaces = keeper.lacking.is_any();
+        if replaces && keeper.repeat(&Record::Checkpoint { is_complete: false }).is_none() {
+            return keeper.use_reserve(false);
+        }
         keeper.lacking.begin_checkpoint();
+        keeper.reserved.add(std::mem::take(&mut keeper.reserved_since));
         keeper.checkpoint = Some(Checkpoint {
-            start: keeper.journal.end(),
+            start,
+            replaces,
             last: self.numbers.message,
             seen: keeper.seen.clone(),
             written: HashSet::new(),
@@ -151,6 +259,7 @@ impl Broker {
             let keeper = self.keeper.as_mut().expect("looked at above");
             if keeper.counts.failures > failures {
                 // It is begun again when there is room.
+                keeper.give_up_checkpoint();
                 return false;
             }
             goes_on = checkpoint.is_under_way();
@@ -164,21 +273,40 @@ impl Broker {
     pub(super) fn end_checkpoint(&mut self) {
         self.write_seen();
         let Some(keeper) = &mut self.keeper else { return };
-        let Some(Checkpoint { stage: Stage::Written(last), start, .. }) = &keeper.checkpoint else {
+        let durable = keeper.journal.durable();
+        let is_durable = |last: Option<Position>| last.is_none_or(|last| last < durable);
+        let Some(mut checkpoint) = keeper.checkpoint.take_if(
+            |checkpoint| matches!(checkpoint.stage, Stage::Written(last) if is_durable(last)),
+        ) else {
             return;
         };
-        if last.is_some_and(|last| last >= keeper.journal.durable()) {
-            return;
+        if std::mem::take(&mut checkpoint.replaces) {
+            // Not before all that stands for the older records is durable: the power may spare the one and not the other.
+            let Some(last) = keeper.repeat(&Record::Checkpoint { is_complete: true }) else {
+                return keeper.give_up_checkpoint();
+            };
+            checkpoint.stage = Stage::Written(Some(last));
+            if keeper.is_gated {
+                keeper.checkpoint = Some(checkpoint);
+                return;
+            }
         }
-        let start = *start;
-        keeper.checkpoint = None;
-        if let Err(error) = keeper.journal.release(start) {
+        keeper.use_reserve(false);
+        keeper.reserved = std::mem::take(&mut keeper.reserved_since);
+        if let Err(error) = keeper.journal.release(checkpoint.start) {
             tracing::warn!(code = %error.code(), %error, "the journal of the MQTT sessions cannot let go of what is old");
         }
         keeper.checkpoint_bytes = keeper.journal.bytes();
         keeper.counts.checkpoints += 1;
+        keeper.is_short = false;
         keeper.lacking.end_checkpoint();
+        keeper.tell_lacking();
+        let was_failing = keeper.is_failing;
         self.tell_seen();
+        if was_failing {
+            // Their journals may let go of what is confirmed now.
+            self.ask_for_room();
+        }
     }
 
     /// Says what had come from other shards when the checkpoint began, once all of that is durable: were this durable before it, the
@@ -194,15 +322,115 @@ impl Broker {
         let seen = seen.clone();
         for (shard, number) in seen.into_iter().enumerate().filter(|(_, number)| *number > 0) {
             let record = Record::Seen { shard: shard as u8, number, and_before: true };
-            if keeper.append(&record).is_none() {
+            if keeper.repeat(&record).is_none() {
                 // It is begun again when there is room.
-                keeper.checkpoint = None;
-                return;
+                return keeper.give_up_checkpoint();
             }
         }
         let last = keeper.last_record();
         if let Some(checkpoint) = &mut keeper.checkpoint {
             checkpoint.stage = Stage::Written(last);
+        }
+    }
+
+    /// Counts the records that room is reserved for.
+    fn count_reserved(&mut self) {
+        let reserved = self.to_reserve();
+        if let Some(keeper) = &mut self.keeper {
+            (keeper.reserved, keeper.reserved_since) = (reserved, Reserved::default());
+        }
+    }
+
+    /// Bytes of the records that room is reserved for: about, and not less.
+    fn to_reserve(&self) -> Reserved {
+        let of_text = |text: &str| RECORD_ADDS + text.len() as u64;
+        let mut reserved = Reserved::default();
+        let bytes = &mut reserved.lasting;
+        for (_, session) in self.sessions.iter().filter(|(_, session)| session.number > 0) {
+            let identity = &session.identity;
+            let groups: usize = identity.groups.iter().map(|group| group.len() + 8).sum();
+            // It is opened, and closed.
+            *bytes += 2 * RECORD_ADDS + of_text(&session.client_id);
+            *bytes += (identity.name.len() + groups) as u64;
+            let connection = session.connection.and_then(|key| self.connections.get(key));
+            let will = connection.and_then(|connection| connection.will.as_deref());
+            let will = will.or(session.will.as_ref().map(|(will, _)| &**will));
+            *bytes += will.map_or(0, |will| message_bytes(&will.message));
+            *bytes += session.subscriptions.iter().map(|(filter, _)| of_text(filter)).sum::<u64>();
+            *bytes += RECORD_ADDS * session.received.len() as u64;
+            let is_twice = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
+            let begun = session.inflight.entries().filter(|entry| entry.awaits != Awaits::Puback);
+            let exchanges = session.queue.iter().filter(is_twice).count() + begun.count();
+            reserved.exchanges += EXCHANGE_BYTES * exchanges as u64;
+            reserved.exchanges += RECORD_ADDS * session.received.len() as u64;
+        }
+        let mut after: Option<String> = None;
+        loop {
+            let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
+                let topic = &kept.message.topic;
+                if journal_writer::is_written(topic) && self.shared.owner_of(topic) == self.shard {
+                    let client = kept.client.as_deref().map_or(0, str::len);
+                    *bytes += message_bytes(&kept.message) + client as u64;
+                }
+            });
+            if last.is_none() {
+                return reserved;
+            }
+            after = last;
+        }
+    }
+
+    /// Bytes of the records of a checkpoint, once [`Broker::count_reserved`] has counted: about, and not less; or more than `most`.
+    fn live_bytes(&self, most: u64) -> u64 {
+        let Some(keeper) = &self.keeper else { return 0 };
+        let mut bytes = keeper.reserved.lasting + keeper.reserved_since.lasting;
+        bytes += keeper.unconfirmed_bytes;
+        // Its marks, and what came from each shard.
+        bytes += (2 + keeper.seen.len() as u64) * RECORD_ADDS;
+        let mut known = HashSet::new();
+        for (_, session) in self.sessions.iter().filter(|(_, session)| session.number > 0) {
+            let inflight = session.inflight.entries().map(|entry| entry.kept.as_deref());
+            for queued in session.queue.iter().map(Some).chain(inflight) {
+                bytes += match queued {
+                    Some(queued) if queued.number == 0 => 0,
+                    Some(queued) if known.insert(queued.number) => match &queued.message {
+                        Held::Memory(message) => message_bytes(message),
+                        Held::Disk(spilled) => RECORD_ADDS + spilled.charged,
+                        Held::Gone(_) => 0,
+                    },
+                    _ => RECORD_ADDS,
+                };
+                bytes += queued.map_or(0, |queued| 8 * queued.ids.as_slice().len() as u64);
+                if bytes > most {
+                    return bytes;
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Writes what the journal had no room for, if it has now: to end with. What waits on disk is waited for.
+    pub fn finish_journal(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        // One that was begun before may lack what came since.
+        keeper.checkpoint = None;
+        keeper.use_reserve(false);
+        if !keeper.lacking.is_any() || keeper.journal.flush().is_err() {
+            return;
+        }
+        keeper.try_again();
+        if !self.should_write_again() {
+            return;
+        }
+        self.begin_checkpoint(true);
+        while self.checkpoint_step(STEP) {}
+        // The live state, then what came from other shards, then the mark.
+        for _ in 0..3 {
+            let Some(keeper) = &mut self.keeper else { return };
+            if keeper.checkpoint.is_none() || keeper.journal.flush().is_err() {
+                return;
+            }
+            self.end_checkpoint();
         }
     }
 
@@ -257,16 +485,16 @@ impl Broker {
         let number = session.number;
         let connection = session.connection.and_then(|key| self.connections.get(key));
         let will = connection.and_then(|connection| connection.will.as_deref());
-        keeper.append(&opened(session, will));
+        keeper.repeat(&opened(session, will));
         if connection.is_none() {
-            keeper.append(&closed(session));
+            keeper.repeat(&closed(session));
         }
         for (filter, options) in &session.subscriptions {
             let (filter, options) = ((&**filter).into(), (*options).into());
-            keeper.append(&Record::Subscribed { session: number, filter, options });
+            keeper.repeat(&Record::Subscribed { session: number, filter, options });
         }
         for &id in &session.received {
-            keeper.append(&Record::Noted { session: number, id });
+            keeper.repeat(&Record::Noted { session: number, id });
         }
     }
 
@@ -316,7 +544,7 @@ impl Broker {
                     checkpoint.write_waiting(keeper, number, queued, message, begun);
                 }
                 None if entry.awaits == Awaits::Pubcomp => {
-                    keeper.append(&Record::Accepted { session: number, id: entry.id });
+                    keeper.repeat(&Record::Accepted { session: number, id: entry.id });
                 }
                 _ => {}
             }
@@ -362,7 +590,7 @@ impl Broker {
         for (message, sequence, client) in found {
             let retained = Some(RetainedAs { sequence, client });
             let record = StoredMessage { retained, ..(&*message).into() };
-            keeper.append(&Record::Message(record));
+            keeper.repeat(&Record::Message(record));
         }
         last
     }
@@ -382,7 +610,7 @@ impl Broker {
             }
         }
         for record in records {
-            keeper.append(&record);
+            keeper.repeat(&record);
         }
         Stage::Seen(keeper.last_record())
     }
@@ -394,11 +622,32 @@ impl Keeper {
         self.is_failing && self.journal.failure().is_none()
     }
 
-    /// Whether most of the journal is old; where it takes nothing, some of it is enough, and what it lacks is to be made up for.
+    /// Whether a checkpoint may be begun.
+    fn may_be_written(&self) -> bool {
+        self.checkpoint.is_none() && self.journal.failure().is_none()
+    }
+
+    /// Whether most of the journal is old.
     fn is_large(&self) -> bool {
-        let bytes = self.checkpoint_bytes;
-        let most = if self.is_failing { bytes + bytes / 4 } else { (2 * bytes).max(LEAST_BYTES) };
-        self.checkpoint.is_none() && (self.lacking.is_any() || self.journal.bytes() > most)
+        self.journal.bytes() > (2 * self.checkpoint_bytes).max(LEAST_BYTES)
+    }
+
+    /// Whether a checkpoint is to begin once there is room.
+    fn is_due(&self) -> bool {
+        self.may_be_written() && (self.is_large() || self.lacking.is_any())
+    }
+
+    /// Whether much less room may be to be reserved by now than was counted.
+    fn is_to_be_counted(&self) -> bool {
+        let counted = self.reserved.bytes();
+        let is_grown = self.reserved_since.bytes() > counted.max(RESERVED_BYTES_MIN);
+        self.checkpoint.is_none() && is_grown && counted <= LEAST_BYTES
+    }
+
+    /// Ends a checkpoint that found no room for all.
+    fn give_up_checkpoint(&mut self) {
+        self.checkpoint = None;
+        self.use_reserve(false);
     }
 }
 
@@ -428,7 +677,7 @@ impl Checkpoint {
             _ => Record::Queued { number, waiting },
         };
         self.written.insert(number);
-        keeper.append(&record);
+        keeper.repeat(&record);
     }
 
     /// Whether the message of that number is to be written.

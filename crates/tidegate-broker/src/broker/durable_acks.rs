@@ -155,7 +155,9 @@ impl Broker {
     pub(super) fn confirmed(&mut self, shard: usize, number: u64) {
         let Some(keeper) = &mut self.keeper else { return };
         let sent = &mut keeper.unconfirmed[shard];
-        while sent.pop_front_if(|sent| sent.number <= number).is_some() {}
+        while let Some(sent) = sent.pop_front_if(|sent| sent.number <= number) {
+            keeper.unconfirmed_bytes -= sent.bytes();
+        }
         keeper.append(&Record::Confirmed { shard: shard as u8, number });
     }
 

@@ -63,9 +63,24 @@ pub(super) struct Keeper {
     pub(super) is_failing: bool,
     /// For how many bytes it had no room then, at most [`WANTED_MAX`].
     pub(super) wanted: usize,
+    /// For how many bytes in reserve it had none.
+    wanted_lasting: usize,
     /// Why.
     pub(super) error: Option<JournalError>,
+    /// Why the last checkpoint that was given up found no room.
+    refusal: Option<JournalError>,
+    /// Whether it had room when it was last asked for some.
+    pub(super) has_room: bool,
+    /// Whether records may take the room that is held in reserve.
+    uses_reserve: bool,
     pub(super) lacking: Lacking,
+    /// Whether the shards are told that what is relied on is lacking.
+    is_lacking: bool,
+    /// Bytes of the records that room is held in reserve for, when they were counted last, and of such records since.
+    pub(super) reserved: Reserved,
+    pub(super) reserved_since: Reserved,
+    /// Bytes that were appended, and that are to be reserved for what was, since it was looked whether there is room for more.
+    unlooked: u64,
     scratch: Vec<u8>,
     /// Of the last record that an answer may depend on.
     pub(super) recorded: Option<Position>,
@@ -74,6 +89,8 @@ pub(super) struct Keeper {
     recording: Recording,
     /// By shard, what was sent there, until it is in the journal there.
     pub(super) unconfirmed: Vec<VecDeque<Unconfirmed>>,
+    /// Bytes of their records, alone.
+    pub(super) unconfirmed_bytes: u64,
     /// By shard, the last that came from there, and the last of it that is told to be written here.
     pub(super) seen: Vec<u64>,
     pub(super) told: Vec<u64>,
@@ -85,6 +102,8 @@ pub(super) struct Keeper {
     pub(super) peers_later: Vec<VecDeque<(Position, Peer)>>,
     pub(super) connections_later: VecDeque<(Position, Key)>,
     pub(super) checkpoint: Option<Checkpoint>,
+    /// Whether it is to let go of what it can, since a journal has no room.
+    pub(super) is_short: bool,
     /// A timer for it is set.
     pub(super) is_watched: bool,
     /// Bytes of the journal after the last checkpoint.
@@ -115,6 +134,40 @@ pub(super) struct Unconfirmed {
     pub(super) sent: Sent,
 }
 
+impl Unconfirmed {
+    /// What its record takes: about, and not less.
+    pub(super) fn bytes(&self) -> u64 {
+        let message = self.message.as_deref().map_or(0, message_bytes);
+        RECORD_ADDS + self.topic.len() as u64 + message
+    }
+}
+
+/// Bytes of the record of a message: about, and not less.
+pub(super) fn message_bytes(message: &Message) -> u64 {
+    let bytes = message.payload.len() + message.topic.len() + message.forwarded.len();
+    RECORD_ADDS + bytes as u64
+}
+
+/// Bytes of records that a journal must find room for, whatever else fills the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserved {
+    /// Of what no subscriber takes away by receiving it: sessions, retained messages.
+    pub(super) lasting: u64,
+    /// Of those by which exchanges of QoS 2 end.
+    pub(super) exchanges: u64,
+}
+
+impl Reserved {
+    pub(super) fn bytes(&self) -> u64 {
+        self.lasting + self.exchanges
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.lasting += other.lasting;
+        self.exchanges += other.exchanges;
+    }
+}
+
 /// An answer that waits for the disk.
 #[derive(Debug)]
 pub(super) struct Owed {
@@ -129,6 +182,12 @@ const WANTED_MAX: usize = 1 << 20;
 const RECORD_BYTES: usize = 4 << 10;
 /// And for each session that waits.
 const WAITING_BYTES: usize = 64;
+/// Bytes of a record in the journal besides its texts and its payload, at most.
+pub(super) const RECORD_ADDS: u64 = 160;
+/// Bytes of the records by which a QoS 2 exchange with a subscriber ends: that it begins, that PUBREC came, that PUBCOMP came.
+pub(super) const EXCHANGE_BYTES: u64 = 3 * RECORD_ADDS;
+/// Room for what comes while it is looked whether there is room, and while all is written anew.
+pub(super) const SLACK_BYTES: u64 = 64 << 10;
 
 impl Keeper {
     pub(super) fn new(journal: Box<dyn Journal>, shared: Arc<Shared>) -> Self {
@@ -140,13 +199,23 @@ impl Keeper {
             shared,
             is_failing: false,
             wanted: 0,
+            wanted_lasting: 0,
             error: None,
+            refusal: None,
+            has_room: true,
+            uses_reserve: false,
             lacking: Lacking::new(shards),
+            is_lacking: false,
+            reserved: Reserved::default(),
+            reserved_since: Reserved::default(),
+            // No room is held in reserve yet.
+            unlooked: SLACK_BYTES + 1,
             scratch: Vec::new(),
             recorded: None,
             last: None,
             recording: Recording::default(),
             unconfirmed: (0..shards).map(|_| VecDeque::new()).collect(),
+            unconfirmed_bytes: 0,
             seen: vec![0; shards],
             told: vec![0; shards],
             seen_later: VecDeque::new(),
@@ -155,41 +224,146 @@ impl Keeper {
             peers_later: (0..shards).map(|_| VecDeque::new()).collect(),
             connections_later: VecDeque::new(),
             checkpoint: None,
+            is_short: false,
             is_watched: false,
             checkpoint_bytes: 0,
             counts: JournalCounts::default(),
         }
     }
 
-    /// Appends a record. One that cannot be appended is counted; then nothing more is promised, until what it said is written anew.
+    /// Takes the place of one that took nothing: what other shards have not confirmed, and what they were told, stays so.
+    pub(super) fn succeed(&mut self, former: Self) {
+        // Whether it takes records shows when it is tried.
+        self.is_failing = former.is_failing;
+        self.unconfirmed = former.unconfirmed;
+        self.unconfirmed_bytes = former.unconfirmed_bytes;
+        self.lacking = former.lacking;
+        self.is_lacking = former.is_lacking;
+        self.seen = former.seen;
+        self.told = former.told;
+        self.is_watched = former.is_watched;
+        self.counts = former.counts;
+    }
+
+    /// Appends a record. One that cannot be appended is counted; then nothing more is promised, until a checkpoint has made up for it.
     pub(super) fn append(&mut self, record: &Record) -> Option<Position> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        record.encode(&mut scratch);
-        let appended = self.journal.append(&scratch, &record.payload());
-        self.scratch = scratch;
-        match appended {
-            Ok(position) => {
-                self.counts.records += 1;
-                self.recorded = Some(position);
-                self.last = Some(position);
-                Some(position)
-            }
+        match self.put(record) {
+            Ok(position) => Some(position),
             Err(error) => {
-                self.counts.failures += 1;
                 self.lacking.note(record);
+                self.tell_lacking();
                 self.fail(&error);
                 None
             }
         }
     }
 
+    /// Appends a record of a checkpoint. One that cannot be appended is counted, and nothing more is lacking than before: the record that it
+    /// repeats is still there.
+    pub(super) fn repeat(&mut self, record: &Record) -> Option<Position> {
+        match self.put(record) {
+            Ok(position) => Some(position),
+            Err(error) => {
+                self.refusal = Some(error);
+                None
+            }
+        }
+    }
+
+    /// The checkpoint that begins the journal found no room.
+    pub(super) fn lack_all(&mut self) {
+        self.lacking.note_all();
+        self.tell_lacking();
+        if let Some(error) = self.refusal.take() {
+            self.fail(&error);
+        }
+    }
+
+    fn put(&mut self, record: &Record) -> Result<Position, JournalError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        record.encode(&mut scratch);
+        let payload = record.payload();
+        let bytes = RECORD_ADDS + (scratch.len() + payload.len()) as u64;
+        let makes_room = record.makes_room() && !self.uses_reserve;
+        if makes_room {
+            self.journal.use_reserve(true);
+        }
+        let appended = self.journal.append(&scratch, &payload);
+        if makes_room {
+            self.journal.use_reserve(false);
+        }
+        self.scratch = scratch;
+        match appended {
+            Ok(position) => {
+                self.counts.records += 1;
+                if record.is_lasting() {
+                    self.reserved_since.lasting += bytes;
+                }
+                let (exchanges, received) = record.begins();
+                let exchanges = EXCHANGE_BYTES * exchanges as u64 + RECORD_ADDS * received as u64;
+                self.reserved_since.exchanges += exchanges;
+                self.unlooked += bytes + exchanges;
+                self.recorded = Some(position);
+                self.last = Some(position);
+                Ok(position)
+            }
+            Err(error) => {
+                self.counts.failures += 1;
+                self.has_room = false;
+                Err(error)
+            }
+        }
+    }
+
     /// Whether records of so many bytes can be appended, and all that is relied on until now was.
     pub(super) fn ensure(&mut self, bytes: usize) -> bool {
+        self.ensure_with(bytes, 0)
+    }
+
+    /// Whether there is room now for what there was none for. The reserve cannot always grow, whatever becomes of the disk: less of it is
+    /// asked for each time.
+    pub(super) fn try_again(&mut self) -> bool {
+        let lasting = self.wanted_lasting;
+        let has_room = self.ensure_with(self.wanted.max(1), lasting);
+        self.wanted_lasting = lasting / 2;
+        has_room
+    }
+
+    /// Tells the shards whether what is relied on is lacking.
+    pub(super) fn tell_lacking(&mut self) {
+        let is_lacking = self.lacking.is_relied_on();
+        if std::mem::replace(&mut self.is_lacking, is_lacking) != is_lacking {
+            self.shared.note_lacking(is_lacking);
+        }
+    }
+
+    /// Lets records take the room that is held in reserve from now on, or no longer.
+    pub(super) fn use_reserve(&mut self, may: bool) {
+        self.uses_reserve = may;
+        self.journal.use_reserve(may);
+    }
+
+    /// Looks whether there is room where records were appended for long without asking: those of messages from other shards are.
+    pub(super) fn look_for_room(&mut self) {
+        if self.unlooked > SLACK_BYTES {
+            self.ensure(SLACK_BYTES as usize);
+        }
+    }
+
+    /// The same; so many of the bytes may be of what no subscriber takes away.
+    fn ensure_with(&mut self, bytes: usize, lasting: usize) -> bool {
+        self.unlooked = 0;
+        // A checkpoint says again what is counted already.
+        let since = if self.checkpoint.is_some() { 0 } else { self.reserved_since.bytes() };
+        let all = self.reserved.bytes() + since + self.unconfirmed_bytes + lasting as u64;
+        // What comes until it is looked again is not counted yet.
+        self.journal.want_reserve(all + all / 4 + 2 * SLACK_BYTES);
         let ensured = match self.journal.failure() {
             Some(error) => Err(error),
             None => self.journal.ensure(bytes),
         };
+        self.has_room = ensured.is_ok();
         match ensured {
             // Later records would be lost with earlier ones that they rely on: with their session, say.
             Ok(()) if self.lacking.is_relied_on() => false,
@@ -202,7 +376,7 @@ impl Keeper {
             }
             Ok(()) => true,
             Err(error) => {
-                self.wanted = bytes.min(WANTED_MAX);
+                (self.wanted, self.wanted_lasting) = (bytes.min(WANTED_MAX), lasting);
                 self.fail(&error);
                 false
             }
@@ -210,9 +384,9 @@ impl Keeper {
     }
 
     pub(super) fn fail(&mut self, error: &JournalError) {
+        self.error.get_or_insert_with(|| error.clone());
         if !self.is_failing {
             self.is_failing = true;
-            self.error = Some(error.clone());
             self.shared.note_journal(true);
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::error!(code = %error.code(), %error, cause, "messages that are to be kept are refused from now on");
@@ -238,7 +412,10 @@ impl Keeper {
     /// Writes a message for one session that waits for it.
     pub(super) fn write_queued(&mut self, session: u64, queued: &Queued) {
         let waiting = waiting(session, queued, None);
-        self.append(&message_record(queued.begun(), queued.number, None, waiting));
+        let record = message_record(queued.begun(), queued.number, None, waiting);
+        if self.append(&record).is_none() {
+            self.lacking.note_arrival(&record);
+        }
     }
 
     /// Where the last record is.
@@ -326,7 +503,17 @@ impl Broker {
     pub(super) fn can_write(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         let bytes = record_bytes(message, route.on(self.shard).len(), self.shared.shards());
-        let can = keeper.ensure(bytes) && !self.shared.has_failing_journal();
+        // That makes more room than it takes.
+        let clears = message.retain && message.payload.is_empty();
+        // Until another shard has it in its journal, it stays in this one, whether it was delivered or not.
+        let is_lasting = (message.retain && !clears) || self.shared.shards() > 1;
+        let lasting = if is_lasting { bytes } else { 0 };
+        let can = (keeper.ensure_with(bytes, lasting) && !self.shared.has_failing_journal())
+            || (clears
+                && keeper.journal.failure().is_none()
+                // A session that waits for it must be known to be there after a restart.
+                && !(route.is_written() && self.shared.has_lacking_journal())
+                && keeper.journal.ensure_last(bytes).is_ok());
         if !can {
             keeper.counts.refused += 1;
         }
@@ -470,7 +657,9 @@ impl Broker {
         let (number, sent) = (self.numbers.sent, sent());
         keeper.recording.sent.push((shard as u8, number, sent.clone()));
         let (topic, message) = (topic.clone(), message.cloned());
-        keeper.unconfirmed[shard].push_back(Unconfirmed { number, topic, message, sent });
+        let entry = Unconfirmed { number, topic, message, sent };
+        keeper.unconfirmed_bytes += entry.bytes();
+        keeper.unconfirmed[shard].push_back(entry);
         Some(super::PeerOrigin(Origin::new(self.shard, number)))
     }
 

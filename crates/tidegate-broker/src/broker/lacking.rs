@@ -48,6 +48,11 @@ impl Lacking {
         self.since.is_relied_on |= is_relied_on(record);
     }
 
+    /// All records are lacking.
+    pub(super) fn note_all(&mut self) {
+        (self.since.is_any, self.since.is_relied_on) = (true, true);
+    }
+
     /// The record of what came, from a publisher or from another shard, found no room.
     pub(super) fn note_arrival(&mut self, record: &Record) {
         let origin = match record {
@@ -135,6 +140,7 @@ fn is_relied_on(record: &Record) -> bool {
         | Record::Completed { .. }
         | Record::Noted { .. }
         | Record::Released { .. }
-        | Record::Confirmed { .. } => false,
+        | Record::Confirmed { .. }
+        | Record::Checkpoint { .. } => false,
     }
 }

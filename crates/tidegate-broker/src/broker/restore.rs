@@ -159,15 +159,25 @@ impl Broker {
 
     /// Writes what is so to `journal`, and what comes to be so from now on.
     ///
-    /// The journal is empty. A failed write is as if there were no record: [`Broker::journal_counts`] counts failures.
+    /// The journal is empty. It may take the place of one that could not be written at all. A failed write is as if there were no record:
+    /// [`Broker::journal_counts`] counts failures.
     pub fn keep(&mut self, journal: Box<dyn Journal>) {
         let mut keeper = Box::new(Keeper::new(journal, self.shared.clone()));
+        if let Some(former) = self.keeper.take() {
+            keeper.succeed(*former);
+        }
         if let Some(error) = keeper.journal.failure() {
             keeper.fail(&error);
         }
         self.keeper = Some(keeper);
         self.begin_checkpoint(true);
         while self.checkpoint_step(usize::MAX) {}
+        if let Some(keeper) = &mut self.keeper
+            && keeper.checkpoint.is_none()
+        {
+            // Here nothing is written that it would repeat.
+            keeper.lack_all();
+        }
         self.end_checkpoint();
     }
 
@@ -180,8 +190,15 @@ impl Broker {
         if let Some(error) = &keeper.error {
             return Err(error.clone());
         }
-        keeper.journal.flush()?;
-        self.durable();
+        // The live state, then what came from other shards, then that it is complete.
+        for _ in 0..3 {
+            let Some(keeper) = &mut self.keeper else { return Ok(()) };
+            keeper.journal.flush()?;
+            self.durable();
+            if self.keeper.as_ref().is_none_or(|keeper| keeper.checkpoint.is_none()) {
+                break;
+            }
+        }
         Ok(())
     }
 

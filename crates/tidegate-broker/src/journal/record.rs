@@ -125,6 +125,11 @@ pub enum Record {
         /// The number.
         number: u64,
     },
+    /// A checkpoint that makes up for records that found no room: once it is complete, no record before its beginning counts.
+    Checkpoint {
+        /// Whether it ends here; else it begins.
+        is_complete: bool,
+    },
 }
 
 /// A session and who has it.
@@ -233,6 +238,14 @@ pub struct StoredMessage {
     pub forwarded: Bytes,
     /// Payload.
     pub payload: Payload,
+}
+
+impl StoredMessage {
+    /// Whether it changes what is retained, on this shard or another.
+    fn is_to_be_retained(&self) -> bool {
+        let is_there = |(_, _, sent): &(u8, u64, Sent)| matches!(sent, Sent::Retained(_));
+        self.retained.is_some() || self.sent.iter().any(is_there)
+    }
 }
 
 /// How a message is retained.
@@ -405,6 +418,45 @@ impl Record {
                 put.u8(*shard);
                 put.number(*number);
             }
+            Self::Checkpoint { is_complete } => {
+                put.u8(16);
+                put.flag(*is_complete);
+            }
+        }
+    }
+
+    /// Whether it is of what no subscriber takes away by receiving it.
+    pub(crate) fn is_lasting(&self) -> bool {
+        match self {
+            Self::Opened(_) | Self::Closed { .. } | Self::Subscribed { .. } => true,
+            Self::Message(message) => message.retained.is_some() && !message.payload.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// How many exchanges of QoS 2 with subscribers it begins, so that more records are to come of each, and how many with publishers.
+    pub(crate) fn begins(&self) -> (usize, usize) {
+        let is_twice = |waiting: &&Waiting| waiting.qos == QoS::ExactlyOnce;
+        match self {
+            Self::Message(message) => {
+                let exchanges = message.waiting.iter().filter(is_twice).count();
+                (exchanges, usize::from(message.noted.is_some()))
+            }
+            Self::Queued { waiting, .. } => (usize::from(waiting.qos == QoS::ExactlyOnce), 0),
+            Self::Noted { .. } => (0, 1),
+            _ => (0, 0),
+        }
+    }
+
+    /// Whether it makes more room than it takes: it clears what is retained, or takes an exchange of QoS 2 to its end.
+    pub(crate) fn makes_room(&self) -> bool {
+        match self {
+            Self::Message(message) => message.payload.is_empty() && message.is_to_be_retained(),
+            Self::Begun { .. }
+            | Self::Accepted { .. }
+            | Self::Completed { .. }
+            | Self::Released { .. } => true,
+            _ => false,
         }
     }
 
@@ -470,6 +522,7 @@ impl Record {
                 and_before: take.flag("mark")?,
             },
             15 => Self::Confirmed { shard: take.u8("shard")?, number: take.number("message")? },
+            16 => Self::Checkpoint { is_complete: take.flag("mark")? },
             kind => return Err(RecordError::Kind { kind }),
         };
         if take.rest.is_empty() { Ok(record) } else { Err(RecordError::Field { field: "end" }) }

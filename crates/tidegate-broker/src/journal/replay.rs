@@ -37,6 +37,8 @@ pub struct Replay {
     retained: HashMap<Arc<str>, Retained>,
     /// Records that were read, to order later ones after earlier ones.
     records: u64,
+    /// The records since a checkpoint began after which no earlier one counts.
+    since: Option<Box<Replay>>,
     /// Nanoseconds that the clock of the process that wrote it was behind.
     behind: i64,
 }
@@ -103,6 +105,25 @@ impl Replay {
 
     /// Takes the next record.
     pub fn apply(&mut self, record: Record) {
+        match record {
+            Record::Checkpoint { is_complete: false } => {
+                // So that what came later can still be told from what came before.
+                let since = Self { records: self.records, behind: self.behind, ..Self::default() };
+                self.since = Some(Box::new(since));
+                return;
+            }
+            Record::Checkpoint { is_complete: true } => {
+                // Where the beginning is damaged, all is taken as it is.
+                if let Some(since) = self.since.take() {
+                    *self = *since;
+                }
+                return;
+            }
+            _ => {}
+        }
+        if let Some(since) = &mut self.since {
+            since.apply(record.clone());
+        }
         self.records += 1;
         let now = self.records;
         match record {
@@ -165,6 +186,7 @@ impl Replay {
             Record::Confirmed { shard, number } => {
                 self.sent.retain(|sent, (to, ..)| *to != shard || *sent > number);
             }
+            Record::Checkpoint { .. } => unreachable!("they were looked at above"),
         }
     }
 

@@ -164,7 +164,8 @@ impl Draw {
             11 => Record::Noted { session, id },
             12 => Record::Released { session, id },
             13 => Record::Seen { shard: self.0.random(), number, and_before: self.0.random() },
-            _ => Record::Confirmed { shard: self.0.random(), number },
+            14 => Record::Confirmed { shard: self.0.random(), number },
+            _ => Record::Checkpoint { is_complete: self.0.random() },
         }
     }
 }
@@ -173,7 +174,7 @@ impl Draw {
 fn records_come_back_as_they_were() {
     let mut draw = Draw(SmallRng::seed_from_u64(1));
     for round in 0..6_000 {
-        let record = draw.record(round % 15);
+        let record = draw.record(round % 16);
         let bytes = encoded(&record);
         assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record), "round {round}");
     }
@@ -234,7 +235,7 @@ fn any_bytes_on_disk_are_read_without_a_panic() {
     for round in 0..3_000 {
         let mut replay = Replay::default();
         for _ in 0..20 {
-            let kind = draw.0.random_range(0..15);
+            let kind = draw.0.random_range(0..16);
             let bytes = encoded(&draw.record(kind));
             let mut bytes = bytes.to_vec();
             match round % 3 {

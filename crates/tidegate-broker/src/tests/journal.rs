@@ -30,18 +30,62 @@ struct TapeState {
     durable: usize,
     is_gated: bool,
     is_full: bool,
+    /// Not even what must be appended all the same finds room.
+    is_shut: bool,
     has_failed: bool,
-    /// Bytes that it may hold, if they are bounded: then a large record finds no room where a small one does.
+    /// Bytes of the records that are kept, and that it may hold, if they are bounded: then a large record finds no room where a small
+    /// one does.
+    bytes: u64,
     bytes_max: Option<usize>,
+    disk: Option<SmallDisk>,
+    /// Bytes that it holds in reserve on that, and that it is asked for.
+    reserve: u64,
+    wanted: u64,
+    may_use_reserve: bool,
+}
+
+/// A disk that several tapes share: bytes that are free.
+#[derive(Clone, Debug)]
+pub(crate) struct SmallDisk(Arc<Mutex<u64>>);
+
+impl SmallDisk {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self(Arc::new(Mutex::new(bytes)))
+    }
+
+    pub(crate) fn free(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().unwrap()
+    }
+
+    /// Takes so many bytes, if there are as many.
+    fn take(&self, bytes: u64) -> bool {
+        let mut free = self.free();
+        let left = free.checked_sub(bytes);
+        *free = left.unwrap_or(*free);
+        left.is_some()
+    }
 }
 
 impl TapeState {
-    fn bytes(&self) -> usize {
-        self.records.iter().flatten().map(Bytes::len).sum()
+    /// What a record takes on the disk.
+    fn cost(record: &Bytes) -> u64 {
+        record.len() as u64 + 100
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.bytes_max.is_none_or(|most| self.bytes() + bytes <= most)
+        self.bytes_max.is_none_or(|most| self.bytes as usize + bytes <= most)
+    }
+
+    /// Finds room for a record on the disk, if it is on one.
+    fn place(&mut self, record: &Bytes) -> bool {
+        let Some(disk) = &self.disk else { return true };
+        let cost = Self::cost(record);
+        if disk.take(cost) {
+            return true;
+        }
+        let left = self.reserve.checked_sub(cost).filter(|_| self.may_use_reserve);
+        self.reserve = left.unwrap_or(self.reserve);
+        left.is_some()
     }
 }
 
@@ -63,7 +107,7 @@ impl Tape {
     /// Has room for so many bytes more, and then for none; for all that comes if that is none.
     fn limit(&self, bytes: Option<usize>) {
         let mut state = self.state();
-        state.bytes_max = bytes.map(|bytes| state.bytes() + bytes);
+        state.bytes_max = bytes.map(|bytes| state.bytes as usize + bytes);
     }
 
     /// Makes all durable; whether that changed anything.
@@ -72,6 +116,14 @@ impl Tape {
         let moves = state.durable < state.records.len();
         state.durable = state.records.len();
         moves
+    }
+
+    /// It is on that disk from now on, with what it has.
+    pub(super) fn put_on(&self, disk: &SmallDisk) {
+        let mut state = self.state();
+        let cost = state.records.iter().flatten().map(TapeState::cost).sum();
+        assert!(disk.take(cost), "it fits");
+        state.disk = Some(disk.clone());
     }
 
     pub(super) fn replay(&self) -> Replay {
@@ -85,21 +137,61 @@ impl Tape {
 
 impl Journal for Tape {
     fn ensure(&mut self, bytes: usize) -> Result<(), JournalError> {
+        let mut state = self.state();
+        let lacks = state.wanted.saturating_sub(state.reserve);
+        let is_held = state.disk.as_ref().is_none_or(|disk| disk.take(lacks));
+        if is_held && state.disk.is_some() {
+            state.reserve += lacks;
+        }
+        let has_room = state.disk.as_ref().is_none_or(|disk| *disk.free() >= bytes as u64);
+        drop(state);
+        if is_held && has_room { self.ensure_last(bytes) } else { Err(full()) }
+    }
+
+    fn ensure_last(&mut self, bytes: usize) -> Result<(), JournalError> {
         let state = self.state();
-        if state.is_full || state.has_failed || !state.has_room(bytes) {
-            return Err(JournalError::Full(Arc::new(std::fmt::Error)));
+        let left = state.disk.as_ref().map(|disk| *disk.free() + state.reserve);
+        let has_room = left.is_none_or(|left| left >= bytes as u64);
+        let has_room = has_room && state.has_room(bytes);
+        if state.is_full || state.is_shut || state.has_failed || !has_room {
+            return Err(full());
         }
         Ok(())
     }
 
+    fn room(&mut self) -> u64 {
+        let state = self.state();
+        if state.disk.is_some() { state.reserve } else { u64::MAX }
+    }
+
+    fn free(&mut self) -> u64 {
+        let state = self.state();
+        let left = state.disk.as_ref().map_or(u64::MAX, |disk| *disk.free());
+        left.min(state.bytes_max.map_or(u64::MAX, |most| (most as u64).saturating_sub(state.bytes)))
+    }
+
+    fn use_reserve(&mut self, may: bool) {
+        self.state().may_use_reserve = may;
+    }
+
+    fn want_reserve(&mut self, bytes: u64) {
+        let mut state = self.state();
+        state.wanted = bytes;
+        let surplus = state.reserve.saturating_sub(bytes);
+        if let Some(disk) = state.disk.clone() {
+            *disk.free() += surplus;
+            state.reserve -= surplus;
+        }
+    }
+
     fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {
         let mut state = self.state();
-        let mut record = head.to_vec();
-        record.extend_from_slice(&payload.to_contiguous());
-        if !state.has_room(record.len()) {
-            return Err(JournalError::Full(Arc::new(std::fmt::Error)));
+        let record = Bytes::from([head, &payload.to_contiguous()].concat());
+        if state.is_shut || !state.has_room(record.len()) || !state.place(&record) {
+            return Err(full());
         }
-        state.records.push(Some(record.into()));
+        state.bytes += record.len() as u64;
+        state.records.push(Some(record));
         if !state.is_gated {
             state.durable = state.records.len();
         }
@@ -126,7 +218,11 @@ impl Journal for Tape {
         let mut state = self.state();
         // By segments, so that some of what stood before stays.
         let end = (position.0 as usize).saturating_sub(3);
-        state.records[..end].fill(None);
+        let gone: Vec<Bytes> = state.records[..end].iter_mut().filter_map(Option::take).collect();
+        state.bytes -= gone.iter().map(|record| record.len() as u64).sum::<u64>();
+        if let Some(disk) = &state.disk {
+            *disk.free() += gone.iter().map(TapeState::cost).sum::<u64>();
+        }
         Ok(())
     }
 
@@ -136,8 +232,12 @@ impl Journal for Tape {
     }
 
     fn bytes(&self) -> u64 {
-        self.state().bytes() as u64
+        self.state().bytes
     }
+}
+
+fn full() -> JournalError {
+    JournalError::Full(Arc::new(std::fmt::Error))
 }
 
 /// The part of a session that outlives the process.
@@ -793,6 +893,38 @@ fn what_a_member_leaves_stays_its_own_until_another_has_it_written_down() {
         let b = world.join(kept("b"));
         assert_eq!(world.texts(b).len(), 4, "{shards} shards");
         world.end();
+    }
+}
+
+#[test]
+fn what_found_no_room_is_written_once_there_is_some_or_at_the_end() {
+    for shards in [1, 3] {
+        for ends in [false, true] {
+            let mut world = World::keeping(settings(), shards, false);
+            let s = world.join(kept("s"));
+            world.subscribe(s, "t", ExactlyOnce);
+            world.cut(s);
+            let p = world.join(v5("p"));
+            for (qos, text) in [(AtLeastOnce, "1"), (AtLeastOnce, "2"), (AtLeastOnce, "3")] {
+                world.publish(p, message("t", qos, text)).unwrap();
+            }
+            for tape in &world.tapes {
+                tape.state().is_shut = true;
+            }
+            // That they were delivered cannot be written down.
+            let s = world.join(kept("s"));
+            assert_eq!(world.texts(s), ["1", "2", "3"]);
+            for tape in &world.tapes {
+                tape.state().is_shut = false;
+            }
+            if ends {
+                world.shards.iter_mut().for_each(Broker::finish_journal);
+            } else {
+                world.advance(seconds(2));
+            }
+            check(&world);
+            world.end();
+        }
     }
 }
 

@@ -141,6 +141,12 @@ impl SimulatedDisk {
 }
 
 impl World {
+    /// Bytes that are left.
+    fn free(&self) -> u64 {
+        let used: usize = self.files.values().map(|content| content.cached.len()).sum();
+        self.capacity.saturating_sub(used as u64)
+    }
+
     /// One more operation, before which the kernel may write back what it likes.
     fn operate(&mut self) -> io::Result<()> {
         match &mut self.operations_left {
@@ -277,8 +283,7 @@ impl Disk for SimulatedDisk {
         if world.names.contains_key(name) {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists));
         }
-        let used: usize = world.files.values().map(|content| content.cached.len()).sum();
-        if used as u64 + len > world.capacity {
+        if len > world.free() {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         let id = world.created;
@@ -327,6 +332,10 @@ impl Disk for SimulatedDisk {
         world.changes.clear();
         world.forget_nameless();
         Ok(())
+    }
+
+    fn free(&self) -> io::Result<u64> {
+        Ok(self.world().free())
     }
 }
 

@@ -515,6 +515,110 @@ fn a_note_of_the_clock_that_cannot_be_read_is_set_aside_with_its_journal() {
     assert!(names(&settings).contains(&"00000001.aside".to_owned()), "{:?}", names(&settings));
 }
 
+/// Publishes so much to a topic until it is refused, and says how often it was not.
+fn fill(shard: &mut Broker, topic: &str, bytes: usize) -> usize {
+    let topic = topic.into();
+    let payload = vec![7; bytes];
+    let accepted = |_: &usize| {
+        let message = Incoming {
+            topic: &topic,
+            payload: Body::Read(&payload),
+            forwarded: &[],
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires: None,
+            received: clock::now(),
+            publisher: None,
+        };
+        shard.publish_internal(clock::now(), message)
+    };
+    (0..1_000_000).take_while(accepted).count()
+}
+
+#[test]
+fn a_journal_at_its_limit_takes_messages_again_once_they_are_delivered() {
+    // Of 16 segments of 64 KiB, 5 are the reserve and 3 are for what must be appended all the same. In each of the others is one message of
+    // 30 kB: room is looked for with 4 KiB to spare, so that a second one finds none.
+    for (bytes, least) in [(50, 300_000), (1_000, 300_000), (30_000, 8 * 30_000)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = JournalSettings { bytes_max: 0, ..settings(folder.path()) };
+        let (shared, mut shards) = node(1);
+        let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        session(&shared, &mut shards, "stays");
+        publish(&mut shards[0], "kept", b"x", true);
+        for round in 0..3 {
+            session(&shared, &mut shards, "away");
+            let accepted = fill(&mut shards[0], "to/away", bytes);
+            assert!(accepted * (bytes + 200) > least, "{bytes}: {accepted} in round {round}");
+            // All that waits is taken, which is written down as well.
+            shards[0].forget(clock::now(), "away");
+            let mut now = clock::now();
+            for _ in 0..50 {
+                now = now + Duration::from_millis(500);
+                shards[0].handle_timeout(now);
+            }
+            publish(&mut shards[0], "to/stays", b"it goes on", false);
+        }
+        drop((shards, running));
+        let (shared, mut shards) = node(2);
+        let running = open(&settings, &mut shards, clock::now()).expect("a journal");
+        let reports: Vec<_> = shards.iter().flat_map(|shard| shard.sessions(usize::MAX)).collect();
+        assert_eq!((reports.len(), reports[0].queued, shared.retained_count()), (1, 3, 1));
+        drop((shards, running));
+    }
+}
+
+#[test]
+fn a_node_that_found_no_room_for_its_journals_begins_them_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wide = settings(folder.path());
+    let (shared, mut shards) = node(1);
+    let running = open(&wide, &mut shards, clock::now()).expect("a journal");
+    session(&shared, &mut shards, "stays");
+    session(&shared, &mut shards, "away");
+    for _ in 0..100 {
+        publish(&mut shards[0], "to/away", &[7; 50_000], false);
+    }
+    publish(&mut shards[0], "to/stays", b"before", false);
+    drop((shards, running));
+    // The limit was lowered: what there is does not fit.
+    let narrow = JournalSettings { bytes_max: 0, ..wide };
+    let (shared, mut shards) = node(2);
+    let running = open(&narrow, &mut shards, clock::now()).expect("it starts");
+    let later = running.later.expect("it has no journals yet");
+    assert!(shared.has_failing_journal());
+    assert_eq!(names(&narrow), ["00000001"]);
+    assert_eq!(fill(&mut shards[0], "to/stays", 10), 0, "nothing is promised");
+    let away = shared.shard_of("away");
+    shards[away].forget(clock::now(), "away");
+    exchange(&mut shards);
+    let (_stop, stopped) = mpsc::channel();
+    let shards = std::sync::Mutex::new(shards);
+    let hand = |journals: Vec<Box<dyn Journal>>| {
+        let mut shards = shards.lock().expect("no panic");
+        let keep = |(shard, journal): (&mut Broker, Box<dyn Journal>)| {
+            shard.keep(journal);
+            shard.flush_journal()
+        };
+        shards.iter_mut().zip(journals).map(keep).collect()
+    };
+    later.run(2, &stopped, hand).expect("there is room now");
+    assert_eq!(names(&narrow), ["00000002"]);
+    let mut shards = shards.into_inner().expect("no panic");
+    for shard in &mut shards {
+        shard.handle_timeout(clock::now() + Duration::from_secs(2));
+    }
+    assert!(!shared.has_failing_journal());
+    publish(&mut shards[0], "to/stays", b"after", false);
+    exchange(&mut shards);
+    drop((shards, running.folder));
+    let (_, mut shards) = node(1);
+    let running = open(&narrow, &mut shards, clock::now()).expect("a journal");
+    let reports: Vec<_> = shards.iter().flat_map(|shard| shard.sessions(usize::MAX)).collect();
+    assert_eq!((reports.len(), reports[0].queued), (1, 2));
+    drop((shards, running));
+}
+
 /// `cargo test --release -p tidegate --lib million -- --ignored --nocapture`
 #[test]
 #[ignore = "a figure, of a release build"]

@@ -1,5 +1,5 @@
 //! Files that nodes leave on the disk, as the doctor sees them; files that are none; the end of a command,
-//! whatever hangs; and a system clock that is set.
+//! whatever hangs; a system clock that is set; and a disk that is full.
 
 use std::{
     fs,
@@ -9,12 +9,12 @@ use std::{
 };
 
 use tidegate_identity::pki::{self, InitRequest};
-use tidegate_load::client::{Client, Options, Outgoing};
-use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+use tidegate_load::client::{Client, ClientError, Options, Outgoing};
+use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use super::{
     poll::poll,
-    program::{LONGEST, Program, options_of, signal},
+    program::{LONGEST, Program, SmallDisk, options_of, signal},
 };
 
 /// Every command ends within this of the first SIGTERM.
@@ -358,5 +358,79 @@ fn sessions_outlive_restarts_by_clocks_that_are_set_only_later() {
             thread::sleep(Duration::from_millis(50));
         }
         folder = Some(program.kill());
+    }
+}
+
+/// Publishes to `t/…` until it is refused for want of room, and says how many messages were not.
+fn fill(publisher: &mut Client, payload: &[u8], when: &str) -> usize {
+    for accepted in 0..2_100 {
+        match publisher.publish(&to_keep(&format!("t/{}", accepted % 7), payload)) {
+            Ok(_) => {}
+            Err(ClientError::Publish { reason: ReasonCode::QUOTA_EXCEEDED, .. }) => {
+                assert!(accepted > 300, "{when}: {accepted} are few");
+                return accepted;
+            }
+            Err(error) => panic!("{when}: {error}"),
+        }
+    }
+    panic!("{when}: more than the disk has")
+}
+
+fn to_keep<'a>(topic: &'a str, payload: &'a [u8]) -> Outgoing<'a> {
+    Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() }
+}
+
+/// The session takes all that waits for it.
+fn take(program: &Program, count: usize, when: &str) {
+    let mut away = lasting(program, "away");
+    assert!(away.connack().session_present, "{when}: the session is gone");
+    for number in 0..count {
+        let got = away.receive(LONGEST).expect("it is connected");
+        assert!(got.is_some(), "{when}: message {number} of {count}");
+    }
+    away.disconnect().expect("it leaves");
+}
+
+/// A message is taken, soon if not at once.
+fn takes_again(program: &Program, payload: &[u8], when: &str) {
+    let mut publisher = lasting(program, "publisher");
+    let end = Instant::now() + LONGEST;
+    while let Err(error) = publisher.publish(&to_keep("t/again", payload)) {
+        assert!(Instant::now() < end, "{when}: nothing is taken any more: {error}");
+        thread::sleep(Duration::from_millis(50));
+    }
+    take(program, 1, when);
+}
+
+#[test]
+fn a_disk_that_messages_filled_takes_others_once_they_are_delivered() {
+    for (shards, durability) in [(2, "page"), (1, "disk")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+        let Some(disk) = SmallDisk::start(&folder, 40) else { return };
+        let settings = format!(
+            "[log]\nmqtt_bytes = \"256MiB\"\n[mqtt]\nshards = {shards}\ndurability = \"{durability}\"\nqueue_bytes_max = \"256MiB\"\n\
+             [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        let case = |text: &str| format!("{shards} shards, {durability}: {text}");
+        let payload = vec![7; 20_000];
+        let mut program = Program::start_on(&disk, folder, &settings);
+        let mut away = lasting(&program, "away");
+        away.subscribe(&[filter("t/#")]).expect("it is granted");
+        away.disconnect().expect("it leaves");
+        for (round, restart) in ["never", "when empty", "when full", "never"].iter().enumerate() {
+            let when = case(&format!("round {round}"));
+            let count = fill(&mut lasting(&program, "publisher"), &payload, &when);
+            if *restart == "when full" {
+                // It has no room for journals of the next process beside those of the last.
+                program = Program::start_on(&disk, program.kill(), &settings);
+            }
+            take(&program, count, &when);
+            if *restart == "when empty" {
+                program = Program::start_on(&disk, program.stop_and_keep(), &settings);
+            }
+            takes_again(&program, &payload, &when);
+        }
+        program.stop();
     }
 }

@@ -66,6 +66,14 @@ impl Program {
         Some(Self::start_as(command, folder, mqtt))
     }
 
+    /// A node in the folder of that disk.
+    pub(crate) fn start_on(disk: &SmallDisk, folder: TempDir, mqtt: &str) -> Self {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &disk.holder.id().to_string(), "-U", "-m", "--preserve-credentials"]);
+        command.arg(env!("CARGO_BIN_EXE_tidegate"));
+        Self::start_as(command, folder, mqtt)
+    }
+
     /// A node in that folder whose journals are on a disk that can only be read; none where there can be none.
     pub(crate) fn start_on_read_only_disk(folder: TempDir, mqtt: &str) -> Option<Self> {
         let mount = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
@@ -201,6 +209,43 @@ impl Program {
         let ended = poll(LONGEST, || self.child.try_wait().expect("it is our child"));
         let status = ended.expect("it does not end");
         assert!(status.success(), "{status}");
+    }
+}
+
+/// A small disk for the logs of a folder, in a mount namespace of its own: nodes have it one after another. It goes with this.
+pub(crate) struct SmallDisk {
+    holder: Child,
+}
+
+impl SmallDisk {
+    /// One of so many MiB; none where there can be none.
+    pub(crate) fn start(folder: &TempDir, mebibytes: u32) -> Option<Self> {
+        let disk = folder.path().join("data/log");
+        fs::create_dir_all(&disk).expect("a folder");
+        let mount = format!(
+            "mount -t tmpfs -o mode=700,size={mebibytes}m tmpfs \"$0\" && echo ready && exec cat"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &mount]).arg(disk);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut holder = command.spawn().ok()?;
+        let mut line = String::new();
+        let stdout = holder.stdout.as_mut().expect("it was asked for");
+        BufReader::new(stdout).read_line(&mut line).expect("a pipe");
+        let disk = Self { holder };
+        if line != "ready\n" {
+            println!("skipped: no namespaces here");
+            return None;
+        }
+        Some(disk)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
     }
 }
 
