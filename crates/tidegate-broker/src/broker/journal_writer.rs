@@ -186,7 +186,7 @@ const WAITING_BYTES: usize = 64;
 pub(super) const RECORD_ADDS: u64 = 160;
 /// Bytes of the records by which a QoS 2 exchange with a subscriber ends: that it begins, that PUBREC came, that PUBCOMP came.
 pub(super) const EXCHANGE_BYTES: u64 = 3 * RECORD_ADDS;
-/// Room for what comes while it is looked whether there is room, and while all is written anew.
+/// Room for what comes while it is looked whether there is room, and during a checkpoint.
 pub(super) const SLACK_BYTES: u64 = 64 << 10;
 
 impl Keeper {
