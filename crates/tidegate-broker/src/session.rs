@@ -284,6 +284,8 @@ pub(crate) struct Session {
     pub(crate) state: Arc<SessionState>,
     /// A will that waits for its delay, and when that ends.
     pub(crate) will: Option<(Box<WillMessage>, Instant)>,
+    /// Whether a will is to be published after a restart, by the newest of its records that says so or not.
+    pub(crate) will_is_written: bool,
     /// When it ends, if no client comes.
     pub(crate) ends_at: Option<Instant>,
     /// Since when it has no connection, if it has none.

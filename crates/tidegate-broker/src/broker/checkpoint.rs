@@ -5,9 +5,9 @@
 //!
 //! A journal without room, its own or that of the disk, takes nothing until messages that waited were received, or others freed the disk.
 //! For that case each journal holds room in reserve for the state that no subscriber takes away (sessions, retained messages, messages
-//! that other shards do not have in their journals yet), for the records by which exchanges of QoS 2 end, and somewhat more; a promise is
-//! given only while it does. A record that clears a retained message, or takes an exchange of QoS 2 to its end, may use the reserve: it
-//! makes more room than it takes. So once all that waited is delivered, the rest finds room there, and all older records go. Where one
+//! that other shards do not have in their journals yet), for the records by which exchanges of QoS 2 and wills end, and somewhat more; a
+//! promise is given only while it does. A record that clears a retained message, or takes an exchange of QoS 2 or a will to its end, may
+//! use the reserve: it makes more room than it takes. So once all that waited is delivered, the rest finds room there, and all older records go. Where one
 //! journal has no room, all shards look, for they share the disk.
 //!
 //! Otherwise a checkpoint begins only where all of it finds room, as far as that is known: a half-written one would take room and free none.
@@ -363,6 +363,7 @@ impl Broker {
             let exchanges = session.queue.iter().filter(is_twice).count() + begun.count();
             reserved.exchanges += EXCHANGE_BYTES * exchanges as u64;
             reserved.exchanges += RECORD_ADDS * session.received.len() as u64;
+            reserved.exchanges += RECORD_ADDS * u64::from(session.will_is_written);
         }
         let mut after: Option<String> = None;
         loop {
@@ -479,15 +480,18 @@ impl Broker {
     /// All of a session but its messages.
     fn write_session(&mut self, key: Key) {
         let Some(keeper) = &mut self.keeper else { return };
-        let Some(session) = self.sessions.get(key).filter(|session| session.number > 0) else {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.number > 0) else {
             return;
         };
         let number = session.number;
         let connection = session.connection.and_then(|key| self.connections.get(key));
         let will = connection.and_then(|connection| connection.will.as_deref());
-        keeper.repeat(&opened(session, will));
+        let mut written = keeper.repeat(&opened(session, will));
         if connection.is_none() {
-            keeper.repeat(&closed(session));
+            written = written.and(keeper.repeat(&closed(session)));
+        }
+        if written.is_some() {
+            session.will_is_written = will.is_some() || session.will.is_some();
         }
         for (filter, options) in &session.subscriptions {
             let (filter, options) = ((&**filter).into(), (*options).into());

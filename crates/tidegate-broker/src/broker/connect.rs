@@ -316,7 +316,7 @@ impl Broker {
             self.outputs.push_back(Output::Pause(key));
         }
         self.set_account(session_key);
-        self.write_opened(session_key);
+        self.write_opened(now, session_key);
         self.begin_queries(now, key);
         Ok(key)
     }
@@ -507,6 +507,7 @@ impl Broker {
             noted_gives: 0,
             blocks: Vec::new(),
             blocked_by: 0,
+            will_is_written: false,
         })
     }
 
@@ -517,6 +518,7 @@ impl Broker {
             self.timers.cancel(Some(at), Timer::Will(key));
             self.publish_will(now, key, &will);
         }
+        self.write_will_ended(now, key);
         let session_key = self.session_key(key);
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));

@@ -153,7 +153,7 @@ pub(super) fn message_bytes(message: &Message) -> u64 {
 pub(super) struct Reserved {
     /// Of what no subscriber takes away by receiving it: sessions, retained messages.
     pub(super) lasting: u64,
-    /// Of those by which exchanges of QoS 2 end.
+    /// Of those by which exchanges of QoS 2 and wills end.
     pub(super) exchanges: u64,
 }
 
@@ -247,7 +247,16 @@ impl Keeper {
 
     /// Appends a record. One that cannot be appended is counted; then nothing more is promised, until a checkpoint has made up for it.
     pub(super) fn append(&mut self, record: &Record) -> Option<Position> {
-        match self.put(record) {
+        self.append_with(record, record.makes_room())
+    }
+
+    /// Appends a record by which something ends that room is held in reserve for.
+    fn append_end(&mut self, record: &Record) -> Option<Position> {
+        self.append_with(record, true)
+    }
+
+    fn append_with(&mut self, record: &Record, may_use_reserve: bool) -> Option<Position> {
+        match self.put(record, may_use_reserve) {
             Ok(position) => Some(position),
             Err(error) => {
                 self.lacking.note(record);
@@ -261,7 +270,7 @@ impl Keeper {
     /// Appends a record of a checkpoint. One that cannot be appended is counted, and nothing more is lacking than before: the record that it
     /// repeats is still there.
     pub(super) fn repeat(&mut self, record: &Record) -> Option<Position> {
-        match self.put(record) {
+        match self.put(record, record.makes_room()) {
             Ok(position) => Some(position),
             Err(error) => {
                 self.refusal = Some(error);
@@ -279,18 +288,18 @@ impl Keeper {
         }
     }
 
-    fn put(&mut self, record: &Record) -> Result<Position, JournalError> {
+    fn put(&mut self, record: &Record, may_use_reserve: bool) -> Result<Position, JournalError> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         record.encode(&mut scratch);
         let payload = record.payload();
         let bytes = RECORD_ADDS + (scratch.len() + payload.len()) as u64;
-        let makes_room = record.makes_room() && !self.uses_reserve;
-        if makes_room {
+        let may_too = may_use_reserve && !self.uses_reserve;
+        if may_too {
             self.journal.use_reserve(true);
         }
         let appended = self.journal.append(&scratch, &payload);
-        if makes_room {
+        if may_too {
             self.journal.use_reserve(false);
         }
         self.scratch = scratch;
@@ -461,7 +470,7 @@ impl Broker {
     // ---- sessions
 
     /// Writes that a client has come to its session, or that its session is one that ends with its connection from now on.
-    pub(super) fn write_opened(&mut self, key: Key) {
+    pub(super) fn write_opened(&mut self, now: Instant, key: Key) {
         let Some(keeper) = &mut self.keeper else { return };
         let session = self.sessions.get_mut(key).expect("it was just opened");
         if session.is_kept() {
@@ -471,20 +480,46 @@ impl Broker {
             }
             let connection = session.connection.and_then(|key| self.connections.get(key));
             let will = connection.and_then(|connection| connection.will.as_deref());
-            keeper.append(&opened(session, will));
+            if keeper.append(&opened(session, will)).is_some() {
+                session.will_is_written = will.is_some();
+            } else {
+                self.write_will_ended(now, key);
+            }
         } else if session.number > 0 {
-            keeper.append(&Record::Ended { session: session.number });
-            session.number = 0;
+            self.write_will_ended(now, key);
+            let session = self.sessions.get_mut(key).expect("it was just opened");
+            let number = std::mem::take(&mut session.number);
+            self.write(number, || Record::Ended { session: number });
         }
+    }
+
+    /// Writes that a will is not to come after a restart which would by the records, whatever fills the disk; the session as if it had no
+    /// connection.
+    pub(super) fn write_will_ended(&mut self, now: Instant, key: Key) {
+        let Some(keeper) = &mut self.keeper else { return };
+        let session = self.sessions.get_mut(key).filter(|session| session.will_is_written);
+        let Some(session) = session.filter(|session| session.number > 0) else { return };
+        let (number, expiry) = (session.number, session.expiry);
+        let ends_at = session.ends_at.or(expiry.map(|expiry| now + expiry));
+        let record = Record::Closed { session: number, expiry, ends_at, will: None };
+        session.will_is_written = keeper.append_end(&record).is_none();
     }
 
     /// Writes that a session has no connection.
     pub(super) fn write_closed(&mut self, key: Key) {
         if let Some(keeper) = &mut self.keeper
-            && let Some(session) = self.sessions.get(key)
+            && let Some(session) = self.sessions.get_mut(key)
             && session.number > 0
         {
-            keeper.append(&closed(session));
+            let has_will = session.will.is_some();
+            let record = closed(session);
+            let appended = match session.will_is_written && !has_will {
+                true => keeper.append_end(&record),
+                false => keeper.append(&record),
+            };
+            if appended.is_some() {
+                session.will_is_written = has_will;
+            }
         }
     }
 

@@ -434,7 +434,8 @@ impl Record {
         }
     }
 
-    /// How many exchanges of QoS 2 with subscribers it begins, so that more records are to come of each, and how many with publishers.
+    /// How many exchanges of QoS 2 with subscribers it begins, so that more records are to come of each, and how many with publishers, or
+    /// wills.
     pub(crate) fn begins(&self) -> (usize, usize) {
         let is_twice = |waiting: &&Waiting| waiting.qos == QoS::ExactlyOnce;
         match self {
@@ -444,6 +445,9 @@ impl Record {
             }
             Self::Queued { waiting, .. } => (usize::from(waiting.qos == QoS::ExactlyOnce), 0),
             Self::Noted { .. } => (0, 1),
+            // That its will is not to come is said in a record, too.
+            Self::Opened(opened) => (0, usize::from(opened.will.is_some())),
+            Self::Closed { will, .. } => (0, usize::from(will.is_some())),
             _ => (0, 0),
         }
     }

@@ -199,3 +199,48 @@ fn retained_messages_that_fill_the_disk_can_be_taken_away_and_others_come() {
         world.end();
     }
 }
+
+#[test]
+fn a_will_that_is_not_to_come_does_not_come_after_a_kill_though_the_disk_is_full() {
+    for (shards, is_gated) in NODES {
+        for ends in ["goodbye", "published", "resumed", "ended"] {
+            let config = settings();
+            let mut world = World::keeping(config, shards, is_gated);
+            let disk = SmallDisk::new(DISK_BYTES);
+            world.tapes.iter().for_each(|tape| tape.put_on(&disk));
+            let delay = if ends == "published" { 0 } else { 60 };
+            let expiry = if ends == "ended" { 30 } else { 3_600 };
+            let properties =
+                ConnectProperties { session_expiry: Some(expiry), ..ConnectProperties::default() };
+            let connect = || Connect { properties: properties.clone(), ..kept("c") };
+            let will = Will { delay, ..will("w", "gone") };
+            let at = world.join(Connect { will: Some(will), ..connect() });
+            // So much that it is looked whether there is room, and some is held in reserve.
+            world.subscribe(at, "t", AtLeastOnce);
+            let p = world.join(v5("p"));
+            for _ in 0..3 {
+                assert!(publish(&mut world, p, message("t", AtLeastOnce, &"x".repeat(30_000))));
+            }
+            world.advance(seconds(2));
+            while world.flush_journals() {}
+            if ends != "goodbye" && ends != "published" {
+                world.cut(at);
+                while world.flush_journals() {}
+            }
+            *disk.free() = 0;
+            match ends {
+                "goodbye" => world.leave(at),
+                "published" => world.cut(at),
+                "resumed" => _ = world.join(connect()),
+                _ => world.advance(seconds(40)),
+            }
+            while world.flush_journals() {}
+            world.restart(shards);
+            let watcher = world.join(v5("watcher"));
+            world.subscribe(watcher, "w", AtMostOnce);
+            world.advance(seconds(100));
+            assert_eq!(world.texts(watcher), [""; 0], "{shards} shards, gated {is_gated}, {ends}");
+            world.end();
+        }
+    }
+}
