@@ -26,13 +26,17 @@ struct State {
     durable: usize,
     is_gated: bool,
     bytes: usize,
-    /// Bytes that it may hold, if they are bounded: then a large record finds no room where a small one does.
+    /// Bytes that it may hold with its reserve, if they are bounded: then a large record finds no room where a small one does.
     bytes_max: Option<usize>,
+    /// Bytes that are held in reserve, and that are to be.
+    reserve: usize,
+    wanted: usize,
+    may_use_reserve: bool,
     failures: u64,
 }
 
 /// Bytes that [`Journal::ensure`] leaves to records that are appended without it.
-const RESERVE_BYTES: usize = 1_000;
+const SPARE_BYTES: usize = 1_000;
 
 impl Tape {
     /// `is_gated` if records become durable only later.
@@ -43,15 +47,18 @@ impl Tape {
             is_gated,
             bytes: 0,
             bytes_max: None,
+            reserve: 0,
+            wanted: 0,
+            may_use_reserve: false,
             failures: 0,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Has room for so many bytes more, and then for none; for all that comes if that is none.
+    /// Has room for so many bytes more besides what is held in reserve, and then for none; for all that comes if that is none.
     pub fn limit(&self, bytes: Option<usize>) {
         let mut state = self.state();
-        state.bytes_max = bytes.map(|bytes| state.bytes + bytes);
+        state.bytes_max = bytes.map(|bytes| state.bytes + state.reserve + bytes);
     }
 
     /// Records that found no room.
@@ -105,25 +112,63 @@ impl State {
         self.bytes = self.records.iter().flatten().map(Bytes::len).sum();
     }
 
+    /// Bytes that are left besides the reserve.
+    fn free(&self) -> usize {
+        let most = self.bytes_max.unwrap_or(usize::MAX);
+        most.saturating_sub(self.bytes + self.reserve)
+    }
+
     fn find_room(&self, bytes: usize) -> Result<(), JournalError> {
-        match self.bytes_max {
-            Some(most) if self.bytes + bytes > most => {
-                Err(JournalError::Full(Arc::new(std::io::Error::from(ErrorKind::StorageFull))))
-            }
-            _ => Ok(()),
+        if bytes > self.free() {
+            return Err(JournalError::Full(Arc::new(std::io::Error::from(ErrorKind::StorageFull))));
         }
+        Ok(())
     }
 }
 
 impl Journal for Tape {
     fn ensure(&mut self, bytes: usize) -> Result<(), JournalError> {
-        self.state().find_room(bytes + RESERVE_BYTES)
+        let mut state = self.state();
+        let lacks = state.wanted.saturating_sub(state.reserve);
+        state.find_room(lacks)?;
+        state.reserve += lacks;
+        state.find_room(bytes + SPARE_BYTES)
+    }
+
+    fn ensure_last(&mut self, bytes: usize) -> Result<(), JournalError> {
+        let state = self.state();
+        state.find_room(bytes.saturating_sub(state.reserve))
+    }
+
+    fn room(&mut self) -> u64 {
+        self.state().reserve as u64
+    }
+
+    fn free(&mut self) -> u64 {
+        self.state().free() as u64
+    }
+
+    fn use_reserve(&mut self, may: bool) {
+        self.state().may_use_reserve = may;
+    }
+
+    fn want_reserve(&mut self, bytes: u64) {
+        let mut state = self.state();
+        state.wanted = bytes as usize;
+        state.reserve = state.reserve.min(state.wanted);
     }
 
     fn append(&mut self, head: &[u8], payload: &Payload) -> Result<Position, JournalError> {
         let mut state = self.state();
         let record = [head, &payload.to_contiguous()].concat();
-        state.find_room(record.len()).inspect_err(|_| state.failures += 1)?;
+        if let Err(full) = state.find_room(record.len()) {
+            let left = state.reserve.checked_sub(record.len()).filter(|_| state.may_use_reserve);
+            let Some(left) = left else {
+                state.failures += 1;
+                return Err(full);
+            };
+            state.reserve = left;
+        }
         state.bytes += record.len();
         state.records.push(Some(record.into()));
         if !state.is_gated {
