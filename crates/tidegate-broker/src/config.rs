@@ -30,6 +30,9 @@ pub struct BrokerConfig {
     pub subscriptions_max: usize,
     /// Retained messages. Default 1,000,000.
     pub retained_max: usize,
+    /// Whether a retained message is sent to new subscriptions only while its publisher may still publish it, as Mosquitto does it.
+    /// Default true.
+    pub check_retain_source: bool,
     /// QoS 1 and 2 messages in flight to one subscriber, where it does not ask for fewer. Default 1,024.
     pub inflight_max: u16,
     /// Bytes of QoS 1 and 2 messages in flight to one subscriber, unless its path holds more. Default 4 MiB; one message
@@ -194,6 +197,7 @@ impl Default for BrokerConfig {
             sessions_max: 1_000_000,
             subscriptions_max: 100_000,
             retained_max: 1_000_000,
+            check_retain_source: true,
             inflight_max: 1024,
             inflight_bytes_max: 4 << 20,
             receive_maximum: 1024,

@@ -27,7 +27,7 @@ use tidegate_message::{Code, Payload, Position};
 
 pub use self::{
     record::{
-        CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage,
+        CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, Source, StoredMessage,
         StoredWill, Waiting,
     },
     replay::{

@@ -5,9 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::Instant;
+use tidegate_message::{Action, Authorize, Identity, Instant, Target};
 
-use crate::{message::Message, retained::Cursor, session::SubscriptionOptions};
+use crate::{
+    message::Message,
+    retained::{Cursor, Kept},
+    session::SubscriptionOptions,
+};
 
 /// Retained messages that a new subscription is still owed.
 #[derive(Debug)]
@@ -20,7 +24,30 @@ pub(crate) struct RetainedScan {
     /// Whether the cursor has come to the end.
     pub(crate) is_done: bool,
     /// Found, and not yet in the queue.
-    pub(crate) found: VecDeque<Arc<Message>>,
+    pub(crate) found: VecDeque<FoundRetained>,
+}
+
+/// A retained message that a subscription is owed, and by whose right it was published.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundRetained {
+    pub(crate) message: Arc<Message>,
+    source: Option<Arc<Identity>>,
+    allowed_by: Option<u64>,
+}
+
+impl FoundRetained {
+    pub(crate) fn of(kept: &Kept) -> Self {
+        let Kept { message, source, allowed_by, .. } = kept;
+        Self { message: message.clone(), source: source.clone(), allowed_by: *allowed_by }
+    }
+
+    /// Whether its publisher may still publish it.
+    pub(crate) fn is_still_allowed(&self, authorize: &dyn Authorize) -> bool {
+        let Some(source) = &self.source else { return true };
+        let topic = Target::Topic(&self.message.topic);
+        self.allowed_by == Some(authorize.generation())
+            || authorize.still_allows(source, Action::Publish, topic)
+    }
 }
 
 /// Scans in the order in which they were asked for, one for each filter. Each call but the rare compaction takes the same time however

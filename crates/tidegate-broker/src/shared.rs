@@ -558,11 +558,13 @@ impl Shared {
         &self,
         message: Arc<Message>,
         client: Option<Arc<str>>,
+        source: Option<Arc<Identity>>,
         account: Option<Arc<Account>>,
     ) {
         let mut retained = self.retained();
         let sequence = self.next_sequence();
-        retained.insert(Kept { message, sequence, client, account });
+        let kept = Kept { message, sequence, client, source, allowed_by: None, account };
+        retained.insert(kept);
         self.retained_count.store(retained.len(), Ordering::Relaxed);
     }
 

@@ -106,7 +106,7 @@ const KEYS: &[Key] = &[
     key("allow_duplicate_messages", Scope::General, Kind::Flag, Fate::Needless("overlapping subscriptions are served as MQTT 5 says")),
     key("autosave_interval", Scope::General, Kind::Number, Fate::Needless(SAVED)),
     key("autosave_on_changes", Scope::General, Kind::Flag, Fate::Needless(SAVED)),
-    key("check_retain_source", Scope::General, Kind::Flag, Fate::Lost(&["false"], "rules are asked when a message is published and when it is sent")),
+    key("check_retain_source", Scope::General, Kind::Flag, Fate::Translated),
     key("clientid_prefixes", Scope::General, Kind::Text, Fate::Protects(&[], "client identifiers are not checked to accept a client: write ACL patterns with %c in place of it")),
     key("connection_messages", Scope::General, Kind::Flag, Fate::Needless(LOGS)),
     key("enable_control_api", Scope::General, Kind::Flag, Fate::Lost(&["false"], "there are no topics below $CONTROL")),

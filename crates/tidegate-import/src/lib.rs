@@ -534,6 +534,9 @@ impl Import {
         if self.general.get("retain_available").is_some_and(|setting| setting.value == "false") {
             toml.push_str("retain_available = false\n");
         }
+        if self.general.get("check_retain_source").is_some_and(|setting| setting.value == "false") {
+            toml.push_str("check_retain_source = false\n");
+        }
         let packet = PACKET_BYTES_LEAST..=128 << 20; // half of the default memory for payloads
         let whole = self.number("max_packet_size", packet.clone());
         let payload = self.number("message_size_limit", 1..=*packet.end());

@@ -263,6 +263,8 @@ fn settings_of_listeners_and_their_clients_are_translated() {
         ("listener 1883\nmax_qos 2", Some("protocol = \"tcp\"\n"), false),
         ("listener 1883\nmax_qos 3", None, true),
         ("listener 1883\nretain_available false", Some("retain_available = false\n"), false),
+        ("listener 1883\ncheck_retain_source false", Some("check_retain_source = false\n"), false),
+        ("listener 1883\ncheck_retain_source true", Some("[mqtt.listener"), false),
         (
             "listener 1883\naccept_protocol_versions 4, 5 # no 3.1",
             Some("accept_protocol_versions = \"3.1.1, 5\"\n"),

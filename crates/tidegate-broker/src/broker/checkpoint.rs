@@ -21,7 +21,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_message::{Instant, Payload, Position};
+use tidegate_message::{Identity, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     inflight::Awaits,
-    journal::{Record, RetainedAs, Sent, StoredMessage},
+    journal::{Record, RetainedAs, Sent, Source, StoredMessage},
     message::Message,
     queue::{Held, Queued},
     slab::Key,
@@ -347,11 +347,9 @@ impl Broker {
         let mut reserved = Reserved::default();
         let bytes = &mut reserved.lasting;
         for (_, session) in self.sessions.iter().filter(|(_, session)| session.number > 0) {
-            let identity = &session.identity;
-            let groups: usize = identity.groups.iter().map(|group| group.len() + 8).sum();
             // It is opened, and closed.
             *bytes += 2 * RECORD_ADDS + of_text(&session.client_id);
-            *bytes += (identity.name.len() + groups) as u64;
+            *bytes += identity_bytes(&session.identity);
             let connection = session.connection.and_then(|key| self.connections.get(key));
             let will = connection.and_then(|connection| connection.will.as_deref());
             let will = will.or(session.will.as_ref().map(|(will, _)| &**will));
@@ -371,7 +369,8 @@ impl Broker {
                 let topic = &kept.message.topic;
                 if journal_writer::is_written(topic) && self.shared.owner_of(topic) == self.shard {
                     let client = kept.client.as_deref().map_or(0, str::len);
-                    *bytes += message_bytes(&kept.message) + client as u64;
+                    let source = kept.source.as_deref().map_or(0, identity_bytes);
+                    *bytes += message_bytes(&kept.message) + client as u64 + source;
                 }
             });
             if last.is_none() {
@@ -587,13 +586,14 @@ impl Broker {
         let mut found = Vec::new();
         let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
             if journal_writer::is_written(&kept.message.topic) {
-                found.push((kept.message.clone(), kept.sequence, kept.client.clone()));
+                let source = kept.source.as_deref().map(Source::from);
+                let (sequence, client) = (kept.sequence, kept.client.clone());
+                found.push((kept.message.clone(), RetainedAs { sequence, client, source }));
             }
         });
         found.retain(|(message, ..)| self.shared.owner_of(&message.topic) == self.shard);
-        for (message, sequence, client) in found {
-            let retained = Some(RetainedAs { sequence, client });
-            let record = StoredMessage { retained, ..(&*message).into() };
+        for (message, retained) in found {
+            let record = StoredMessage { retained: Some(retained), ..(&*message).into() };
             keeper.repeat(&Record::Message(record));
         }
         last
@@ -704,6 +704,12 @@ impl Checkpoint {
         };
         on_disk.take_while(fits).take(FETCH_MESSAGES).collect()
     }
+}
+
+/// Bytes of an identity in a record: about, and not less.
+fn identity_bytes(identity: &Identity) -> u64 {
+    let groups: usize = identity.groups.iter().map(|group| group.len() + 8).sum();
+    (identity.name.len() + groups) as u64
 }
 
 /// The empty message that clears a topic.

@@ -16,7 +16,7 @@ use crate::{
     budget::Charge,
     config::Overflow,
     connection::Connection,
-    journal::{RetainedAs, Sent, Waiting},
+    journal::{RetainedAs, Sent, Source, Waiting},
     message::{Body, Incoming, Message, seconds_left},
     outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
@@ -381,7 +381,11 @@ impl Broker {
     fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> Retained {
         if message.payload.is_empty() {
             if let Retention::Changed(sequence) = self.shared.retain(message.topic, None) {
-                self.note_retained(message, None, RetainedAs { sequence, client: None });
+                self.note_retained(
+                    message,
+                    None,
+                    RetainedAs { sequence, client: None, source: None },
+                );
             }
             return Retained::Done;
         }
@@ -390,10 +394,17 @@ impl Broker {
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         let client = session.map(|session| session.client_id.clone());
         let account = session.and_then(|session| session.account.clone());
+        let source = session.map(|session| session.identity.clone());
         let Some(kept) = kept else { return Retained::NoRoom };
         let (held, topic) = (kept.clone(), message.topic);
-        let kept =
-            Kept { message: kept, sequence: 0, client: client.clone(), account: account.clone() };
+        let kept = Kept {
+            message: kept,
+            sequence: 0,
+            client: client.clone(),
+            source: source.clone(),
+            allowed_by: Some(self.shared.authorize().generation()),
+            account: account.clone(),
+        };
         let sequence = match self.shared.retain(topic, Some(kept)) {
             Retention::Changed(sequence) => sequence,
             Retention::OverShare => {
@@ -402,7 +413,8 @@ impl Broker {
             }
             Retention::Unchanged | Retention::Refused => return Retained::Full,
         };
-        self.note_retained(message, Some(&held), RetainedAs { sequence, client });
+        let source = source.as_deref().map(Source::from);
+        self.note_retained(message, Some(&held), RetainedAs { sequence, client, source });
         if let Some(at) = message.expires {
             self.watch_retained(at);
         }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::Instant;
+use tidegate_message::{Identity, Instant};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, journal_writer::Keeper};
@@ -19,8 +19,8 @@ use crate::{
     config::{Overflow, TopicConfig},
     connection::WillMessage,
     journal::{
-        Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, StoredMessage,
-        StoredWill,
+        Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, Source,
+        StoredMessage, StoredWill,
     },
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
@@ -102,6 +102,8 @@ impl Broker {
                 Some((session.opened.client_id.clone(), account))
             })
             .collect();
+        // Many messages are of few.
+        let mut sources: HashMap<(Arc<str>, Source), Arc<Identity>> = HashMap::new();
         for retained in retained {
             if config.check_topic_characters(&retained.message.topic).is_err() {
                 barred += 1;
@@ -115,7 +117,11 @@ impl Broker {
                 first.watch_retained(at);
             }
             let owner = retained.client.as_ref().and_then(|client| owners.get(client).cloned());
-            first.shared.restore_retained(message, retained.client, owner);
+            let source = retained.client.clone().zip(retained.source).map(|(client, source)| {
+                let entry = sources.entry((client, source));
+                entry.or_insert_with_key(|(client, source)| source.identity(client).into()).clone()
+            });
+            first.shared.restore_retained(message, retained.client, source, owner);
         }
         // Clients of libmosquitto would end each connection on which one is sent to them, and never get past it.
         let is_barred = |queued: &RecoveredQueued| {

@@ -23,6 +23,7 @@ use crate::{
     outbox::{Delivery, Handed, Leaving, SLICES_MAX},
     queue::{Held, Ids, Queued},
     retained::Kept,
+    scans::FoundRetained,
     schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
     timers::Timer,
@@ -487,23 +488,28 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let mut topics = None;
         while let Some(mut scan) = session.retained.pop() {
-            while let Some(message) = scan.found.pop_front() {
+            while let Some(found) = scan.found.pop_front() {
+                let message = &found.message;
                 // They wait here rather than in the queue, whose overflow is for those who do not keep up.
                 let config = &session.config;
                 let has_room = session.queue.is_empty()
                     || (session.queue.len() < RETAINED_QUEUE.min(config.queue_messages_max)
                         && session.queue.bytes() + message.charged() <= config.queue_bytes_max);
                 if !has_room {
-                    scan.found.push_front(message);
+                    scan.found.push_front(found);
                     session.retained.put_back(scan);
                     return;
                 }
                 // By the rules of now: those of when it was found may be gone.
                 let authorize = self.shared.authorize();
                 let generation = authorize.generation();
-                if !session.may_have(authorize, &message.topic) {
+                if !session.may_have(authorize, &message.topic)
+                    || self.shared.config().check_retain_source
+                        && !found.is_still_allowed(authorize)
+                {
                     continue;
                 }
+                let message = found.message;
                 session.note_allowed(generation);
                 let topics = topics.get_or_insert_with(|| self.shared.topics());
                 let exception = TopicConfig::of(topics, &message.topic);
@@ -541,12 +547,13 @@ impl Broker {
                 &scan.filter,
                 scan.cursor.take(),
                 RETAINED_STEP,
-                |_, Kept { message, client, .. }| {
+                |_, kept| {
+                    let Kept { message, client, .. } = kept;
                     let is_own = client.as_ref() == Some(&session.client_id);
                     if message.is_expired(now) {
                         expired.push(message.clone());
                     } else if !(scan.options.no_local && is_own) {
-                        scan.found.push_back(message.clone());
+                        scan.found.push_back(FoundRetained::of(kept));
                     }
                 },
             );

@@ -9,8 +9,8 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{
-    IdentityKind, Instant, Payload, Reader, Unreadable, check_topic_filter, check_topic_name,
-    split_shared, varint,
+    Identity, IdentityKind, Instant, Payload, Reader, Unreadable, check_topic_filter,
+    check_topic_name, split_shared, varint,
 };
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
@@ -18,6 +18,8 @@ use tidegate_wire::mqtt::{PacketId, QoS, Version};
 const VERSION: u8 = 1;
 /// In addition to the retain flag of a waiting message: the name of a shared subscription follows.
 const IN_GROUP: u8 = 2;
+/// In place of the mark that a client follows: the client and its user follow.
+const HAS_SOURCE: u8 = 2;
 
 /// One thing that is so from now on. Sessions and messages have numbers that their shard gives, from 1 and never again.
 #[derive(Clone, Debug, PartialEq)]
@@ -255,6 +257,40 @@ pub struct RetainedAs {
     pub sequence: u64,
     /// The client that published it.
     pub client: Option<Arc<str>>,
+    /// The publisher whose right was asked for; never without its client.
+    pub source: Option<Source>,
+}
+
+/// The user that published a message.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// How the user was established.
+    pub kind: IdentityKind,
+    /// The user.
+    pub user: Arc<str>,
+    /// The groups.
+    pub groups: Arc<[Arc<str>]>,
+}
+
+impl From<&Identity> for Source {
+    fn from(identity: &Identity) -> Self {
+        let Identity { kind, name, groups, .. } = identity;
+        Self { kind: *kind, user: name.clone(), groups: groups.clone() }
+    }
+}
+
+impl Source {
+    /// The same, through the program `client`; the address is that of a connection, which is gone.
+    pub fn identity(&self, client: &Arc<str>) -> Identity {
+        Identity {
+            kind: self.kind,
+            name: self.user.clone(),
+            groups: self.groups.clone(),
+            client: client.clone(),
+            address: None,
+            until: None,
+        }
+    }
 }
 
 /// A session that waits for a message.
@@ -339,13 +375,7 @@ impl Record {
                 put.u8(1);
                 put.number(opened.session);
                 put.text(&opened.client_id);
-                let kind = KINDS.iter().position(|kind| *kind == opened.kind);
-                put.u8(kind.expect("each has its place") as u8);
-                put.text(&opened.user);
-                put.number(opened.groups.len() as u64);
-                for group in &opened.groups {
-                    put.text(group);
-                }
+                put.user(opened.kind, &opened.user, &opened.groups);
                 let level = VERSIONS.iter().position(|version| *version == opened.version);
                 put.u8(level.expect("each has its place") as u8 + 3);
                 put.time(opened.expiry);
@@ -610,7 +640,23 @@ impl Put<'_> {
 
     fn retained(&mut self, retained: &RetainedAs) {
         self.number(retained.sequence);
-        self.option(retained.client.as_ref(), |put, client| put.text(client));
+        // Records of versions that knew no source have a mark of 0 or 1.
+        let (Some(client), Some(source)) = (&retained.client, &retained.source) else {
+            return self.option(retained.client.as_ref(), |put, client| put.text(client));
+        };
+        self.u8(HAS_SOURCE);
+        self.text(client);
+        self.user(source.kind, &source.user, &source.groups);
+    }
+
+    fn user(&mut self, kind: IdentityKind, user: &str, groups: &[Arc<str>]) {
+        let kind = KINDS.iter().position(|known| *known == kind);
+        self.u8(kind.expect("each has its place") as u8);
+        self.text(user);
+        self.number(groups.len() as u64);
+        for group in groups {
+            self.text(group);
+        }
     }
 
     fn waiting(&mut self, waiting: &Waiting) {
@@ -775,13 +821,9 @@ impl<'a> Take<'a> {
         Ok(Opened {
             session: self.number("session")?,
             client_id: self.text("client identifier")?.into(),
-            kind: {
-                let kind = self.u8("kind of user")?;
-                let kind = KINDS.get(usize::from(kind));
-                *kind.ok_or(RecordError::Field { field: "kind of user" })?
-            },
+            kind: self.kind()?,
             user: self.text("user")?.into(),
-            groups: self.list("groups", |take| take.text("group").map(Arc::from))?,
+            groups: self.groups()?,
             version: {
                 let level = self.u8("protocol level")?;
                 let version = VERSIONS.get(usize::from(level.wrapping_sub(3)));
@@ -814,11 +856,33 @@ impl<'a> Take<'a> {
         })
     }
 
+    fn kind(&mut self) -> Taken<IdentityKind> {
+        let kind = self.u8("kind of user")?;
+        let kind = KINDS.get(usize::from(kind));
+        kind.copied().ok_or(RecordError::Field { field: "kind of user" })
+    }
+
+    fn groups(&mut self) -> Taken<Vec<Arc<str>>> {
+        self.list("groups", |take| take.text("group").map(Arc::from))
+    }
+
     fn retained(&mut self) -> Taken<RetainedAs> {
-        Ok(RetainedAs {
-            sequence: self.number("sequence")?,
-            client: self.option(|take| take.text("client identifier").map(Arc::from))?,
-        })
+        let sequence = self.number("sequence")?;
+        let mark = self.u8("mark")?;
+        let client = match mark {
+            0 => None,
+            1 | HAS_SOURCE => Some(self.text("client identifier")?.into()),
+            _ => return Err(RecordError::Field { field: "mark" }),
+        };
+        let source = match mark {
+            HAS_SOURCE => Some(Source {
+                kind: self.kind()?,
+                user: self.text("user")?.into(),
+                groups: self.groups()?.into(),
+            }),
+            _ => None,
+        };
+        Ok(RetainedAs { sequence, client, source })
     }
 
     fn waiting(&mut self) -> Taken<Waiting> {

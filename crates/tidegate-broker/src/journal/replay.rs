@@ -16,8 +16,8 @@ use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::record::{
-    CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, StoredMessage, StoredWill,
-    Waiting,
+    CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, Source, StoredMessage,
+    StoredWill, Waiting,
 };
 use crate::routes::shared;
 
@@ -469,6 +469,8 @@ pub struct RecoveredRetained {
     pub message: Arc<StoredMessage>,
     /// The client that published it.
     pub client: Option<Arc<str>>,
+    /// The publisher whose right was asked for, if that was written down.
+    pub source: Option<Source>,
 }
 
 impl RecoveredSession {
@@ -524,7 +526,9 @@ impl Recovered {
         kept.sort_unstable_by_key(|retained| retained.read);
         recovered.retained = kept
             .into_iter()
-            .map(|Retained { how, message, .. }| RecoveredRetained { message, client: how.client })
+            .map(|Retained { how: RetainedAs { client, source, .. }, message, .. }| {
+                RecoveredRetained { message, client, source }
+            })
             .collect();
         for (journal, mut replay) in replays.into_iter().enumerate() {
             let sessions = std::mem::take(&mut replay.sessions);

@@ -87,7 +87,16 @@ impl Draw {
     }
 
     fn retained(&mut self) -> RetainedAs {
-        RetainedAs { sequence: self.number(), client: self.some(|draw| draw.text().into()) }
+        let client = self.some(|draw| draw.text().into());
+        let source = match client.is_some() {
+            true => self.some(|draw| Source {
+                kind: [IdentityKind::User, IdentityKind::Anonymous][draw.0.random_range(0..2)],
+                user: draw.text().into(),
+                groups: draw.list(|draw| draw.text().into()).into(),
+            }),
+            false => None,
+        };
+        RetainedAs { sequence: self.number(), client, source }
     }
 
     fn sent(&mut self) -> (u8, u64, Sent) {
@@ -337,7 +346,7 @@ fn messages_between_shards_arrive_once() {
     sender.apply(sends(2, 1, Sent::Plain, "two"));
     sender.apply(sends(3, 1, Sent::Group("$share/g/t".into()), "three"));
     sender.apply(sends(4, 1, Sent::Plain, "four"));
-    let retained = RetainedAs { sequence: 9, client: None };
+    let retained = RetainedAs { sequence: 9, client: None, source: None };
     sender.apply(sends(5, 1, Sent::Retained(retained.clone()), "kept"));
     sender.apply(sends(6, 1, Sent::Plain, "six"));
     sender.apply(Record::Confirmed { shard: 1, number: 1 });

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, ops::Deref, sync::Arc};
 
-use tidegate_message::Instant;
+use tidegate_message::{Identity, Instant};
 
 use super::Retained;
 use crate::{accounts::Account, message::Message};
@@ -24,6 +24,10 @@ pub(crate) struct Kept {
     pub(crate) sequence: u64,
     /// The client that published it, whose sessions may come and go: it has its own back by its name (MQTT-3.8.3-3).
     pub(crate) client: Option<Arc<str>>,
+    /// The publisher, whose right to publish it still counts; none of the node itself, and where a former version wrote it down.
+    pub(crate) source: Option<Arc<Identity>>,
+    /// The generation of the rules by which it was published; none of those of an earlier process.
+    pub(crate) allowed_by: Option<u64>,
     /// In whose share it counts.
     pub(crate) account: Option<Arc<Account>>,
 }

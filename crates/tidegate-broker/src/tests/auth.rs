@@ -99,6 +99,82 @@ fn with_taken_of(config: BrokerConfig, test: impl Fn(&mut World, &Taken)) {
     }
 }
 
+/// Everybody may do everything, until a test takes away that "ada" publishes below a level, and gives it back.
+#[derive(Debug, Default)]
+struct Silenced {
+    level: Mutex<Option<&'static str>>,
+    generation: AtomicU64,
+}
+
+impl Silenced {
+    fn set(&self, level: Option<&'static str>) {
+        *self.level.lock().unwrap() = level;
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Authorize for Silenced {
+    fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
+        let level = *self.level.lock().unwrap();
+        match (action, target, level) {
+            (Action::Publish, Target::Topic(topic), Some(level))
+                if topic.starts_with(level) && &*identity.name == "ada" =>
+            {
+                Decision::deny("a rule")
+            }
+            _ => Decision::allow("no rule"),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn receives_all(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn retained_messages_are_sent_while_their_publisher_may_publish_them() {
+    for checks in [true, false] {
+        for shards in [1, 3] {
+            let rules = Arc::new(Silenced::default());
+            let config = BrokerConfig { check_retain_source: checks, ..settings() };
+            let mut world = World::with_rules(config, shards, rules.clone()).written_down(false);
+            let ada = Connect { username: Some("ada".into()), ..v5("p") };
+            let (p, q) = (world.join(ada), world.join(v5("q")));
+            for (who, topic) in [(p, "gone/p"), (p, "left/p"), (q, "gone/q")] {
+                world.publish(who, retained(topic, AtLeastOnce, "x"));
+            }
+            let read = |world: &mut World, name: &str| {
+                let s = world.join(v5(name));
+                world.subscribe(s, "#", AtLeastOnce);
+                let mut topics: Vec<String> = world
+                    .messages(s)
+                    .into_iter()
+                    .map(|message| message.topic.to_string())
+                    .collect();
+                topics.sort();
+                topics
+            };
+            let all = ["gone/p", "gone/q", "left/p"];
+            assert_eq!(read(&mut world, "s1"), all);
+            let left = if checks { &["gone/q", "left/p"][..] } else { &all };
+            rules.set(Some("gone/"));
+            assert_eq!(read(&mut world, "s2"), left);
+            // Its session need not be there any more, and neither the process.
+            world.leave(p);
+            assert_eq!(read(&mut world, "s3"), left);
+            world.restart(shards);
+            assert_eq!(read(&mut world, "s4"), left);
+            rules.set(None);
+            assert_eq!(read(&mut world, "s5"), all);
+            world.end();
+        }
+    }
+}
+
 fn not_allowed(world: &World) -> u64 {
     world.shards.iter().map(|shard| shard.statistics().dropped.not_allowed).sum()
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     Overflow,
     inflight::Awaits,
-    journal::{Journal, JournalError, Options, Recovered, Replay},
+    journal::{Journal, JournalError, Options, Recovered, Replay, Source},
     queue::{Held, Queued},
 };
 
@@ -334,14 +334,18 @@ pub(crate) fn check(world: &World) {
     world.shared.retained().walk(None, usize::MAX, |kept| {
         if !kept.message.topic.starts_with("$SYS/") && !kept.message.is_expired(world.now) {
             let payload = kept.message.payload.to_contiguous().to_vec();
-            retained.insert(kept.message.topic.to_string(), (payload, kept.client.clone()));
+            retained.insert(
+                kept.message.topic.to_string(),
+                (payload, kept.client.clone(), kept.source.as_deref().map(Source::from)),
+            );
         }
     });
     let told = recovered(world).retained.into_iter().filter_map(|retained| {
         let message = retained.message;
         let is_expired = message.expires.is_some_and(|at| at <= world.now);
         let payload = message.payload.to_contiguous().to_vec();
-        (!is_expired).then(|| (message.topic.to_string(), (payload, retained.client)))
+        (!is_expired)
+            .then(|| (message.topic.to_string(), (payload, retained.client, retained.source)))
     });
     assert_eq!(told.collect::<BTreeMap<_, _>>(), retained);
 }

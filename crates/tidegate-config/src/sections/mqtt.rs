@@ -136,6 +136,8 @@ section! {
         topic_control_characters: bool = false,
         /// Retained messages. Default 1000000.
         retained_max: u32 = 1_000_000,
+        /// Whether a retained message is sent to new subscriptions only while its publisher may still publish it. Default true.
+        check_retain_source: bool = true,
         /// Sessions, with and without connection. Default 1000000.
         sessions_max: u32 = 1_000_000,
         /// The part that one user, certificate or, without a proof, address may have of the share of `payload_bytes_max`,

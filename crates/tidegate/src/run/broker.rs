@@ -87,6 +87,7 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
         sessions_max: section.sessions_max as usize,
         subscriptions_max: section.subscriptions_max as usize,
         retained_max: section.retained_max as usize,
+        check_retain_source: section.check_retain_source,
         inflight_max: section.inflight_max,
         receive_maximum: section.receive_maximum,
         topic_alias_max: section.topic_alias_max,

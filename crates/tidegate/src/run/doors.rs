@@ -77,6 +77,10 @@ impl Authorize for AuditedAccess {
         decision
     }
 
+    fn still_allows(&self, identity: &Identity, action: Action, target: Target<'_>) -> bool {
+        self.doors.decide(identity, action, target).allow
+    }
+
     fn generation(&self) -> u64 {
         Authorize::generation(&*self.0.doors)
     }

@@ -54,7 +54,7 @@ struct Running {
 }
 
 /// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 17] = [
+const FIXED: [&str; 18] = [
     "enabled",
     "durability",
     "shards",
@@ -67,6 +67,7 @@ const FIXED: [&str; 17] = [
     "topic_alias_max",
     "topic_alias_out_max",
     "retained_max",
+    "check_retain_source",
     "sessions_max",
     "identity_share",
     "subscriptions_max",
@@ -433,6 +434,7 @@ mod tests {
         config.mqtt.topic_alias_max += 1;
         config.mqtt.topic_alias_out_max += 1;
         config.mqtt.retained_max += 1;
+        config.mqtt.check_retain_source = false;
         config.mqtt.sessions_max += 1;
         config.mqtt.identity_share = 0.5;
         config.mqtt.subscriptions_max += 1;
