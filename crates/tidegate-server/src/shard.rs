@@ -227,7 +227,7 @@ pub(super) struct Connection {
     rests_until: Option<Instant>,
     /// The lease on its identity's limits, once that is known.
     lease: Option<Lease>,
-    /// When the token that it showed expires.
+    /// When the token that it showed expires, by the wall clock.
     expires_at: Option<Instant>,
     /// The client for the log, once it is connected; none for parts of this program.
     visitor: Option<Box<Visitor>>,
@@ -320,7 +320,7 @@ pub(super) struct Shard {
     closings: VecDeque<(Instant, ConnectionId)>,
     /// Connections that published faster than they may, by when they are read again.
     resting: BTreeMap<(Instant, usize), ConnectionId>,
-    /// Connections that end when their token expires.
+    /// Connections that end when their token expires, by the wall clock.
     expiring: BTreeMap<(Instant, usize), ConnectionKey>,
     buffer: Vec<u8>,
     commands: Vec<ShardCommand>,
@@ -426,7 +426,7 @@ impl Shard {
             first(&self.openings),
             first(&self.closings),
             self.resting.keys().next().map(|(at, _)| *at),
-            self.expiring.keys().next().map(|(at, _)| *at),
+            self.expiring.keys().next().map(|(at, _)| clock::from_wall(*at)),
             self.accepts_at,
             self.stops,
         ]

@@ -178,7 +178,7 @@ impl Shard {
             }
         }
         while let Some(entry) = self.expiring.first_entry()
-            && entry.key().0 <= now
+            && entry.key().0 <= clock::to_wall(now)
         {
             let key = entry.remove();
             self.broker.end(key, ReasonCode::NOT_AUTHORIZED, "the token has expired");

@@ -430,9 +430,7 @@ impl Shard {
                 return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         }
-        // Its expiry by the wall clock, by ours.
-        connection.expires_at =
-            identity.until.map(|until| now + until.since(tidegate_identity::auth::now().wall));
+        connection.expires_at = identity.until;
         let home = if connect.client_id.is_empty() {
             self.parts.shard
         } else {

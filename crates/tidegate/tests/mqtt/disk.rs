@@ -275,7 +275,7 @@ fn a_command_that_hangs_ends_all_the_same_and_says_where() {
 
 /// Variables by which a program sees the system clock off by what stands in a file, its monotonic clock aside; none where libfaketime
 /// is not installed.
-fn wall_clock_of(file: &Path) -> Option<[(&'static str, String); 4]> {
+pub(crate) fn wall_clock_of(file: &Path) -> Option<[(&'static str, String); 4]> {
     let folders = fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path());
     let mut libraries = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1"));
     let library = libraries.find(|library| library.exists())?;

@@ -12,6 +12,7 @@ use tidegate_load::client::{Client, ClientError, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::{
+    disk::wall_clock_of,
     poll::poll,
     program::{LONGEST, Program, options_of},
 };
@@ -53,6 +54,14 @@ messages_per_second = 20
 
 /// A node with these roles that takes tokens, and what reloads it.
 fn start(folder: tempfile::TempDir, issuer: &Issuer) -> (Program, String) {
+    start_with(folder, issuer, &[])
+}
+
+fn start_with(
+    folder: tempfile::TempDir,
+    issuer: &Issuer,
+    variables: &[(&str, String)],
+) -> (Program, String) {
     let path = |name: &str| folder.path().join(name);
     tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
     fs::write(path("roles"), ROLES).expect("a file");
@@ -63,7 +72,7 @@ fn start(folder: tempfile::TempDir, issuer: &Issuer) -> (Program, String) {
         path("roles"),
         path("keys"),
     );
-    (Program::start_in(folder, &text), text)
+    (Program::start_with(folder, &text, variables), text)
 }
 
 fn connect(program: &Program, user: Option<&str>, password: &str) -> Result<Client, ReasonCode> {
@@ -103,6 +112,25 @@ fn audit_log(program: &Program, is_whole: impl Fn(&str) -> bool) -> String {
     let read = || fs::read_to_string(program.path("data/state/audit.log")).unwrap_or_default();
     let whole = poll(LONGEST, || Some(read()).filter(|log| is_whole(log)));
     whole.unwrap_or_else(|| panic!("not whole: {}", read()))
+}
+
+#[test]
+fn a_token_ends_with_its_time_by_a_system_clock_that_is_set() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = folder.path().join("clock");
+    fs::write(&clock, "+0").expect("a file");
+    let Some(variables) = wall_clock_of(&clock) else {
+        return println!("skipped: libfaketime is not installed");
+    };
+    let issuer = Issuer::new();
+    let (program, _) = start_with(folder, &issuer, &variables);
+    let mut ada = connect(&program, None, &issuer.token("ada", 3_600)).expect("it is good");
+    let mut bob = connect(&program, None, &issuer.token("bob", 10_000)).expect("it is good");
+    assert!(publishes(&mut ada, "t/x"));
+    fs::write(&clock, "+7200").expect("a file");
+    assert_eq!(ends(&mut ada), ReasonCode::NOT_AUTHORIZED);
+    assert!(publishes(&mut bob, "t/x"));
+    program.stop();
 }
 
 #[test]
