@@ -63,8 +63,8 @@ pub(super) struct Keeper {
     pub(super) is_failing: bool,
     /// For how many bytes it had no room then, at most [`WANTED_MAX`].
     pub(super) wanted: usize,
-    /// For how many bytes in reserve it had none.
-    wanted_lasting: usize,
+    /// For how many bytes in reserve it had none, and how often it is still asked for them.
+    wanted_lasting: (usize, u8),
     /// Why.
     pub(super) error: Option<JournalError>,
     /// Why the last checkpoint that was given up found no room.
@@ -178,6 +178,8 @@ pub(super) struct Owed {
 
 /// A journal that has room for so much takes records again, whatever it had no room for.
 const WANTED_MAX: usize = 1 << 20;
+/// It is asked so often for room in reserve that it did not have.
+const LASTING_TRIES: u8 = 16;
 /// Approximate bytes of a record besides its message.
 const RECORD_BYTES: usize = 4 << 10;
 /// And for each session that waits.
@@ -199,7 +201,7 @@ impl Keeper {
             shared,
             is_failing: false,
             wanted: 0,
-            wanted_lasting: 0,
+            wanted_lasting: (0, 0),
             error: None,
             refusal: None,
             has_room: true,
@@ -330,12 +332,12 @@ impl Keeper {
         self.ensure_with(bytes, 0)
     }
 
-    /// Whether there is room now for what there was none for. The reserve cannot always grow, whatever becomes of the disk: less of it is
-    /// asked for each time.
+    /// Whether there is room now for what there was none for. The reserve cannot always grow, whatever becomes of the disk: after a while no
+    /// more of it is asked for.
     pub(super) fn try_again(&mut self) -> bool {
-        let lasting = self.wanted_lasting;
-        let has_room = self.ensure_with(self.wanted.max(1), lasting);
-        self.wanted_lasting = lasting / 2;
+        let (lasting, tries) = self.wanted_lasting;
+        let has_room = self.ensure_with(self.wanted.max(1), if tries > 0 { lasting } else { 0 });
+        self.wanted_lasting = (lasting, tries.saturating_sub(1));
         has_room
     }
 
@@ -385,7 +387,8 @@ impl Keeper {
             }
             Ok(()) => true,
             Err(error) => {
-                (self.wanted, self.wanted_lasting) = (bytes.min(WANTED_MAX), lasting);
+                (self.wanted, self.wanted_lasting) =
+                    (bytes.min(WANTED_MAX), (lasting, LASTING_TRIES));
                 self.fail(&error);
                 false
             }
