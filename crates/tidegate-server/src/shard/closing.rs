@@ -6,6 +6,7 @@ use rustls::{CertificateError, OtherError};
 use tidegate_broker::ConnectionKey;
 use tidegate_identity::pki::known::UnknownCertificate;
 use tidegate_message::{Instant, Refusal};
+use tidegate_process::clock;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LINGER, Shard, Stage, visits::why_ended};
