@@ -51,12 +51,12 @@ pub fn to_wall(at: Instant) -> Instant {
 }
 
 /// The instant of this clock at a wall time, as the wall clock goes now.
-pub(crate) fn from_wall(at: Instant) -> Instant {
+pub fn from_wall(at: Instant) -> Instant {
     shifted(at, wall_ahead().saturating_neg())
 }
 
 /// An instant that is so many nanoseconds later, or earlier if they are negative.
-pub(crate) fn shifted(at: Instant, nanos: i64) -> Instant {
+pub fn shifted(at: Instant, nanos: i64) -> Instant {
     Instant::from_nanos(at.as_nanos().saturating_add(nanos))
 }
 

@@ -377,7 +377,7 @@ impl Later {
                     tracing::info!("the disk takes journals of the MQTT sessions again");
                     return Some(flushers);
                 }
-                Err(error) => tracing::debug!(error = %crate::error_chain(&error),
+                Err(error) => tracing::debug!(error = %tidegate_message::error_chain(&error),
                     "there is no journal of the MQTT sessions yet"),
             }
         }
