@@ -237,7 +237,7 @@ impl PublisherTask {
                 calls.asked(request, reason);
             }
             while self.arrived.capacity() > 0
-                && let Some(message) = deliveries.next()?
+                && let Some(message) = deliveries.next_message()?
             {
                 if self.arrived.try_send(Message::of(&message)).is_err() {
                     return Ok(());

@@ -21,7 +21,7 @@ use std::{
     },
 };
 
-use tidegate_broker::{Acknowledged, Bundle, Empties, Handed};
+use tidegate_broker::{Acknowledged, Bundle, Empties, Handed, Message};
 use tokio::sync::Notify;
 
 use super::{inbox::Inbox, shard::ShardCommand};
@@ -79,6 +79,8 @@ struct Up {
     bundles: Vec<Bundle>,
     /// Messages of QoS 1 that are needed no more.
     settled: Vec<Acknowledged>,
+    /// And of QoS 0, to be used again.
+    used: Vec<Arc<Message>>,
     /// There is room for deliveries, or for packets, where there was none.
     takes_deliveries: bool,
     takes_packets: bool,
@@ -222,6 +224,11 @@ impl ClientEnd {
         }
     }
 
+    /// Messages of QoS 0 are needed no more; moves them out of `used`, so that the shard uses their memory again.
+    pub(crate) fn give_back(&self, used: &mut Vec<Arc<Message>>) {
+        self.0.leave(|up| up.used.append(used));
+    }
+
     /// Has the shard publish messages, after all that was left before. After CONNACK only.
     pub(crate) fn hand_over(&self, bundle: Bundle) {
         self.0.leave(|up| up.bundles.push(bundle));
@@ -264,13 +271,19 @@ impl ServerEnd {
         self.0.empties.clone()
     }
 
-    /// All that the client has left since the last time; its acknowledgements go into `settled`, which is empty. Packets that were written
+    /// All that the client has left since the last time; its acknowledgements go into `settled`, and the messages that it has given back
+    /// into `used`, which are empty. Packets that were written
     /// after that are read after the next time.
-    pub(super) fn look(&self, settled: &mut Vec<Acknowledged>) -> Left {
+    pub(super) fn look(
+        &self,
+        settled: &mut Vec<Acknowledged>,
+        used: &mut Vec<Arc<Message>>,
+    ) -> Left {
         let mut up = lock(&self.0.up);
         up.is_notified = false;
         (up.seen, up.has_seen_end) = (up.packets.len(), up.is_closed);
         std::mem::swap(&mut up.settled, settled);
+        std::mem::swap(&mut up.used, used);
         Left {
             bundles: std::mem::take(&mut up.bundles),
             takes_deliveries: std::mem::take(&mut up.takes_deliveries),
@@ -392,7 +405,7 @@ mod tests {
 
     fn look(end: &ServerEnd) -> (Vec<Acknowledged>, Left) {
         let mut settled = Vec::new();
-        let left = end.look(&mut settled);
+        let left = end.look(&mut settled, &mut Vec::new());
         (settled, left)
     }
 

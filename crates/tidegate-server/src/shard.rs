@@ -31,7 +31,7 @@ use bytes::Bytes;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use rustls_pki_types::UnixTime;
 use tidegate_broker::{
-    Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Output,
+    Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Message, Output,
     PartialCharge, Peer, SessionReport, Shared,
     journal::Journal,
     spill::{SpillError, Wanted},
@@ -327,6 +327,7 @@ pub(super) struct Shard {
     peers: Vec<Peer>,
     handed: Vec<Handed>,
     settled: Vec<Acknowledged>,
+    used: Vec<Arc<Message>>,
     visits: Visits,
     /// Input held of connections that are not open.
     lobby: Lobby,
@@ -360,6 +361,7 @@ impl Shard {
             peers: Vec::new(),
             handed: Vec::new(),
             settled: Vec::new(),
+            used: Vec::new(),
             visits: Visits::default(),
             lobby: Lobby::new((LOBBY_BYTES / parts.inboxes.len().max(1)).max(1 << 20)),
             arrivals: Arrivals::new(

@@ -123,7 +123,7 @@ impl Session {
             return Ok(Some(Event::Answered(answer.numbers.start, answer.reason)));
         }
         let (keeps_properties, room) = (self.keeps_properties, &mut self.room);
-        let message = self.deliveries.next()?;
+        let message = self.deliveries.next_message()?;
         Ok(message.map(|message| Event::Message(record(&message, keeps_properties, room))))
     }
 

@@ -295,7 +295,7 @@ impl Driver<'_> {
             if !self.session.wants(feed) {
                 break;
             }
-            let Some(message) = deliveries.next()? else { break };
+            let Some(message) = deliveries.next_message()? else { break };
             let payload = message.payload();
             let publish = publish_of(now, &message, &payload);
             match self.session.take(now, feed, &publish) {

@@ -19,7 +19,7 @@ use crate::{
     config::TopicConfig,
     connection::{Connection, Query, Resend, Stall},
     inflight::Awaits,
-    message::Body,
+    message::{Body, Message},
     outbox::{Delivery, Handed, Leaving, SLICES_MAX},
     queue::{Held, Ids, Queued},
     retained::Kept,
@@ -105,6 +105,11 @@ impl Broker {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.outbox.take_handed(out);
         }
+    }
+
+    /// Messages of QoS 0 that were handed out are needed no more: their memory is used again for new ones, unless others hold them.
+    pub fn reuse(&mut self, messages: &mut Vec<Arc<Message>>) {
+        messages.drain(..).for_each(|message| self.message_pool.put(message));
     }
 
     /// The client accepts no more deliveries for now, or accepts them again; other packets are not affected.

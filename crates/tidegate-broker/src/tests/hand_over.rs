@@ -314,6 +314,29 @@ fn text(delivery: &Delivery) -> String {
 }
 
 #[test]
+fn messages_that_are_given_back_are_used_again_and_count_no_more() {
+    let mut world = World::new(settings(), 1);
+    let s = world.join_with(v5("s"), hands_out());
+    world.subscribe(s, "t", AtMostOnce);
+    let p = world.join(v5("p"));
+    let mut given_back = Vec::new();
+    let mut places = Vec::new();
+    for round in 0..5 {
+        world.publish(p, message("t", AtMostOnce, &format!("round {round}")));
+        let got = world.deliveries(s);
+        assert_eq!(got.iter().map(text).collect::<Vec<_>>(), [format!("round {round}")]);
+        assert_eq!(world.shared.budget().messages(), 1);
+        given_back.extend(got.into_iter().map(|delivery| delivery.message));
+        places.push(Arc::as_ptr(&given_back[0]));
+        let shard = world.clients[s.0].shard;
+        world.shards[shard].reuse(&mut given_back);
+        assert!(given_back.is_empty());
+        assert_eq!((world.shared.budget().used(), world.shared.budget().messages()), (0, 0));
+    }
+    assert!(places.iter().all(|place| *place == places[0]), "it is always the same memory");
+}
+
+#[test]
 fn messages_are_handed_out_as_they_are_held_and_acknowledged_as_ever() {
     each(|world| {
         let config = SessionConfig { inflight_max: Some(2), ..hands_out() };

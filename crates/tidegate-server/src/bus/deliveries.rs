@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_broker::{Acknowledged, Delivery, Handed, Run, RunMessage};
+use tidegate_broker::{Acknowledged, Delivery, Handed, Message as HeldMessage, Run, RunMessage};
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};
 
@@ -20,7 +20,12 @@ pub struct Deliveries {
     last: Last,
     /// Acknowledged, and not told.
     settled: Vec<Acknowledged>,
+    /// Of QoS 0, used, and not given back.
+    used: Vec<Arc<HeldMessage>>,
 }
+
+/// Fewer used messages than these are let go of here: to give them back would wake the shard for little.
+const GIVEN_BACK_MIN: usize = 64;
 
 /// The memory of a message that was given out.
 #[derive(Debug, Default)]
@@ -135,14 +140,14 @@ impl<'a> Message<'a> {
 impl Deliveries {
     pub(super) fn new(line: Arc<Line>) -> Self {
         let (taken, settled) = (VecDeque::new(), Vec::new());
-        Self { line, taken, taken_bytes: 0, last: Last::None, settled }
+        Self { line, taken, taken_bytes: 0, last: Last::None, settled, used: Vec::new() }
     }
 
     /// The next message; none for now.
     ///
     /// # Errors
     /// [`BusError`]: the connection has ended. Messages that were not acknowledged come again to the next one, if the session outlives it.
-    pub fn next(&mut self) -> Result<Option<Message<'_>>, BusError> {
+    pub fn next_message(&mut self) -> Result<Option<Message<'_>>, BusError> {
         if !self.step()? {
             return Ok(None);
         }
@@ -164,8 +169,14 @@ impl Deliveries {
                 *message = Some(next);
                 return Ok(true);
             }
+            if let Last::One(Delivery { message, packet_id: None, .. }) =
+                std::mem::take(&mut self.last)
+            {
+                self.used.push(message);
+            }
             if self.taken.is_empty() {
-                self.take()?;
+                self.line.turn::<()>(|_| None)?;
+                self.take();
             }
             match self.taken.pop_front() {
                 Some(Handed::One(delivery)) => {
@@ -175,25 +186,24 @@ impl Deliveries {
                 Some(Handed::Run(run)) => {
                     self.last = Last::OfRun { memory: run.memory(), run, message: None };
                 }
-                None => {
-                    self.last = Last::None;
-                    return Ok(false);
-                }
+                None => return Ok(false),
             }
         }
     }
 
     /// Takes all that waits; messages taken before are used up.
-    fn take(&mut self) -> Result<(), BusError> {
-        self.line.turn::<()>(|_| None)?;
+    fn take(&mut self) {
+        if self.used.len() >= GIVEN_BACK_MIN {
+            self.line.give_back(&mut self.used);
+        }
+        self.used.clear();
         self.taken_bytes = self.line.take(&mut self.taken, self.taken_bytes);
-        Ok(())
     }
 
     /// Tells the broker what was acknowledged, then waits for a message, or for the answer to a request.
     ///
     /// # Errors
-    /// As [`Deliveries::next`].
+    /// As [`Deliveries::next_message`].
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -217,7 +227,7 @@ impl Deliveries {
             return true;
         }
         if self.taken.is_empty() {
-            self.taken_bytes = self.line.take(&mut self.taken, self.taken_bytes);
+            self.take();
         }
         !self.taken.is_empty()
     }
@@ -259,7 +269,7 @@ impl Deliveries {
     /// The next answer to a request: its number, and for each filter the reason.
     ///
     /// # Errors
-    /// As [`Deliveries::next`].
+    /// As [`Deliveries::next_message`].
     pub fn next_answer(&mut self) -> Result<Option<(u64, Vec<ReasonCode>)>, BusError> {
         self.line.turn(|packets| packets.answered())
     }

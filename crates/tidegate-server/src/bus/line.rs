@@ -2,10 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tidegate_broker::{Acknowledged, Bundle, Empties, Handed};
+use tidegate_broker::{Acknowledged, Bundle, Empties, Handed, Message};
 use tidegate_process::clock;
 use tidegate_wire::mqtt::{
     Ack, Connect, Disconnect, FixedHeader, Packet, ReasonCode, SubscribeFilter, Version,
@@ -178,6 +178,10 @@ impl Line {
 
     pub(super) fn settle(&self, settled: &mut Vec<Acknowledged>) {
         self.end.settle(settled);
+    }
+
+    pub(super) fn give_back(&self, used: &mut Vec<Arc<Message>>) {
+        self.end.give_back(used);
     }
 
     pub(super) fn hand_over(&self, bundle: Bundle) {

@@ -155,7 +155,8 @@ impl Shard {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
         let Some(end) = connection.transport.as_inside() else { return true };
         let Left { bundles, takes_deliveries, takes_packets, has_input } =
-            end.look(&mut self.settled);
+            end.look(&mut self.settled, &mut self.used);
+        self.broker.reuse(&mut self.used);
         let empties = end.empties();
         connection.is_readable |= has_input;
         if let Stage::Open(key) = connection.stage {

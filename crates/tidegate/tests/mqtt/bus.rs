@@ -20,7 +20,7 @@ async fn watch(bus: &Bus) -> Result<(), BusError> {
     let Attached { mut publisher, mut deliveries, .. } = bus.attach(attachment).await?;
     loop {
         deliveries.ready().await?;
-        while let Some(reading) = deliveries.next()? {
+        while let Some(reading) = deliveries.next_message()? {
             let (id, payload) = (reading.packet_id(), reading.payload().into_owned());
             if payload > b"30".to_vec() {
                 let (topic, qos) = (format!("alarms/{}", reading.topic()), QoS::AtLeastOnce);
@@ -64,7 +64,7 @@ fn message<'a>(topic: &'a str, payload: &'a [u8]) -> Publication<'a> {
 async fn next(deliveries: &mut Deliveries) -> (String, Vec<u8>, Option<PacketId>) {
     let ready = timeout(LONGEST, deliveries.ready()).await;
     ready.expect("a message comes").expect("the broker is there");
-    let message = deliveries.next().expect("the broker is there").expect("it is ready");
+    let message = deliveries.next_message().expect("the broker is there").expect("it is ready");
     (message.topic().to_owned(), message.payload().into_owned(), message.packet_id())
 }
 
@@ -300,7 +300,7 @@ async fn a_service_that_does_not_read_is_bounded() {
         fast.publisher.send(&publication).await.expect("it is taken");
     }
     let mut count = 0;
-    while slow.deliveries.next().expect("the broker is there").is_some() {
+    while slow.deliveries.next_message().expect("the broker is there").is_some() {
         count += 1;
     }
     // Those that it was handed, and the queue behind them.

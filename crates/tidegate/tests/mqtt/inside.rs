@@ -71,7 +71,7 @@ impl Inside {
         let deliveries = &mut self.attached.deliveries;
         let ready = timeout(LONGEST, deliveries.ready()).await;
         ready.expect("a message comes").expect("the broker is there");
-        let message = deliveries.next().expect("the broker is there").expect("it is ready");
+        let message = deliveries.next_message().expect("the broker is there").expect("it is ready");
         let text = String::from_utf8_lossy(&message.payload()).into_owned();
         (text, message.packet_id().expect("it is of QoS 1"))
     }
