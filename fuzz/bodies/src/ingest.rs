@@ -204,7 +204,7 @@ fn each(body: &[u8], max: usize) {
 
 /// A record of a pack has a name that can be a part of a topic and a time, stands by itself, and resolves to itself at any time.
 fn pack(body: &[u8]) {
-    let at = |seconds| Instant::from_millis(seconds * 1_000);
+    let at = |seconds: i64| Instant::from_millis(seconds * 1_000);
     let Ok(records) = resolve(body, at(2_000_000_000)) else { return };
     // A number in a member that is not known is passed on, also where no float is so large; `Json` has no place for it.
     let Ok(whole) = serde_json::from_slice::<Vec<Json>>(without_mark(body)) else { return };

@@ -78,7 +78,7 @@ impl Authorize for AuditedAccess {
     }
 
     fn still_allows(&self, identity: &Identity, action: Action, target: Target<'_>) -> bool {
-        self.doors.decide(identity, action, target).allow
+        self.0.doors.decide(identity, action, target).allow
     }
 
     fn generation(&self) -> u64 {

@@ -352,11 +352,10 @@ fn sessions_outlive_restarts_by_clocks_that_are_set_only_later() {
         assert_eq!(away.connack().session_present, count > 0, "process {count}");
         away.disconnect().expect("it leaves");
         set_to(end);
-        let until = Instant::now() + LONGEST;
-        while start != end && !has_noted_its_clock(&program) {
-            assert!(Instant::now() < until, "process {count} does not see that its clock was set");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let noted = poll(LONGEST, || {
+            (start == end || has_noted_its_clock(&program)).then_some(())
+        });
+        assert!(noted.is_some(), "process {count} does not see that its clock was set");
         folder = Some(program.kill());
     }
 }
@@ -394,11 +393,8 @@ fn take(program: &Program, count: usize, when: &str) {
 /// A message is taken, soon if not at once.
 fn takes_again(program: &Program, payload: &[u8], when: &str) {
     let mut publisher = lasting(program, "publisher");
-    let end = Instant::now() + LONGEST;
-    while let Err(error) = publisher.publish(&to_keep("t/again", payload)) {
-        assert!(Instant::now() < end, "{when}: nothing is taken any more: {error}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let taken = poll(LONGEST, || publisher.publish(&to_keep("t/again", payload)).ok());
+    assert!(taken.is_some(), "{when}: nothing is taken any more");
     take(program, 1, when);
 }
 
