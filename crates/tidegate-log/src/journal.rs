@@ -267,7 +267,7 @@ impl<D: Disk> Journal<D> {
             held.map_err(AppendError::from)
         };
         if holding.is_err() {
-            // Whoever asks for less may have it.
+            // A caller that asks for less may have it.
             self.reserve_files = before.max(1);
             self.writer.storage_mut().drop_reserve(before);
         }

@@ -326,7 +326,7 @@ fn note_clock(folder: &Path, ahead: i64) -> io::Result<()> {
     fs::rename(part, folder.join(CLOCK_FILE))
 }
 
-/// What [`note_clock`] has written; 0 if the clock was never set.
+/// The note that [`note_clock`] has written; 0 if the clock was never set.
 fn read_clock(folder: &Path) -> Result<i64, MarkError> {
     let path = folder.join(CLOCK_FILE);
     match regular::read_at_most(&path, MARK_BYTES_MAX) {
@@ -429,7 +429,7 @@ impl Former {
         };
         tracing::warn!(folder = %path.display(), by_seconds = newest.since(now).as_secs(),
             "the journals of the MQTT sessions are later than the system clock, which may not be set yet; their times are moved");
-        // What was read holds the folders.
+        // The records that were read hold the folders.
         drop(former);
         Self::read_by(path, now.nanos_since(newest))
     }

@@ -39,7 +39,7 @@ use super::{
 
 /// A shard's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);
-/// Who waits for a shard looks this often whether the server stops.
+/// A thread that waits for a shard looks this often whether the server stops.
 const ANSWER_LOOK: Duration = Duration::from_millis(100);
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;

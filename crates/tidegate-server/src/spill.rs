@@ -195,7 +195,7 @@ impl DiskSpill {
             return Err(SpillError::Bound { limit });
         }
         let folder = self.folder(state).map_err(SpillError::of)?;
-        // What has such a name and is no file was left alone.
+        // An entry that has such a name and is no file was left alone.
         let (number, file) = loop {
             let number = state.next;
             state.next = number.wrapping_add(1);

@@ -409,7 +409,7 @@ impl Broker {
         bytes
     }
 
-    /// Writes what the journal had no room for, if it has now: to end with. What waits on disk is waited for.
+    /// Writes what the journal had no room for, if it has now: to end with. Messages that wait on disk are waited for.
     pub fn finish_journal(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
         // One that was begun before may lack what came since.

@@ -135,7 +135,7 @@ pub(super) struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// What its record takes: about, and not less.
+    /// Bytes of its record: about, and not less.
     pub(super) fn bytes(&self) -> u64 {
         let message = self.message.as_deref().map_or(0, message_bytes);
         RECORD_ADDS + self.topic.len() as u64 + message
@@ -368,7 +368,7 @@ impl Keeper {
         // A checkpoint says again what is counted already.
         let since = if self.checkpoint.is_some() { 0 } else { self.reserved_since.bytes() };
         let all = self.reserved.bytes() + since + self.unconfirmed_bytes + lasting as u64;
-        // What comes until it is looked again is not counted yet.
+        // Records that come until it is looked again are not counted yet.
         self.journal.want_reserve(all + all / 4 + 2 * SLACK_BYTES);
         let ensured = match self.journal.failure() {
             Some(error) => Err(error),

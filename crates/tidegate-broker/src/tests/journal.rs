@@ -67,7 +67,7 @@ impl SmallDisk {
 }
 
 impl TapeState {
-    /// What a record takes on the disk.
+    /// Bytes that a record takes on the disk.
     fn cost(record: &Bytes) -> u64 {
         record.len() as u64 + 100
     }
