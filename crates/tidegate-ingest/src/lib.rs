@@ -50,8 +50,7 @@ pub use self::{
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
-use tidegate_server::{bridge::Stamps, bus::Bus, server::Server,
-};
+use tidegate_server::{bridge::Stamps, bus::Bus, server::Server};
 
 /// A listener's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);

@@ -63,7 +63,9 @@ mod relay;
 mod runtime;
 mod topics;
 
-pub use tidegate_wire::mqtt::path::{Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps};
+pub use tidegate_wire::mqtt::path::{
+    Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps,
+};
 
 /// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]

@@ -221,7 +221,12 @@ impl Driver<'_> {
                     pass_answers(publisher, deliveries)?;
                     let (topic, payload, qos) = (&*topic, &payload[..], QoS::AtLeastOnce);
                     // Whether it was taken is seen by whether it comes.
-                    publisher.push(&Publication { topic, payload, qos, ..Publication::default() })?;
+                    publisher.push(&Publication {
+                        topic,
+                        payload,
+                        qos,
+                        ..Publication::default()
+                    })?;
                 }
             }
             Command::Unsubscribe { feed, filters } => {

@@ -92,10 +92,15 @@ fn lines(template: &Template, number: Option<usize>, batch: &[u8]) {
         let Ok(line) = line else { continue };
         let mut came = Messages::new();
         let mapping = (template, &LIMITS);
-        let mapped =
-            line::messages(&line, Precision::Nanoseconds, mapping, &mut topic, |topic, payload, _| {
+        let mapped = line::messages(
+            &line,
+            Precision::Nanoseconds,
+            mapping,
+            &mut topic,
+            |topic, payload, _| {
                 came.push((topic.to_owned(), payload.to_vec()));
-            });
+            },
+        );
         let is_taken = mapped.is_ok();
         assert_eq!(is_taken, !came.is_empty());
         let is_allowed = |(topic, payload): &(String, Vec<u8>)| {

@@ -54,7 +54,10 @@ impl FrameLog for CameraLog {
             }
         }
         if let Some(error) = failed {
-            tracing::error!(error = tidegate_message::error_chain(&error), "camera log not readable");
+            tracing::error!(
+                error = tidegate_message::error_chain(&error),
+                "camera log not readable"
+            );
         }
         None
     }

@@ -352,9 +352,7 @@ fn sessions_outlive_restarts_by_clocks_that_are_set_only_later() {
         assert_eq!(away.connack().session_present, count > 0, "process {count}");
         away.disconnect().expect("it leaves");
         set_to(end);
-        let noted = poll(LONGEST, || {
-            (start == end || has_noted_its_clock(&program)).then_some(())
-        });
+        let noted = poll(LONGEST, || (start == end || has_noted_its_clock(&program)).then_some(()));
         assert!(noted.is_some(), "process {count} does not see that its clock was set");
         folder = Some(program.kill());
     }
