@@ -28,6 +28,7 @@ test: setup ## every test of the workspace and of the workers, counted in the la
 check: setup ## formatting, lints, layers, licences, scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features tidegate/xdp -- -D warnings
+	cargo clippy --package tidegate --no-default-features -- -D warnings
 	cargo xtask check
 
 bench: bench-frames bench-mqtt bench-durability bench-sensors ## every bench, whole

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
 /// The last program that a build made.
 fn program(report: &str) -> Option<PathBuf> {
     let artifacts = report.lines().filter_map(|line| serde_json::from_str(line).ok());
-    artifacts.filter_map(|Artifact { executable }| executable).last()
+    artifacts.filter_map(|Artifact { executable }| executable).next_back()
 }
 
 fn violations(bytes: u64) -> Vec<String> {

@@ -47,6 +47,11 @@ impl<T> Arrivals<T> {
         self.under_way.len()
     }
 
+    /// Whether none is under way.
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
     /// The number that the next one has.
     pub fn next(&self) -> u64 {
         self.next

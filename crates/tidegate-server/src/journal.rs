@@ -307,7 +307,7 @@ impl ClockKeeper {
                 match note_clock(&self.folder, ahead) {
                     Ok(()) => noted = ahead,
                     Err(error) => {
-                        tracing::debug!(%error, "that the clock was set is not noted yet")
+                        tracing::debug!(%error, "that the clock was set is not noted yet");
                     }
                 }
             }

@@ -111,7 +111,8 @@ pub fn acl_file(data: &[u8]) {
         Ok(acl) => acl,
         Err(error) => return assert!(!error.to_string().is_empty() && error.line > 0),
     };
-    assert_eq!(acl.is_empty(), acl.len() < 1);
+    let rules_count = acl.len();
+    assert_eq!(acl.is_empty(), rules_count == 0);
     let may = |acl: &Acl, action, target| {
         let decision = acl.decide(&identity, action, target);
         assert!(decision.rule.starts_with("acl:"), "{decision:?}");
@@ -179,7 +180,8 @@ pub fn roles_file(data: &[u8]) {
         Ok(roles) => roles,
         Err(error) => return assert!(!error.to_string().is_empty() && error.line > 0),
     };
-    assert_eq!(roles.is_empty(), roles.len() < 1);
+    let roles_count = roles.len();
+    assert_eq!(roles.is_empty(), roles_count == 0);
     let may = |action, target| {
         let decision = roles.decide(&identity, action, target);
         assert!(decision.rule.starts_with("roles:"), "{decision:?}");

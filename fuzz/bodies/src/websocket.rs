@@ -49,12 +49,15 @@ pub fn websocket_frames(data: &[u8]) {
 /// Longest message of those that are delimited by their ends.
 const MESSAGE_BYTES: u64 = 1 << 10;
 
+/// Payloads of messages, and whether each is text.
+type Messages = Vec<(Vec<u8>, bool)>;
+
 /// Messages by their ends, each within its bound, and how it ended.
 fn messages(
     mut decoder: Decoder,
     input: &[u8],
     piece: usize,
-) -> (Vec<(Vec<u8>, bool)>, Result<Flow, FrameError>) {
+) -> (Messages, Result<Flow, FrameError>) {
     let (mut out, mut reply, mut end) = (Vec::new(), Vec::new(), Ok(Flow::Open));
     let mut all = Vec::new();
     for part in input.chunks(piece) {

@@ -40,7 +40,7 @@ fn accident(whole: &[u8], random: &mut SmallRng) -> Vec<u8> {
             1 => bytes.insert(at, random.random()),
             2 if at < bytes.len() => bytes[at] ^= 1 << random.random_range(0..8),
             3 if at < bytes.len() => {
-                bytes[at] = *[0, 0x7f, 0x80, 0xff, b'-', b'9'].get(at % 6).unwrap()
+                bytes[at] = *[0, 0x7f, 0x80, 0xff, b'-', b'9'].get(at % 6).unwrap();
             }
             _ => bytes.extend_from_within(at..),
         }

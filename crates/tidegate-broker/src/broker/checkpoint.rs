@@ -15,8 +15,8 @@
 //! Records that found no room are made up for by a checkpoint, too, between two marks: after the second one no record before the first
 //! counts ([`Record::Checkpoint`]).
 //!
-//! Always true: a message is written once, for all its subscribers; one that came after the checkpoint began is not written again. What
-//! came from other shards is said to be here after it is durable, and the second mark is written after all between the two is.
+//! Always true: a message is written once, for all its subscribers; one that came after the checkpoint began is not written again.
+//! Messages of other shards are said to be here after they are durable, and the second mark is written after all between the two is.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -354,7 +354,7 @@ impl Broker {
             let will = connection.and_then(|connection| connection.will.as_deref());
             let will = will.or(session.will.as_ref().map(|(will, _)| &**will));
             *bytes += will.map_or(0, |will| message_bytes(&will.message));
-            *bytes += session.subscriptions.iter().map(|(filter, _)| of_text(filter)).sum::<u64>();
+            *bytes += session.subscriptions.keys().map(|filter| of_text(filter)).sum::<u64>();
             *bytes += RECORD_ADDS * session.received.len() as u64;
             let is_twice = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
             let begun = session.inflight.entries().filter(|entry| entry.awaits != Awaits::Puback);
