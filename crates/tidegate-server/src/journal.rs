@@ -341,6 +341,9 @@ fn read_clock(folder: &Path) -> Result<i64, MarkError> {
     }
 }
 
+/// A try takes at most so small a part of the time.
+const LATER_PART: u32 = 20;
+
 /// Begins the journals of a node that runs without, as soon as the disk takes them.
 pub(super) struct Later {
     settings: JournalSettings,
@@ -362,6 +365,7 @@ impl Later {
         let mut pause = LATER_MIN;
         while let Err(mpsc::RecvTimeoutError::Timeout) = stop.recv_timeout(pause) {
             pause = (2 * pause).min(LATER_MAX);
+            let began = clock::now();
             let boxed = |journal: ShardJournal| Box::new(journal) as Box<dyn Journal>;
             let begun = Begun::write(&settings, &found, shards, |journals| {
                 let written = hand(journals.into_iter().map(boxed).collect());
@@ -380,6 +384,8 @@ impl Later {
                 Err(error) => tracing::debug!(error = %tidegate_message::error_chain(&error),
                     "there is no journal of the MQTT sessions yet"),
             }
+            // A state that takes long to write is not written most of the time.
+            pause = pause.max(clock::now().since(began) * LATER_PART);
         }
         None
     }

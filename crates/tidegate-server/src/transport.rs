@@ -281,7 +281,9 @@ impl Transport {
             return match self.wire.read(buffer) {
                 Ok(0) => Ok(ReadOutcome::End),
                 Ok(count) => {
-                    self.is_drained = count < buffer.len();
+                    // The end of a service may stand behind its packets: one wake-up is for both.
+                    let has_edges = matches!(self.wire, Wire::Socket(_));
+                    self.is_drained = has_edges && count < buffer.len();
                     Ok(ReadOutcome::Bytes(count))
                 }
                 Err(error) => blocked(error).map(|()| ReadOutcome::WouldBlock),

@@ -244,6 +244,10 @@ impl Runtime {
 
     /// Takes what was read, as long as there is room for it, or as answers to dead letters may stand behind it.
     fn drain(&mut self, session: &mut Session) -> Result<(), SessionError> {
+        // Also while no message is taken: the answers to its states would take the room of dead letters.
+        while let Some(answer) = session.next_answer()? {
+            self.take(session, answer);
+        }
         while (!self.is_full() || !self.letters.sent.is_empty())
             && let Some(event) = session.next()?
         {

@@ -117,10 +117,16 @@ impl Session {
         self.publisher.has_room()
     }
 
+    /// The next answer to a message of the sink's own.
+    pub(super) fn next_answer(&mut self) -> Result<Option<Event>, SessionError> {
+        let answer = self.publisher.next_answer()?;
+        Ok(answer.map(|answer| Event::Answered(answer.numbers.start, answer.reason)))
+    }
+
     /// The next event that there is.
     pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
-        if let Some(answer) = self.publisher.next_answer()? {
-            return Ok(Some(Event::Answered(answer.numbers.start, answer.reason)));
+        if let Some(answer) = self.next_answer()? {
+            return Ok(Some(answer));
         }
         let (keeps_properties, room) = (self.keeps_properties, &mut self.room);
         let message = self.deliveries.next_message()?;

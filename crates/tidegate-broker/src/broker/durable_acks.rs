@@ -81,14 +81,33 @@ impl Broker {
             keeper.fail(&error);
             keeper.is_gated = false;
             keeper.durable = Position(u64::MAX);
-            let owed = std::mem::take(&mut keeper.owed);
-            for Owed { key, .. } in owed {
-                let text = "the disk failed before your message was safe on it";
-                self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
-            }
+            self.disconnect_owed();
         }
         self.pass_durable();
         self.end_checkpoint();
+    }
+
+    /// Another journal takes the place of this one: answers that wait for it are never given, so that their clients are disconnected;
+    /// messages on their way to others, and connections that wait to send, go on.
+    pub(super) fn end_waits(&mut self) {
+        self.disconnect_owed();
+        let Some(keeper) = &mut self.keeper else { return };
+        for (peers, later) in self.peers.iter_mut().zip(&mut keeper.peers_later) {
+            peers.extend(later.drain(..).map(|(_, peer)| peer));
+        }
+        for (_, key) in keeper.connections_later.drain(..) {
+            if let Some(connection) = self.connections.get_mut(key) {
+                mark_dirty(key, connection, &mut self.dirty);
+            }
+        }
+    }
+
+    fn disconnect_owed(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        for Owed { key, .. } in std::mem::take(&mut keeper.owed) {
+            let text = "the disk failed before your message was safe on it";
+            self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
+        }
     }
 
     fn pass_durable(&mut self) {

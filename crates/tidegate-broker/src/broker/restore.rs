@@ -169,6 +169,7 @@ impl Broker {
     /// [`Broker::journal_counts`] counts failures.
     pub fn keep(&mut self, journal: Box<dyn Journal>) {
         let mut keeper = Box::new(Keeper::new(journal, self.shared.clone()));
+        self.end_waits();
         if let Some(former) = self.keeper.take() {
             keeper.succeed(*former);
         }

@@ -1002,6 +1002,27 @@ fn a_disk_that_fails_ends_who_waits_for_it_and_the_node_goes_on() {
     world.end();
 }
 
+#[test]
+fn a_journal_that_takes_the_place_of_another_ends_all_waits() {
+    let mut world = World::keeping(settings(), 1, true);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    let p = world.join(v5("p"));
+    world.flushes = false;
+    world.publish(p, message("t", AtLeastOnce, "x")).unwrap();
+    world.tapes[0] = Tape::new(true);
+    let next = Box::new(world.tapes[0].clone());
+    world.shards[0].keep(next);
+    world.flushes = true;
+    world.flush_journals();
+    assert_eq!(world.end_reason(p), Some(ReasonCode::QUOTA_EXCEEDED));
+    let p = world.join(v5("p"));
+    let id = world.publish(p, message("t", AtLeastOnce, "y")).unwrap();
+    assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+    assert!(world.texts(s).contains(&"y".to_owned()));
+    world.end();
+}
+
 /// Clients act at random; the journals always agree with the live state, also during a checkpoint.
 #[test]
 fn the_journals_say_what_is_so_whatever_happens() {

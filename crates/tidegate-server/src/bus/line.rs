@@ -90,6 +90,8 @@ impl Line {
         {
             control.ended = Some(error);
         }
+        // A latency query of the broker's is answered at once.
+        control.write(&self.end);
         let taken = take(&mut Packets(&mut control));
         match &control.ended {
             Some(error) if taken.is_none() => Err(error.clone()),

@@ -333,3 +333,25 @@ fn a_thread_attaches_and_waits_without_tasks() {
     publisher.detach(ReasonCode::SUCCESS).expect("a farewell is short");
     server.stop();
 }
+
+#[tokio::test]
+async fn a_service_that_ends_right_behind_a_request_is_gone() {
+    let server = server_with(Arc::new(AllowAll));
+    let bus = Bus::from(server.connector());
+    for round in 0..50 {
+        let name = format!("short-{round}");
+        let mut attached = attach(&bus, &name, &["a/#"]).await;
+        attached.deliveries.unsubscribe(vec!["a/#".to_owned()]).expect("there is room");
+        drop(attached);
+    }
+    let begin = tokio::time::Instant::now();
+    loop {
+        let left = bus.sessions("", 100, |who| who.client.starts_with("short-")).await;
+        if left.is_empty() {
+            break;
+        }
+        assert!(begin.elapsed() < LONGEST, "{} sessions are left", left.len());
+        tokio::task::yield_now().await;
+    }
+    stop(server).await;
+}
