@@ -85,6 +85,8 @@ pub(super) struct End {
     payload: Option<Rest>,
     /// Bytes that go there, whole packets but for a payload that is on its way.
     pub(super) output: Vec<u8>,
+    /// Whether it was asked for subscriptions, and has not answered.
+    pub(super) is_asked: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +109,7 @@ impl End {
             input: Vec::new(),
             payload: None,
             output: Vec::new(),
+            is_asked: false,
         }
     }
 
@@ -116,6 +119,7 @@ impl End {
         self.input = Vec::new();
         self.payload = None;
         self.output = Vec::new();
+        self.is_asked = false;
     }
 }
 
@@ -346,6 +350,7 @@ impl Relay {
                 let handled = self.end(side).client.handle(header.first, body);
                 let event = handled.map_err(|error| Fault::Client(side, error))?;
                 if let Some(Event::Subscribed { reasons, .. }) = event {
+                    self.end(side).is_asked = false;
                     self.subscribed(side, &reasons);
                 }
             }

@@ -285,7 +285,9 @@ impl Runtime {
         if filters.is_empty() {
             return Ok(());
         }
-        let asked = self.relay.end(side).client.subscribe(filters, None, ());
+        let end = self.relay.end(side);
+        let asked = end.client.subscribe(filters, None, ());
+        end.is_asked = true;
         asked.map(drop).map_err(|error| Broken::Subscribe(side, error))
     }
 
@@ -330,9 +332,7 @@ impl Runtime {
         }
         self.publish_state(b"1");
         self.counters.connects.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(bridge = %self.settings.name, host = %self.settings.host, port = self.settings.port, version = mode.word(),
-            session_present, "bridge up");
-        let broken = match self.turn(&mut local, &mut remote) {
+        let broken = match self.turn(&mut local, &mut remote, mode, session_present) {
             Err(broken) => broken,
             Ok(never) => match never {},
         };
@@ -342,7 +342,14 @@ impl Runtime {
         Err(broken)
     }
 
-    fn turn(&mut self, local: &mut Line, remote: &mut Line) -> Result<Infallible, Broken> {
+    fn turn(
+        &mut self,
+        local: &mut Line,
+        remote: &mut Line,
+        mode: Mode,
+        session_present: bool,
+    ) -> Result<Infallible, Broken> {
+        let mut is_up = false;
         // Packets may have come behind CONNACK.
         self.relay.take(Side::Remote, clock::now(), &self.counters)?;
         self.relay.take(Side::Local, clock::now(), &self.counters)?;
@@ -354,6 +361,12 @@ impl Runtime {
                 if !is_busy {
                     break;
                 }
+            }
+            if !is_up && !self.relay.local.is_asked && !self.relay.remote.is_asked {
+                // Both have its subscriptions: messages that are published from now on pass.
+                is_up = true;
+                tracing::info!(bridge = %self.settings.name, host = %self.settings.host, port = self.settings.port,
+                    version = mode.word(), session_present, "bridge up");
             }
             if !self.told_looped
                 && let Some(topic) = &self.relay.looped
