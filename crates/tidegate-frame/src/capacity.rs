@@ -124,6 +124,8 @@ pub struct Estimator {
     estimate: Option<Capacity>,
     /// Bytes per second after those that come at once.
     long: Option<f64>,
+    /// The same before the path stopped, until a frame tells which of the two is right.
+    stopped: Option<f64>,
     /// Bytes that come at once at the start of a burst, smoothed, once a frame was long enough to tell.
     head_bytes: Option<f64>,
     /// Of the last burst that gave a sample, and of the longest.
@@ -172,6 +174,7 @@ impl Estimator {
             config,
             estimate: None,
             long: None,
+            stopped: None,
             head_bytes: None,
             recent_bytes: 0.0,
             burst_bytes: 0.0,
@@ -287,6 +290,8 @@ impl Estimator {
             let sure = if self.head_bytes.is_some() { 1.0 } else { 0.5 };
             let burst = if lasts { f64::INFINITY } else { self.recent_bytes * sure };
             self.burst_bytes = self.burst_bytes.max(burst);
+        } else if progress.complete {
+            self.short = self.short.saturating_add(1);
         }
     }
 
@@ -308,6 +313,7 @@ impl Estimator {
         }
         // The last acknowledgement does not know of all that has come: of a frame that was short, that is much.
         if self.long.is_some_and(|long| ceiling < STOPPED * long) {
+            self.stopped = self.stopped.or(self.long);
             self.sample_within(0.0, ceiling);
         }
     }
@@ -324,6 +330,7 @@ impl Estimator {
     /// The link broke: bytes on the way are no samples any more, and the next path may be another.
     pub fn interrupted(&mut self) {
         self.bursts.clear();
+        self.stopped = None;
         self.head_bytes = None;
         self.burst_bytes = 0.0;
         self.short = 0;
@@ -372,6 +379,16 @@ impl Estimator {
             *long += self.config.weight_down * (most - *long);
         } else if least > *long && !self.overuse {
             *long += self.config.weight_up * (least - *long);
+        }
+        // Frames that are short because the path stopped cannot show that it goes on as before: it is believed to, as far as they
+        // show nothing else.
+        let Some(stopped) = self.stopped.filter(|_| !self.overuse) else { return };
+        if most >= stopped {
+            *long = long.max(stopped);
+            self.stopped = None;
+        } else if least >= *long * TELLING {
+            *long = long.max(most);
+            self.stopped = None;
         }
     }
 
@@ -571,6 +588,51 @@ mod tests {
         path.estimator.started(path.now, frame, true);
         path.estimator.gave_up(path.now + Duration::from_millis(100), frame, 0, Duration::ZERO);
         assert!(path.megabits() < 61.0, "{}", path.megabits());
+    }
+
+    #[test]
+    fn a_path_that_stopped_and_goes_on_carries_long_frames_again() {
+        let mut path = Path::new(Duration::ZERO);
+        let (bucket, pace) = (60_000, 40.0 * MEGABIT);
+        let seconds = 0.065;
+        for _ in 0..10 {
+            path.shaped(250_000, pace, bucket);
+        }
+        let carries = |path: &Path| path.estimator.capacity().unwrap().carries(250_000.0, seconds);
+        assert!(carries(&path), "{:?}", path.estimator.capacity());
+        let stop = |path: &mut Path| {
+            for _ in 0..5 {
+                let (frame, over) = (path.now, path.now + Duration::from_millis(100));
+                path.estimator.started(frame, frame, true);
+                path.estimator.gave_up(over, frame, 0, Duration::ZERO);
+                path.now = path.now + Duration::from_millis(200);
+            }
+        };
+        stop(&mut path);
+        assert!(!carries(&path), "{:?}", path.estimator.capacity());
+        // Frames so short that all of their bytes come at once.
+        for _ in 0..40 {
+            path.shaped(30_000, pace, bucket);
+        }
+        assert!(carries(&path), "{:?}", path.estimator.capacity());
+        // A path that is slower afterwards is found to be, once a frame is long enough to tell.
+        stop(&mut path);
+        path.shaped(250_000, pace / 8.0, bucket);
+        for _ in 0..40 {
+            path.shaped(30_000, pace / 8.0, bucket);
+        }
+        assert!(!carries(&path), "{:?}", path.estimator.capacity());
+    }
+
+    #[test]
+    fn frames_of_one_packet_show_no_faster_path() {
+        let mut path = Path::new(Duration::ZERO);
+        path.frame(100_000, 20.0 * MEGABIT);
+        assert_eq!(path.estimator.capacity().unwrap().short, 0);
+        for _ in 0..60 {
+            path.shaped(1_000, 20.0 * MEGABIT, 1_000);
+        }
+        assert_eq!(path.estimator.capacity().unwrap().short, 60);
     }
 
     #[test]

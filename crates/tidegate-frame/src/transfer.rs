@@ -86,6 +86,8 @@ pub struct Transfer {
     sent_last: Option<Instant>,
     /// When a frame was last sent to measure how the path carries longer ones than it was measured with.
     measured_last: Option<Instant>,
+    /// Whether a frame was reset before any had measured the path.
+    is_cut_off: bool,
     /// The frame last sent or said to be unchanged.
     out_last: Option<Instant>,
 }
@@ -179,6 +181,7 @@ impl Transfer {
             link_up: true,
             sent_last: None,
             measured_last: None,
+            is_cut_off: false,
             out_last: None,
             tables,
             config,
@@ -446,7 +449,7 @@ impl Transfer {
         Some(Encoding {
             rung,
             accuracy_kept,
-            deadline: now + TRIAL_FLIGHT,
+            deadline: self.trial_end(now),
             trial: true,
             ..self.plan(now, of)
         })
@@ -512,6 +515,12 @@ impl Transfer {
             self.ladder_number = self.ladder_number.wrapping_add(1);
             self.current = None;
         }
+        // Frames that follow too closely leave none the time to measure the path: bytes of those that were reset may be in the link
+        // yet.
+        let is_unknown = self.is_cut_off && self.capacity.capacity().is_none();
+        if is_unknown && self.is_controlled() && self.droppable() && !self.flights.is_settled() {
+            return Plan::Wait;
+        }
         self.ladder.predict(of.bytes);
         let choice = self.choose(now, of);
         let accuracy = self.demand.bounds.accuracy();
@@ -560,7 +569,7 @@ impl Transfer {
             deadline: match self.droppable() {
                 // One was cut off before it had measured anything.
                 true if self.sent_last.is_some() && self.capacity.capacity().is_none() => {
-                    self.deadline(base).max(now + TRIAL_FLIGHT)
+                    self.deadline(base).max(self.trial_end(now))
                 }
                 true => self.deadline(base),
                 false => Instant::MAX,
@@ -581,8 +590,8 @@ impl Transfer {
         let quiet = self.flights.is_empty();
         let kept = |rung: usize| rungs[rung].accuracy >= self.demand.bounds.accuracy();
         let trial = self.trial_due(now) && quiet;
-        let measure =
-            quiet && self.measure_due(now, plan.of, infeasible.by_accuracy.map(|(rung, _)| rung));
+        let least = infeasible.by_accuracy.map(|(rung, _)| rung);
+        let measure = (quiet || self.is_heard_of_soon()) && self.measure_due(now, plan.of, least);
         let bytes_max = infeasible.bytes_max;
         let encode = |rung: usize| Encoding { rung, accuracy_kept: kept(rung), ..plan };
         match (policy, infeasible.by_latency, infeasible.by_accuracy) {
@@ -590,7 +599,7 @@ impl Transfer {
             (WhenInfeasible::KeepLatency | WhenInfeasible::Pause, _, Some((rung, _)))
                 if measure =>
             {
-                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                let deadline = plan.deadline.max(self.trial_end(now));
                 let plan = Encoding { trial: true, deadline, ..encode(rung) };
                 self.measured_last = Some(now);
                 Plan::Encode(plan)
@@ -612,11 +621,11 @@ impl Transfer {
             // Something has to travel now and then, or better times would go unnoticed.
             (WhenInfeasible::KeepLatency, None, _) if trial || (!self.droppable() && quiet) => {
                 let rung = self.smallest_rung(0.0).unwrap_or(0);
-                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                let deadline = plan.deadline.max(self.trial_end(now));
                 Plan::Encode(Encoding { trial: true, deadline, ..encode(rung) })
             }
             (WhenInfeasible::Pause, _, Some((rung, _))) if trial => {
-                let deadline = plan.deadline.max(now + TRIAL_FLIGHT);
+                let deadline = plan.deadline.max(self.trial_end(now));
                 Plan::Encode(Encoding { trial: true, deadline, ..encode(rung) })
             }
             _ if !self.droppable() => Plan::Wait,
@@ -628,6 +637,21 @@ impl Transfer {
     /// Whether anything but the deadline decides about a frame.
     fn is_controlled(&self) -> bool {
         self.controller.kind() != ControllerKind::Fixed
+    }
+
+    /// When a frame that is sent now to measure the path has been under way for long enough: the word of its bytes comes a round
+    /// trip after them.
+    fn trial_end(&self, now: Instant) -> Instant {
+        now + TRIAL_FLIGHT + self.rtt.max(self.one_way * 2)
+    }
+
+    /// Whether no more is outstanding than the path carries in a round trip: the word of it may be on the way. Where a round trip is
+    /// longer than a period, something always is.
+    fn is_heard_of_soon(&self) -> bool {
+        let round_trip = self.rtt.max(self.one_way * 2).as_secs_f64();
+        self.capacity.capacity().is_some_and(|capacity| {
+            self.flights.outstanding_bytes() as f64 <= capacity.bytes_per_second * round_trip
+        })
     }
 
     fn trial_due(&self, now: Instant) -> bool {
@@ -844,6 +868,7 @@ impl Transfer {
         let grace = self.rtt.max(self.one_way * 2) + self.config.delivery;
         while let Some(frame) = self.flights.overdue(now, grace) {
             self.commands.push_back(Command::Reset { frame });
+            self.is_cut_off |= self.capacity.capacity().is_none();
             if self.is_controlled()
                 && self.situation(now, Duration::ZERO).can_be_kept() != Some(true)
             {

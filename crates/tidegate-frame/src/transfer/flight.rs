@@ -82,6 +82,11 @@ impl Flights {
         self.flights.iter().all(|flight| flight.settle_at.is_some())
     }
 
+    /// Whether nothing is on the way at all, not even a frame that was reset and may have arrived.
+    pub(super) fn is_settled(&self) -> bool {
+        self.flights.is_empty()
+    }
+
     /// Bytes that were handed to the link and neither acknowledged nor reset.
     pub(super) fn outstanding_bytes(&self) -> u64 {
         let live = self.flights.iter().filter(|flight| flight.settle_at.is_none());

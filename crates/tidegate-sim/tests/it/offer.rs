@@ -225,3 +225,124 @@ fn what_is_offered_is_kept_once_it_is_asked_for() {
     assert!(failed.is_empty(), "{} of {taken}:\n{}", failed.len(), failed.join("\n"));
     assert!(taken > 100, "{taken} offers were taken");
 }
+
+/// One camera of 25 frames a second on a line of that many Mbit/s, which is `delay` away; `bucket` KiB of a burst come at once.
+fn far(megabits: f64, delay: u64, bucket: u64, bytes: f64, latency: u64) -> Case {
+    let text = format!(
+        "[[medium]]\nname = \"line\"\nkind = \"wan\"\nrate = \"{megabits:.1}Mbit\"\ndelay = \"{delay}ms\"\n\
+         queue = \"1MiB\"\nbucket = \"{bucket}KiB\"\n[[medium.port]]\nnode = \"edge\"\n\
+         [[medium.port]]\nnode = \"cam1\"\n"
+    );
+    let mut world = cases::constant(25, megabits).world;
+    world.scenario = Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
+    (world.one_way, world.feedback) = (ms(delay), ms(delay + 3));
+    let camera = &mut world.cameras[0];
+    camera.bytes = bytes;
+    camera.demand.bounds = Bounds::new(ms(latency), 0.97).expect("bounds within their ranges");
+    let name = format!(
+        "{megabits:.1} Mbit/s, bucket of {bucket} KiB, {delay} ms away, {:.0} KB, {latency} ms",
+        bytes / 1e3
+    );
+    Case { name, world, rate: megabits * 125e3 * 1200.0 / 1260.0 }
+}
+
+#[test]
+fn a_path_that_is_never_quiet_is_measured_too() {
+    let (mut told, mut failed) = (0, Vec::new());
+    for seed in 0..100 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut log = |from: f64, to: f64| (rng.random_range(from.ln()..to.ln())).exp();
+        let (delay, bytes) = (log(20.0, 160.0), log(100e3, 2e6));
+        // No more than the window of the link allows over that delay, and no less than empties that window within a trial.
+        let megabits = log(1.0, 200.0 / delay).max(1.15);
+        let (latency, bucket) = (delay + log(40.0, 400.0), log(1.0, 30.0));
+        let bucket = if seed % 2 == 0 { bucket as u64 } else { 0 };
+        let Case { name, world, .. } = far(megabits, delay as u64, bucket, bytes, latency as u64);
+        let asked = World { length: ASKS, ..world }.run();
+        let Some(offer) = standing(&asked, 0, ASKS) else { continue };
+        told += 1;
+        if offer.sentence.contains("are being measured") {
+            failed.push(format!("{name}: {}", offer.sentence));
+        }
+    }
+    assert!(failed.is_empty(), "{} of {told}:\n{}", failed.len(), failed.join("\n"));
+    assert!(told > 50, "{told} were told");
+}
+
+#[test]
+fn bounds_offered_on_a_far_path_are_kept() {
+    let mut failed = Vec::new();
+    for (megabits, delay, bucket, bytes, latency) in [
+        (8.0, 30, 0, 2e6, 100),
+        (8.0, 30, 8, 2e6, 100),
+        (4.0, 40, 0, 1e6, 120),
+        (4.0, 40, 8, 1e6, 120),
+        (2.0, 150, 0, 1e6, 250),
+        (2.0, 150, 8, 1e6, 250),
+    ] {
+        let Case { name, world, .. } = far(megabits, delay, bucket, bytes, latency);
+        let asked = World { length: ASKS, ..world.clone() }.run();
+        let offer = standing(&asked, 0, ASKS).expect("the path does not carry the frames");
+        for demand in demands(world.cameras[0].demand, &offer) {
+            let mut world = world.clone();
+            world.cameras[0].then = Some((ASKS, demand));
+            let begin = ASKS + BEGINS;
+            let outcome = World { length: begin + TAKES, ..world }.run();
+            let (part, all) = kept(&outcome, 0, demand.bounds, begin..begin + TAKES);
+            if part < 0.95 {
+                failed.push(format!(
+                    "{name}: {}; {:?} {:?} taken: {part:.3} of {all}",
+                    offer.sentence, demand.bounds, demand.frame_rate
+                ));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+fn frames_are_as_accurate_after_a_stall_as_they_were_before() {
+    let mut failed = Vec::new();
+    for (megabits, bucket, fps, bytes) in [
+        (40.0, 0, 25, 200e3),
+        (40.0, 32, 25, 200e3),
+        (40.0, 64, 25, 200e3),
+        (40.0, 80, 25, 200e3),
+        (80.0, 64, 25, 400e3),
+        (80.0, 128, 25, 400e3),
+    ] {
+        let text = format!(
+            "[[medium]]\nname = \"line\"\nkind = \"wan\"\nrate = \"{megabits:.1}Mbit\"\ndelay = \"2ms\"\n\
+             queue = \"1MiB\"\nbucket = \"{bucket}KiB\"\nstep = [{{ at = \"10s\", rate = \"0Mbit\" }}, \
+             {{ at = \"11s\", rate = \"{megabits:.1}Mbit\" }}]\n[[medium.port]]\nnode = \"edge\"\n\
+             [[medium.port]]\nnode = \"cam1\"\n"
+        );
+        let mut world = cases::constant(fps, megabits).world;
+        world.scenario =
+            Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
+        world.cameras[0].bytes = bytes;
+        world.cameras[0].demand.bounds =
+            Bounds::new(ms(100), 0.9).expect("bounds within their ranges");
+        world.length = ms(40_000);
+        let outcome = world.run();
+        let accuracy = |from: u64, until: u64| {
+            let within = ms(from)..ms(until);
+            let of = outcome.frames.iter().filter(|frame| within.contains(&frame.captured));
+            let (mut all, mut sum) = (0.0, 0.0);
+            for frame in of {
+                all += 1.0;
+                if let Fate::Delivered { header, .. } = &frame.fate {
+                    sum += header.accuracy;
+                }
+            }
+            sum / all
+        };
+        let (before, after) = (accuracy(5_000, 10_000), accuracy(16_000, 40_000));
+        if after < before - 0.002 {
+            failed.push(format!(
+                "{megabits} Mbit/s, bucket of {bucket} KiB, {fps} fps: {before:.3}, then {after:.3}"
+            ));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
