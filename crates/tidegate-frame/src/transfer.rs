@@ -442,7 +442,7 @@ impl Transfer {
         }
         self.ladder.predict(of.bytes);
         self.report_infeasible(now, None);
-        let trial = self.trial_due(now) && self.flights.is_empty();
+        let trial = self.trial_due(now) && self.flights.is_quiet();
         let rung = self.smallest_rung(self.demand.bounds.accuracy()).or(self.smallest_rung(0.0));
         let rung = rung.filter(|_| trial)?;
         let accuracy_kept = self.ladder.rungs()[rung].accuracy >= self.demand.bounds.accuracy();
@@ -518,7 +518,7 @@ impl Transfer {
         // Frames that follow too closely leave none the time to measure the path: bytes of those that were reset may be in the link
         // yet.
         let is_unknown = self.is_cut_off && self.capacity.capacity().is_none();
-        if is_unknown && self.is_controlled() && self.droppable() && !self.flights.is_settled() {
+        if is_unknown && self.is_controlled() && self.droppable() && !self.flights.is_empty() {
             return Plan::Wait;
         }
         self.ladder.predict(of.bytes);
@@ -536,7 +536,7 @@ impl Transfer {
                 self.explain(now, rung);
                 Plan::Encode(Encoding { rung, bytes_max, accuracy_kept, ..plan })
             }
-            Choice::Wait if self.flights.is_empty() && self.foreign_bytes(now) == 0 => {
+            Choice::Wait if self.flights.is_quiet() && self.foreign_bytes(now) == 0 => {
                 // Nothing is on the way that waiting could let through: it is too late for this one.
                 if self.droppable() && !of.replayed && !self.trial_due(now) {
                     return Plan::Drop(DropReason::Late);
@@ -587,7 +587,7 @@ impl Transfer {
         let policy = self.demand.when_infeasible;
         self.report_infeasible(now, infeasible.by_latency);
         let rungs = self.ladder.rungs();
-        let quiet = self.flights.is_empty();
+        let quiet = self.flights.is_quiet();
         let kept = |rung: usize| rungs[rung].accuracy >= self.demand.bounds.accuracy();
         let trial = self.trial_due(now) && quiet;
         let least = infeasible.by_accuracy.map(|(rung, _)| rung);
@@ -768,7 +768,7 @@ impl Transfer {
         // would go unnoticed.
         let sent_anyway = encoding.trial
             || !self.is_controlled()
-            || (self.flights.is_empty() && self.trial_due(now));
+            || (self.flights.is_quiet() && self.trial_due(now));
         if !sent_anyway && self.droppable() && end > encoding.deadline {
             let waited = now.since(encoding.base);
             self.observe(now, &Observation::Lost { waited, expected: end.since(encoding.base) });

@@ -42,7 +42,7 @@ use tidegate_process::{
     clock,
     descriptors::{self, Descriptor, Front},
 };
-use tidegate_server::bridge::NODE_HEADER;
+use tidegate_wire::mqtt::path::NODE_HEADER;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},

@@ -3,7 +3,7 @@
 //! ```text
 //!  UDP ───────────▶ a thread: topic by a template ─▶ HandOver ── QoS 0, bundles ─┐
 //!  CoAP ──▶ state machine ─┐                                                    ├─▶ shard of the broker ─▶ flows, sessions, journal
-//!  HTTP ──▶ lines, JSON ───┼─▶ Publisher ── QoS 1, loopback ────────────────────┘
+//!  HTTP ──▶ lines, JSON ───┼─▶ Publisher ── QoS 1, the bus ─────────────────────┘
 //!  WebSocket ──▶ objects ──┘       ▲
 //!                                  └── PUBACK ◀── then the sender is answered
 //! ```
@@ -50,7 +50,8 @@ pub use self::{
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
 use tidegate_process::health::{Health, Pulse};
-use tidegate_server::{bridge::Stamps, bus::Bus, server::Server};
+use tidegate_server::{bus::Bus, server::Server};
+use tidegate_wire::mqtt::path::Stamps;
 
 /// A listener's loop comes round at least so often, or it hangs.
 const PULSE: Duration = Duration::from_secs(20);

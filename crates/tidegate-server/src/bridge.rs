@@ -63,10 +63,6 @@ mod relay;
 mod runtime;
 mod topics;
 
-pub use tidegate_wire::mqtt::path::{
-    Direction, NODE_HEADER, PROPERTY, STAMP_BYTES_MAX, STAMPS_MAX, Stamps,
-};
-
 /// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BridgeSettings {

@@ -222,7 +222,7 @@ impl Bus {
     /// # Errors
     /// [`BusError`]: what it has no right to is named.
     pub async fn attach(&self, attachment: Attachment) -> Result<Attached, BusError> {
-        let attached = tokio::time::timeout(PATIENCE, self.attach_unbounded(attachment));
+        let attached = tokio::time::timeout(PATIENCE, self.attach_without_limit(attachment));
         attached.await.map_err(|_| BusError::Silent)?
     }
 
@@ -231,10 +231,10 @@ impl Bus {
     /// # Errors
     /// As [`Bus::attach`].
     pub fn attach_blocking(&self, attachment: Attachment) -> Result<Attached, BusError> {
-        block::on(PATIENCE, self.attach_unbounded(attachment)).ok_or(BusError::Silent)?
+        block::on(PATIENCE, self.attach_without_limit(attachment)).ok_or(BusError::Silent)?
     }
 
-    async fn attach_unbounded(&self, attachment: Attachment) -> Result<Attached, BusError> {
+    async fn attach_without_limit(&self, attachment: Attachment) -> Result<Attached, BusError> {
         let connect = attachment.connect();
         let Attachment { name, identity, client_id, filters, unwanted, session, .. } = attachment;
         let is_through = session.acknowledges_through && session.ends_at_refusal;

@@ -33,10 +33,12 @@ use rustls::ClientConfig;
 use serde_json::Value as Json;
 use tidegate_message::{Instant, Secret};
 use tidegate_process::http::HttpClient;
-use tidegate_server::bridge::{Direction, NODE_HEADER, PROPERTY, Stamps};
 use tidegate_wire::{
     line_protocol::{self, FieldValue, LineWriter, Precision},
-    mqtt::PublishProperties,
+    mqtt::{
+        PublishProperties,
+        path::{Direction, NODE_HEADER, PROPERTY, Stamps},
+    },
 };
 
 use super::{Batch, Destination, HTTP_ANSWER_BYTES_MAX, Record, Refusal, Trouble};

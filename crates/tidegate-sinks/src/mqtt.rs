@@ -15,7 +15,7 @@
 //! message alone was under way. A broker that has no room for now (reason 0x97) is asked again later.
 //!
 //! Properties of a message and what is left of its expiry go with it, to brokers of MQTT 5. As a bridge does, the sink adds this node to
-//! the nodes that a message passed, and does not send one back to where it came from ([`tidegate_server::bridge`]): such a message counts
+//! the nodes that a message passed, and does not send one back to where it came from ([`tidegate_wire::mqtt::path`]): such a message counts
 //! as taken.
 
 use std::{
@@ -34,10 +34,10 @@ use tidegate_process::{
     clock,
     http::{self, Stream},
 };
-use tidegate_server::bridge::{Direction, Stamps};
 use tidegate_wire::mqtt::{
     Connect, PublishProperties, QoS, ReasonCode, Version,
     client::{Client, ClientError, Config, Event, Publication, PublishError, ReceiveBuffer},
+    path::{Direction, Stamps},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 

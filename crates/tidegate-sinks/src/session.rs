@@ -22,7 +22,7 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 const ROOM_BYTES: usize = 64 << 10;
 /// A user property (MQTT 5, 3.3.2.3.7) called [`ID_PROPERTY`], up to the length of its value.
 const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
-/// The same of [`PROPERTY`](tidegate_server::bridge::PROPERTY).
+/// The same of [`PROPERTY`](tidegate_wire::mqtt::path::PROPERTY).
 const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
 
 /// A message or an answer of the broker.

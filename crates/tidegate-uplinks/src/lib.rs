@@ -29,7 +29,7 @@
 //! - Topic, payload, QoS (2 as 1), retain flag, expiry less what it waited, and user properties come out as they went in. They are published in the name of
 //!   the sending node, and the rules of the receiving one decide.
 //! - A message that has left this node before is not carried again, and one that has been at the other node is not published there
-//!   again: each node that it passes is added to its user properties ([`tidegate_server::bridge::PROPERTY`]), as bridges do.
+//!   again: each node that it passes is added to its user properties ([`tidegate_wire::mqtt::path::PROPERTY`]), as bridges do.
 //! - Messages over 16 MiB are not carried. A message larger than all that the other node's broker may hold is refused there for
 //!   good.
 

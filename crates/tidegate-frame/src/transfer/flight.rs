@@ -78,12 +78,12 @@ impl Flights {
     }
 
     /// Whether nothing is on the way that still takes up the link.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.flights.iter().all(|flight| flight.settle_at.is_some())
     }
 
     /// Whether nothing is on the way at all, not even a frame that was reset and may have arrived.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 

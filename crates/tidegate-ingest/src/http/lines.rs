@@ -6,10 +6,12 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
 use tidegate_device::{line, query::parameter};
 use tidegate_identity::callers::Peer;
-use tidegate_server::bridge::{Direction, PROPERTY, STAMP_BYTES_MAX};
 use tidegate_wire::{
     line_protocol::{Batch, Precision},
-    mqtt::put_user_property,
+    mqtt::{
+        path::{Direction, PROPERTY, STAMP_BYTES_MAX},
+        put_user_property,
+    },
 };
 
 use super::{Answer, Http, MESSAGES_MAX, plain};

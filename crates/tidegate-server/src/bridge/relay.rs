@@ -26,9 +26,10 @@ use tidegate_wire::mqtt::{
     PublishHead, QoS, ReasonCode, Version,
     client::{Client, ClientError, Config, Event},
     encode_ack,
+    path::{Direction, Stamps},
 };
 
-use super::{Direction, Stamps, topics::Topics};
+use super::topics::Topics;
 
 /// Longest packet other than PUBLISH, and longest head of a PUBLISH.
 const PACKET_BYTES: usize = 1 << 20;

@@ -21,10 +21,11 @@ use tidegate_process::clock;
 use tidegate_wire::mqtt::{
     Disconnect, EncodeError, QoS, ReasonCode, RetainHandling, SubscribeFilter, Version,
     client::{ClientError, Publication, SubscribeError},
+    path::{Direction, Stamps},
 };
 
 use super::{
-    BridgeError, BridgeSettings, Direction, RemoteVersion, Stamps,
+    BridgeError, BridgeSettings, RemoteVersion,
     connect::Mode,
     line::{Line, READ_BYTES, watch},
     relay::{Counters, Fault, Relay, Side, Way},

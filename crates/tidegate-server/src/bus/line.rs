@@ -75,7 +75,7 @@ impl Line {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes packets that wait and reads those that came. Gives `take` the state.
+    /// Reads packets that came and writes those that wait, which are also answers to what came. Gives `take` the state.
     ///
     /// # Errors
     /// The connection has ended, and `take` had nothing.
@@ -84,13 +84,11 @@ impl Line {
         take: impl FnOnce(&mut Packets<'_>) -> Option<T>,
     ) -> Result<Option<T>, BusError> {
         let mut control = self.control();
-        control.write(&self.end);
         if control.ended.is_none()
             && let Err(error) = control.read(&self.end)
         {
             control.ended = Some(error);
         }
-        // A latency query of the broker's is answered at once.
         control.write(&self.end);
         let taken = take(&mut Packets(&mut control));
         match &control.ended {
@@ -262,7 +260,7 @@ impl Control {
                         Event::Subscribed { token, reasons }
                         | Event::Unsubscribed { token, reasons },
                     )) => self.answered.push_back((token, reasons)),
-                    // A session that is handed messages gets none in packets, and publishes none by the client.
+                    // Of messages a session that is handed them gets only latency queries in packets, which the client answers.
                     Ok(_) => {}
                     Err(error) => break Err(error.into()),
                 }

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use tidegate_load::client::{Client, Options, Outgoing};
-use tidegate_server::bridge::{Bridge, BridgeSettings, PROPERTY, RemoteTls, RemoteVersion};
-use tidegate_wire::mqtt::{QoS, Will};
+use tidegate_server::bridge::{Bridge, BridgeSettings, RemoteTls, RemoteVersion};
+use tidegate_wire::mqtt::{QoS, Will, path::PROPERTY};
 
 use crate::world::{
     PATIENCE, Path, SILENCE, assert_silent, bridge, broker, client, old_fashioned, port, publish,
