@@ -273,8 +273,6 @@ pub struct SinkReport {
     pub lost: u64,
     /// Tries that failed as a whole.
     pub failures: u64,
-    /// Messages of QoS 0 that came while two batches were full.
-    pub dropped: u64,
     /// Messages that were at the destination before, came round and were not sent there again; they count as taken.
     pub looped: u64,
 }
@@ -288,7 +286,6 @@ struct Counters {
     dead_lettered: AtomicU64,
     lost: AtomicU64,
     failures: AtomicU64,
-    dropped: AtomicU64,
     looped: AtomicU64,
     is_up: AtomicBool,
 }
@@ -304,7 +301,6 @@ impl Counters {
             dead_lettered: count(&self.dead_lettered),
             lost: count(&self.lost),
             failures: count(&self.failures),
-            dropped: count(&self.dropped),
             looped: count(&self.looped),
         }
     }
@@ -386,21 +382,12 @@ impl Drop for Sink {
 
 impl fmt::Display for SinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            messages,
-            bytes,
-            batches,
-            refused,
-            dead_lettered,
-            lost,
-            failures,
-            dropped,
-            looped,
-        } = self;
+        let Self { messages, bytes, batches, refused, dead_lettered, lost, failures, looped } =
+            self;
         write!(
             f,
             "{messages} messages of {bytes} bytes taken in {batches} batches, {refused} refused, {dead_lettered} of them dead \
-             letters and {lost} lost, {failures} failures, {dropped} of QoS 0 dropped, {looped} not sent again that came round"
+             letters and {lost} lost, {failures} failures, {looped} not sent again that came round"
         )
     }
 }

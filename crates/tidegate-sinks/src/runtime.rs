@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Batch, Counters, Destination, Record, Refusal, SinkReport, SinkSettings, Trouble, add,
-    session::{Event, Session, SessionError, sys_topic},
+    session::{Session, SessionError, sys_topic},
 };
 
 /// How long a sink that is to stop tries to hand over what it holds.
@@ -211,9 +211,8 @@ impl Runtime {
             let closes_at = self.closes_at.filter(|_| waits);
             let wakes_at = [leaves_at, closes_at, reports_at, self.letters.pauses_until];
             let wakes_at = wakes_at.into_iter().flatten().min();
-            // Of QoS 1 no more comes than has room. Of QoS 0 no more is read while there is none, and waits at the broker; but
-            // the answers to dead letters come by the same connection.
-            let reads = !self.is_full() || !self.letters.sent.is_empty();
+            // While there is no room, messages wait at the broker.
+            let takes = !self.is_full();
             tokio::select! {
                 biased;
                 () = self.stop.cancelled(), if leaves_at.is_none() => {
@@ -221,7 +220,7 @@ impl Runtime {
                 }
                 done = self.work.next() => self.finish(session, done),
                 () = sleep_until(wakes_at.unwrap_or(now)), if wakes_at.is_some() => {}
-                turned = session.turn(reads) => turned?,
+                turned = session.turn(takes) => turned?,
             }
         }
     }
@@ -242,16 +241,18 @@ impl Runtime {
             || self.gathered.bytes() >= self.settings.batch_bytes
     }
 
-    /// Takes what was read, as long as there is room for it, or as answers to dead letters may stand behind it.
+    /// Takes answers, and messages as long as there is room for them.
     fn drain(&mut self, session: &mut Session) -> Result<(), SessionError> {
-        // Also while no message is taken: the answers to its states would take the room of dead letters.
-        while let Some(answer) = session.next_answer()? {
-            self.take(session, answer);
+        while let Some((number, reason)) = session.next_answer()? {
+            self.answered(session, number, reason);
         }
-        while (!self.is_full() || !self.letters.sent.is_empty())
-            && let Some(event) = session.next()?
+        while !self.is_full()
+            && let Some(record) = session.next_message()?
         {
-            self.take(session, event);
+            if self.gathered.is_empty() {
+                self.closes_at = Some(Instant::now() + self.settings.batch_age);
+            }
+            self.gathered.push(record);
         }
         Ok(())
     }
@@ -397,34 +398,22 @@ impl Runtime {
         }
     }
 
-    fn take(&mut self, session: &mut Session, event: Event) {
-        match event {
-            Event::Message(record) if record.packet_id.is_none() && self.is_full() => {
-                add(&self.counters.dropped, 1);
-            }
-            Event::Message(record) => {
-                if self.gathered.is_empty() {
-                    self.closes_at = Some(Instant::now() + self.settings.batch_age);
-                }
-                self.gathered.push(record);
-            }
-            Event::Answered(number, reason) => {
-                let Some(letter) = self.letters.sent.remove(&number) else { return };
-                if reason == ReasonCode::QUOTA_EXCEEDED {
-                    self.letters.waiting.push_front(letter);
-                    self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
-                    return;
-                }
-                // A success to MQTT; but letters are not retained, so that it is gone.
-                if reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS {
-                    self.lose(session, &letter, &reason);
-                    return;
-                }
-                add(&self.counters.dead_lettered, 1);
-                if let Some(id) = letter.record.packet_id {
-                    session.acknowledge(id);
-                }
-            }
+    /// The broker has answered a message of the sink's own, which may be a letter.
+    fn answered(&mut self, session: &mut Session, number: u64, reason: ReasonCode) {
+        let Some(letter) = self.letters.sent.remove(&number) else { return };
+        if reason == ReasonCode::QUOTA_EXCEEDED {
+            self.letters.waiting.push_front(letter);
+            self.letters.pauses_until = Some(Instant::now() + LETTER_PAUSE);
+            return;
+        }
+        // A success to MQTT; but letters are not retained, so that it is gone.
+        if reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS {
+            self.lose(session, &letter, &reason);
+            return;
+        }
+        add(&self.counters.dead_lettered, 1);
+        if let Some(id) = letter.record.packet_id {
+            session.acknowledge(id);
         }
     }
 

@@ -25,15 +25,6 @@ const NAMED: &[u8] = b"\x26\x00\x0btidegate-id";
 /// The same of [`PROPERTY`](tidegate_wire::mqtt::path::PROPERTY).
 const PASSED: &[u8] = b"\x26\x00\x0ftidegate-bridge";
 
-/// A message or an answer of the broker.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// A message.
-    Message(Record),
-    /// The answer to a message of the sink's own, by its number.
-    Answered(u64, ReasonCode),
-}
-
 /// Why a sink is at the bus no longer, or not yet.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
@@ -94,19 +85,16 @@ impl Session {
         Ok(Self { publisher, deliveries, room: BytesMut::new(), keeps_properties })
     }
 
-    /// Tells the broker what was [acknowledged](Session::acknowledge) and published, and returns once there are messages or answers;
-    /// waits for none of them unless it `reads`.
+    /// Tells the broker what was [acknowledged](Session::acknowledge) and published, and returns once there are messages, if it `takes`
+    /// any, or answers to the sink's own.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(super) async fn turn(&mut self, reads: bool) -> Result<(), SessionError> {
+    pub(super) async fn turn(&mut self, takes: bool) -> Result<(), SessionError> {
         self.deliveries.settle();
         self.publisher.flush();
-        if !reads {
-            return std::future::pending().await;
-        }
         tokio::select! {
-            ready = self.deliveries.ready() => ready?,
+            ready = self.deliveries.ready(), if takes => ready?,
             answered = self.publisher.answered() => answered?,
         }
         Ok(())
@@ -117,20 +105,17 @@ impl Session {
         self.publisher.has_room()
     }
 
-    /// The next answer to a message of the sink's own.
-    pub(super) fn next_answer(&mut self) -> Result<Option<Event>, SessionError> {
+    /// The next answer to a message of the sink's own: its number, and what the broker says.
+    pub(super) fn next_answer(&mut self) -> Result<Option<(u64, ReasonCode)>, SessionError> {
         let answer = self.publisher.next_answer()?;
-        Ok(answer.map(|answer| Event::Answered(answer.numbers.start, answer.reason)))
+        Ok(answer.map(|answer| (answer.numbers.start, answer.reason)))
     }
 
-    /// The next event that there is.
-    pub(super) fn next(&mut self) -> Result<Option<Event>, SessionError> {
-        if let Some(answer) = self.next_answer()? {
-            return Ok(Some(answer));
-        }
+    /// The next message that there is.
+    pub(super) fn next_message(&mut self) -> Result<Option<Record>, SessionError> {
         let (keeps_properties, room) = (self.keeps_properties, &mut self.room);
         let message = self.deliveries.next_message()?;
-        Ok(message.map(|message| Event::Message(record(&message, keeps_properties, room))))
+        Ok(message.map(|message| record(&message, keeps_properties, room)))
     }
 
     /// The broker may forget this message; it hears of it at the next [`Session::turn`].
