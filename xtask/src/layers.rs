@@ -234,12 +234,13 @@ const RULES: &[Rule] = &[
             "tidegate-sim",
         ],
     ),
+    rule("bench-comprex", Layer::Tool, &[], &[]),
     rule("bench-harness", Layer::Tool, &[], &[]),
     rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
-    rule("bench-sensors", Layer::Tool, &[], &["bench-harness"]),
-    rule("tidegate-fuzz", Layer::Tool, &[], &[]),
+    rule("bench-sensors", Layer::Tool, &[], &["bench-comprex", "bench-harness"]),
+    rule("tidegate-fuzz", Layer::Tool, &[], &["bench-comprex"]),
     rule("xtask", Layer::Tool, &[], &[]),
 ];
 

@@ -2,11 +2,9 @@
 
 use std::fmt::Write as _;
 
+use bench_comprex::{ComprexConfig, ComprexCounts, ComprexDecoder, ComprexEncoder};
 use bench_harness::{Figure, Report, Target, median};
-use tidegate_compress::{
-    Decoded, Decoder, DecoderConfig, Encoder, EncoderConfig,
-    comprex::{ComprexConfig, ComprexCounts, ComprexDecoder, ComprexEncoder},
-};
+use tidegate_compress::{Decoded, Decoder, DecoderConfig, Encoder, EncoderConfig};
 use tidegate_load::sensors::{Form, Workload};
 use tidegate_sys::clock::thread_cpu_nanos;
 

@@ -3,10 +3,8 @@
 use std::{fs, path::Path};
 
 use anyhow::Context as _;
-use tidegate_compress::{
-    Decoded, Message,
-    comprex::{ComprexDecoder, ComprexError},
-};
+use bench_comprex::{ComprexDecoder, ComprexError};
+use tidegate_compress::{Decoded, Message};
 use tidegate_load::sensors::{Form, Generator, Workload};
 
 /// Messages one after the other, each its topic and its payload.

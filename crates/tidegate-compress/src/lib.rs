@@ -25,8 +25,6 @@
 //!   lost batches says which one it expects; the state that they changed is defined again, and nothing else. One that has lost
 //!   topics can say of which shard, which is then defined again.
 
-pub mod comprex;
-
 mod batch;
 mod decode;
 mod encode;

@@ -1,8 +1,8 @@
 //! Batches of sensor messages: any bytes of a peer, and round trips of encoded messages.
 
+use bench_comprex::{ComprexConfig, ComprexDecoder, ComprexEncoder};
 use tidegate_compress::{
     Compression, Decoded, Decoder, DecoderConfig, Encoder, EncoderConfig, Layout, Message,
-    comprex::{ComprexConfig, ComprexDecoder, ComprexEncoder},
 };
 
 /// Takes parts of an input: a length of one byte, then as many bytes as there are of it.

@@ -12,10 +12,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tidegate_compress::{
-    Encoder, EncoderConfig, Message,
-    comprex::{ComprexConfig, ComprexEncoder},
-};
+use bench_comprex::{ComprexConfig, ComprexEncoder};
+use tidegate_compress::{Encoder, EncoderConfig, Message};
 
 use super::Way;
 

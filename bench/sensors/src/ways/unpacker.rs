@@ -1,6 +1,7 @@
 //! From datagrams to messages, at the host, which appends them to a log in memory.
 
-use tidegate_compress::{Decoded, Decoder, DecoderConfig, comprex::ComprexDecoder};
+use bench_comprex::ComprexDecoder;
+use tidegate_compress::{Decoded, Decoder, DecoderConfig};
 
 use super::{Way, packer::Header};
 use crate::messages::Messages;

@@ -63,7 +63,7 @@ impl Table {
     }
 }
 
-/// Hashes topics by the same means as [`crate::Encoder`] does.
+/// Hashes topics by the same means as the encoder that this scheme is compared with.
 #[derive(Clone, Debug)]
 pub(super) struct Seeded(u64);
 
@@ -90,7 +90,7 @@ pub(super) struct Hash {
 
 impl Hasher for Hash {
     fn write(&mut self, bytes: &[u8]) {
-        self.state = crate::topics::hash(self.seed ^ self.state, bytes);
+        self.state = hash(self.seed ^ self.state, bytes);
     }
 
     // A length, which is hashed with the bytes that follow.
@@ -103,4 +103,25 @@ impl Hasher for Hash {
 
 fn seed() -> u64 {
     RandomState::new().hash_one(())
+}
+
+/// Eight bytes at a time, multiplied by a secret into twice their width and folded.
+#[inline]
+fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fold = |one: u64, other: u64| {
+        let product = u128::from(one) * u128::from(other);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let mut state = seed ^ (bytes.len() as u64).wrapping_mul(ODD);
+    let mut words = bytes.chunks_exact(8);
+    for word in words.by_ref() {
+        let word = u64::from_le_bytes(word.try_into().expect("a chunk has eight bytes"));
+        state = fold(state ^ word, seed | 1) ^ state.rotate_left(23);
+    }
+    let mut last = [0; 8];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    let state = fold(state ^ u64::from_le_bytes(last), seed.rotate_left(32) | 1);
+    let state = fold(state, ODD);
+    state ^ state >> 32
 }

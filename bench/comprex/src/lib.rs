@@ -1,7 +1,7 @@
 //! The scheme of the paper: static and dynamic regions of bytes, for messages of fixed layout.
 //!
-//! Oliveira and Gavrilovska, "In-Network Compression for Accelerating IoT Analytics at Scale", section IV. It stands next to
-//! [`crate::Encoder`] for comparison, and for fixed binary layouts, where copying from fixed offsets is all there is to do.
+//! Oliveira and Gavrilovska, "In-Network Compression for Accelerating IoT Analytics at Scale", section IV. The benches compare
+//! `tidegate-compress` with it; no node speaks it.
 //!
 //! ```text
 //!  first five messages   all bytes are dynamic; what never differs becomes static, the rest at most 16 regions
@@ -14,6 +14,15 @@
 //! what it has sent since the last comparison, up to `max_store` messages; a comparison also looks at these, and if one has changed,
 //! they are sent again as a *correction*. With `max_n` ≤ `max_store` all is right in the end. Above, messages that leave the store
 //! before a comparison stay wrong if they had changed, and are counted as lost.
+//!
+//! A batch is a row of records. The first four bytes of each, little endian, are a topic's key (FNV-1a), or one of three marks:
+//!
+//! | first four bytes | record | content |
+//! |---|---|---|
+//! | a key | the topic's next message | a 16-bit mask, little endian, and the regions that it names: those that differ from the last message |
+//! | `ff ff ff ff` | a message in full | varints of its number within its topic, the length of its topic and that of its payload, and both |
+//! | `fe ff ff ff` | regions | key, one byte with their count, of each a varint of where it begins and of where it ends: in order, none empty |
+//! | `fd ff ff ff` | a message of a topic that is not kept | as in full, its number 0 |
 //!
 //! Points that the paper leaves open are decided so: regions with the smallest gaps between them are joined until there are 16; a
 //! topic whose key another topic has is sent in full; `n` begins at 0, comparing every message; a change that was taken back before
@@ -36,6 +45,8 @@ pub use self::{
 mod decode;
 mod encode;
 mod table;
+
+use tidegate_message::varint;
 
 #[cfg(test)]
 mod tests;

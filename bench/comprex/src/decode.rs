@@ -1,9 +1,20 @@
 //! From batches and corrections to messages.
 
 use super::{BYTES_MAX, ComprexError, FULL, REGIONS, REGIONS_MAX, UNKEPT, key, table::Table};
-use crate::{
-    number::{LOWEST, WORD},
-    varint,
+use crate::varint;
+
+/// Bytes of a word, in which short regions are copied.
+const WORD: usize = 8;
+
+/// A mask of as many of a word's lowest bytes.
+const LOWEST: [u64; WORD + 1] = {
+    let mut masks = [u64::MAX; WORD + 1];
+    let mut len = 0;
+    while len < WORD {
+        masks[len] = (1 << (8 * len)) - 1;
+        len += 1;
+    }
+    masks
 };
 
 /// Limits of a decoder's memory.
