@@ -124,8 +124,17 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-xdp", Layer::Core, &["thiserror"], &[]),
     rule("tidegate-compress", Layer::Core, &["crc32c", "thiserror", "zstd"], &[]),
+    // Each is a part of the broker that knows nothing of sessions, routes and queues.
+    rule("tidegate-topics", Layer::Core, &[], &[]),
+    rule("tidegate-schedule", Layer::Core, &["thiserror"], &[]),
+    rule("tidegate-journal", Layer::Core, &["bytes", "thiserror"], &["tidegate-wire"]),
     // The packets of MQTT are the broker's nouns.
-    rule("tidegate-broker", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-wire"]),
+    rule(
+        "tidegate-broker",
+        Layer::Core,
+        &["bytes", "thiserror", "tracing"],
+        &["tidegate-journal", "tidegate-schedule", "tidegate-topics", "tidegate-wire"],
+    ),
     // Its batches are the sensor codec's, its records those of the node link.
     rule(
         "tidegate-uplink",

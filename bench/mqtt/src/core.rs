@@ -7,11 +7,11 @@ use bench_harness::{Figure, Report, Target, percentile};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tidegate_broker::{
     Broker, BrokerConfig, ConnectRequest, ConnectionKey, SLICES_MAX, SessionConfig, Shared,
-    index::Index,
 };
 use tidegate_load::process::usage;
 use tidegate_message::{AllowAll, Identity};
 use tidegate_sys::clock::monotonic_nanos;
+use tidegate_topics::Index;
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, Packet, PacketId, QoS, RetainHandling, Subscribe, SubscribeFilter,
     Version,

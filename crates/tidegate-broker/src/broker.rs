@@ -25,6 +25,7 @@ use std::{
     sync::Arc,
 };
 
+use tidegate_journal::RetainedAs;
 use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
@@ -39,7 +40,6 @@ pub use self::{
 use crate::{
     admission::{Admission, Batch},
     connection::{Connection, Ended},
-    journal::RetainedAs,
     message::Message,
     message_pool::MessagePool,
     outbox::Buffers,

@@ -8,7 +8,7 @@ use tidegate_message::{
 };
 use tidegate_wire::mqtt::{QoS, Version};
 
-use crate::schedule::{Policy, PolicyError};
+use tidegate_schedule::{Policy, PolicyError};
 
 /// Settings of all shards of a node.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_message::{Instant, Payload, Position};
+use tidegate_schedule::{LinkState, Schedule};
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, Version};
 
 use crate::{
@@ -17,7 +18,6 @@ use crate::{
     message::Message,
     outbox::Outbox,
     routes::Route,
-    schedule::{LinkState, Schedule},
     segments::{SEGMENT_BYTES, Segment, Segments},
     slab::Key,
 };

@@ -13,11 +13,11 @@ use std::{
 };
 
 use tidegate_message::{Shared, split_shared};
+use tidegate_topics::Index;
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
     config::{Overflow, TopicConfig},
-    index::Index,
     session::{SessionKey, SessionState, SubscriptionOptions},
 };
 

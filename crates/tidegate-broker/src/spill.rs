@@ -26,10 +26,10 @@ use tidegate_message::{Code, Instant, Payload};
 
 use crate::{
     budget::{Budget, Charge},
-    journal::{Record, StoredMessage},
     message::{Body, Incoming, Message},
     session::SessionKey,
 };
+use tidegate_journal::{Record, StoredMessage};
 
 /// Bytes that a message on disk takes from the budget: for itself, and a place in one queue.
 pub const SPILLED_BYTES: u64 = 256;

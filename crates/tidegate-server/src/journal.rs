@@ -36,10 +36,8 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{
-    Broker,
-    journal::{Journal, JournalError, Record, Recovered, Replay},
-};
+use tidegate_broker::Broker;
+use tidegate_journal::{Journal, JournalError, Record, Recovered, Replay};
 use tidegate_log::{
     AppendError, CommitConfig, Commits, Durability, FilesConfig, Finding, Flusher,
     Journal as RecordLog, JournalConfig, LogConfig, OpenedJournal, Report, StorageError,

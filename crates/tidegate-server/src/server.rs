@@ -14,11 +14,9 @@ use std::{
 };
 
 use mio::{Poll, Token};
-use tidegate_broker::{
-    Broker, SessionConfig, SessionReport, Shared,
-    journal::{Journal, JournalError},
-};
+use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
 use tidegate_identity::{auth::checks::checks, pki::Revocations};
+use tidegate_journal::{Journal, JournalError};
 use tidegate_message::Identity;
 use tidegate_process::{
     clock,

@@ -9,15 +9,13 @@ use std::{
 };
 
 use rustls_pki_types::CertificateDer;
-use tidegate_broker::{
-    Admission, BrokerConfig, SessionConfig,
-    schedule::{PolicyConfig, Threshold},
-};
+use tidegate_broker::{Admission, BrokerConfig, SessionConfig};
 use tidegate_identity::{
     auth::limits::Lease,
     pki::{Revocations, known::Known},
 };
 use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal, quantity};
+use tidegate_schedule::{PolicyConfig, Threshold};
 use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
 use super::{

@@ -33,13 +33,13 @@ use rustls_pki_types::UnixTime;
 use tidegate_broker::{
     Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Message, Output,
     PartialCharge, Peer, SessionReport, Shared,
-    journal::Journal,
     spill::{SpillError, Wanted},
 };
 use tidegate_identity::{
     auth::{checks::Waiting, limits::Lease},
     pki::known::Known,
 };
+use tidegate_journal::Journal;
 use tidegate_message::{Identity, Instant, Refusal};
 use tidegate_process::{arrivals::Arrivals, clock, descriptors::Descriptor, health::Pulse};
 use tidegate_wire::{

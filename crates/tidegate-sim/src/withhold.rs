@@ -39,7 +39,7 @@ mod trace;
 
 use std::{fmt, time::Duration};
 
-use tidegate_broker::schedule::{DeadlineConfig, PaperConfig, Policy, Threshold};
+use tidegate_schedule::{DeadlineConfig, PaperConfig, Policy, Threshold};
 
 pub use self::{
     figure::{Figure, Row},

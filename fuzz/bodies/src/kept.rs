@@ -6,13 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tidegate_broker::{
-    Broker, BrokerConfig, Shared,
-    journal::{Found, Record, Recovered, Replay},
-};
+use tidegate_broker::{Broker, BrokerConfig, Shared};
 use tidegate_camera::detector::Reply;
 use tidegate_config::Config;
 use tidegate_identity::enrol::Token;
+use tidegate_journal::{Found, Record, Recovered, Replay};
 use tidegate_log::{
     Durability, Files, FilesConfig, KeyFile, Log, LogConfig, NodeKey, NodeKeys, Opened,
     segment_named, simulated::SimulatedDisk, survey,

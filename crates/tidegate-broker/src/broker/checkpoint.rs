@@ -21,6 +21,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tidegate_journal::{Record, RetainedAs, Sent, Source, StoredMessage};
 use tidegate_message::{Identity, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -34,7 +35,6 @@ use super::{
 };
 use crate::{
     inflight::Awaits,
-    journal::{Record, RetainedAs, Sent, Source, StoredMessage},
     message::Message,
     queue::{Held, Queued},
     slab::Key,

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_message::{Action, Identity, IdentityKind, Instant, Target};
+use tidegate_schedule::Schedule;
 use tidegate_wire::mqtt::{
     Connack, ConnackProperties, Connect, Disconnect, PACKET_BYTES_MAX, Packet, QoS, ReasonCode,
     Version,
@@ -17,7 +18,6 @@ use crate::{
     message::{Body, Incoming},
     outbox::Outbox,
     queue::{Queue, Queued},
-    schedule::Schedule,
     session::{Session, SessionState},
     slab::Key,
     timers::Timer,

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use tidegate_journal::{RetainedAs, Sent, Source, Waiting};
 use tidegate_message::Instant;
+use tidegate_schedule::{Class, Policy};
 use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
 
 use super::{
@@ -16,13 +18,11 @@ use crate::{
     budget::Charge,
     config::Overflow,
     connection::Connection,
-    journal::{RetainedAs, Sent, Source, Waiting},
     message::{Body, Incoming, Message, seconds_left},
     outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
-    schedule::{Class, Policy},
     session::{Dropped, Session, may_receive},
     shared::{Retention, Shared},
     slab::Key,

@@ -5,6 +5,7 @@
 //!
 //! Always true: answers to one connection leave in the order in which they were given, and messages to another shard do.
 
+use tidegate_journal::Record;
 use tidegate_message::Position;
 use tidegate_wire::mqtt::{PacketId, ReasonCode, Version};
 
@@ -13,7 +14,7 @@ use super::{
     journal_writer::{Keeper, Owed},
     mark_dirty,
 };
-use crate::{connection::Resend, journal::Record, session::Session, slab::Key};
+use crate::{connection::Resend, session::Session, slab::Key};
 
 /// The journal has no room for what has to be written first.
 #[derive(Clone, Copy, Debug)]

@@ -14,6 +14,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tidegate_journal::{Opened, Record};
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::Version;
 
@@ -23,7 +24,6 @@ use super::{
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
 use crate::{
-    journal::{Opened, Record},
     queue::{Held, Queued},
     session::Session,
     slab::Key,

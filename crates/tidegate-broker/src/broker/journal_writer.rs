@@ -5,16 +5,16 @@
 
 use std::{collections::VecDeque, num::NonZeroU64, sync::Arc};
 
+use tidegate_journal::{
+    CameFrom, Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
+    StoredMessage, StoredWill, Waiting,
+};
 use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, Peer, checkpoint::Checkpoint, lacking::Lacking};
 use crate::{
     connection::WillMessage,
-    journal::{
-        CameFrom, Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
-        StoredMessage, StoredWill, Waiting,
-    },
     message::{Body, Incoming, Message},
     queue::Queued,
     routes::Route,

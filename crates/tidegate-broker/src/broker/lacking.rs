@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::journal::Record;
+use tidegate_journal::Record;
 
 /// Records that are lacking, and since when.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tidegate_journal::Record;
 use tidegate_message::{
     Action, Identity, IdentityKind, Instant, Payload, Target, TopicError, topic_matches,
 };
@@ -12,7 +13,6 @@ use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
     connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
-    journal::Record,
     message::{Body, Incoming},
     routes::Route,
     session::SessionKey,

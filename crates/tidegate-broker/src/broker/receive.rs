@@ -1,5 +1,6 @@
 //! Bytes of one connection, packet by packet.
 
+use tidegate_journal::Record;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
     Ack, AckKind, DecodeError, FixedHeader, Packet, PacketId, Publish, ReasonCode, Version,
@@ -11,7 +12,6 @@ use crate::{
     budget::PartialCharge,
     connection::{PassedOver, Receiving},
     inflight::Awaits,
-    journal::Record,
     message::charge_bytes,
     queue::Held,
     slab::Key,

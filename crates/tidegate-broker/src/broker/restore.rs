@@ -9,6 +9,10 @@ use std::{
     time::Duration,
 };
 
+use tidegate_journal::{
+    Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, Source,
+    StoredMessage, StoredWill,
+};
 use tidegate_message::{Identity, Instant};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -18,10 +22,6 @@ use crate::{
     budget::Budget,
     config::{Overflow, TopicConfig},
     connection::WillMessage,
-    journal::{
-        Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, Source,
-        StoredMessage, StoredWill,
-    },
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
     session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes, may_receive},
@@ -364,7 +364,7 @@ impl Broker {
     fn restore_subscriptions(
         &mut self,
         key: Key,
-        subscriptions: &[(Box<str>, crate::journal::Options)],
+        subscriptions: &[(Box<str>, tidegate_journal::Options)],
     ) {
         let own = self.session_key(key);
         let session = self.sessions.get_mut(key).expect("just begun");

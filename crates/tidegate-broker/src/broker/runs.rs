@@ -10,6 +10,7 @@
 use std::{array, sync::Arc};
 
 use tidegate_message::Instant;
+use tidegate_schedule::Class;
 use tidegate_wire::mqtt::{Ack, AckKind, PacketId, QoS, ReasonCode};
 
 use super::{
@@ -25,7 +26,6 @@ use crate::{
     message::{Body, Incoming},
     outbox::Handed,
     queue::{Held, Ids, Queued},
-    schedule::Class,
     session::{Session, SessionKey},
     slab::Key,
 };

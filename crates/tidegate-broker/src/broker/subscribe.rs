@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use tidegate_journal::Record;
 use tidegate_message::{Action, Instant, Target, TopicError};
 use tidegate_wire::mqtt::{
     Packet, QoS, ReasonCode, RetainHandling, Suback, Subscribe, SubscribeFilter, Unsubscribe,
@@ -10,7 +11,6 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, publish::Fault};
 use crate::{
-    journal::Record,
     scans::RetainedScan,
     session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     slab::Key,

@@ -3,6 +3,7 @@
 use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use tidegate_message::Instant;
+use tidegate_schedule::{Backlog, Class, LinkState, Next, Policy, Waiting};
 use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
 
 use super::{
@@ -24,7 +25,6 @@ use crate::{
     queue::{Held, Ids, Queued},
     retained::Kept,
     scans::FoundRetained,
-    schedule::{Backlog, Class, LinkState, Next, Policy, Waiting},
     slab::Key,
     timers::Timer,
 };

@@ -1,7 +1,7 @@
 //! Errors that end a connection, and the reasons sent (sections 4.13, 2.1.3 and 3.14).
 
 use super::*;
-use crate::journal::Recovered;
+use tidegate_journal::Recovered;
 
 #[test]
 fn forbidden_packets_end_the_connection() {

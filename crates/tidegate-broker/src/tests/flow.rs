@@ -291,7 +291,7 @@ fn a_subscriber_that_takes_aliases_gets_them() {
 #[test]
 fn latency_queries_keep_to_the_protocol() {
     // Ours: a QoS 1 message on a topic that the subscriber asked for, whose acknowledgement tells the round trip.
-    use crate::schedule::{PaperConfig, Policy};
+    use tidegate_schedule::{PaperConfig, Policy};
     let policy = Policy::Conservative(PaperConfig::default());
     let config = SessionConfig { policy, ..SessionConfig::default() };
     each(|world| {
@@ -325,7 +325,7 @@ fn latency_queries_keep_to_the_protocol() {
 
 #[test]
 fn a_withheld_message_is_looked_at_when_the_schedule_says() {
-    use crate::schedule::LinkState;
+    use tidegate_schedule::LinkState;
     let milliseconds = Duration::from_millis;
     each(|world| {
         let s = world.join(v5("s"));
@@ -364,7 +364,7 @@ fn warmed(world: &mut World, config: SessionConfig) -> (At, At) {
 /// The kernel knows that rate.
 fn look(world: &mut World, at: At, delivery_rate: u64) {
     let (shard, key) = (world.clients[at.0].shard, world.clients[at.0].key.unwrap());
-    let link = crate::schedule::LinkState { delivery_rate, ..Default::default() };
+    let link = tidegate_schedule::LinkState { delivery_rate, ..Default::default() };
     world.shards[shard].set_link(world.now, key, link);
 }
 
@@ -454,7 +454,7 @@ fn a_path_is_looked_at_once_a_second_where_large_messages_come() {
 
 /// A session of the paper's conservative policy: threshold_l 0.5 s, T_Q 5 s.
 fn conservative() -> SessionConfig {
-    let policy = crate::schedule::Policy::Conservative(Default::default());
+    let policy = tidegate_schedule::Policy::Conservative(Default::default());
     SessionConfig { policy, ..SessionConfig::default() }
 }
 
@@ -469,7 +469,7 @@ fn a_client_without_query_answers_is_judged_by_the_kernel() {
         let wants = |world: &World| world.shards[shard].wants_link(world.now, key);
         let trip = |world: &mut World, milliseconds| {
             let rtt = Duration::from_millis(milliseconds);
-            let link = crate::schedule::LinkState { rtt, ..Default::default() };
+            let link = tidegate_schedule::LinkState { rtt, ..Default::default() };
             world.shards[shard].set_link(world.now, key, link);
         };
         assert!(wants(world));
@@ -585,7 +585,8 @@ fn answers_that_wait_are_counted_and_messages_are_not() {
 
 #[test]
 fn settings_of_policies_are_checked() {
-    use crate::{config::PolicyConfigError, schedule::*};
+    use crate::config::PolicyConfigError;
+    use tidegate_schedule::*;
     assert_eq!(settings().check_policies(), Ok(()));
     let wild = BrokerConfig { query_topic: "latency/#".into(), ..settings() };
     assert!(matches!(wild.check_policies(), Err(PolicyConfigError::QueryTopic(_))));

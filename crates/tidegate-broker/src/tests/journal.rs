@@ -13,9 +13,9 @@ use super::*;
 use crate::{
     Overflow,
     inflight::Awaits,
-    journal::{Journal, JournalError, Options, Recovered, Replay, Source},
     queue::{Held, Queued},
 };
+use tidegate_journal::{Journal, JournalError, Options, Recovered, Replay, Source};
 
 /// A journal in memory. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -294,7 +294,7 @@ fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
     let recovered = recovered(world);
     assert_eq!(recovered.found.handed_over, 0, "all has arrived");
     assert_eq!(recovered.found.lost, 0);
-    let bytes = |q: &crate::journal::RecoveredQueued| q.message.payload.to_contiguous().to_vec();
+    let bytes = |q: &tidegate_journal::RecoveredQueued| q.message.payload.to_contiguous().to_vec();
     let told = recovered.sessions.iter().map(|session| {
         let kept = Kept {
             subscriptions: session

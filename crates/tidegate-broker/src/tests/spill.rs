@@ -5,9 +5,9 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 use super::*;
 use crate::{
     Dropped, Overflow,
-    schedule::Policy,
     spill::{SPILLED_BYTES, Spill},
 };
+use tidegate_schedule::Policy;
 
 fn config(queue_bytes_max: u64) -> SessionConfig {
     SessionConfig {

@@ -9,9 +9,9 @@ use std::{
 use mio::net::TcpStream;
 use tidegate_broker::{
     Broker, Bundle, BundleReader, CONTROL_BYTES_MAX, ConnectionKey, Handed, SLICES_MAX,
-    schedule::LinkState,
 };
 use tidegate_message::Instant;
+use tidegate_schedule::LinkState;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};

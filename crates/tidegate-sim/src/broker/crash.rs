@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use rand::RngExt;
-use tidegate_broker::{Broker, Shared, journal::Recovered};
+use tidegate_broker::{Broker, Shared};
+use tidegate_journal::Recovered;
 use tidegate_message::AllowAll;
 
 use super::{

@@ -11,8 +11,9 @@
 use std::{collections::VecDeque, time::Duration};
 
 use rand::{RngExt, rngs::SmallRng};
-use tidegate_broker::{WRITE_BYTES_MAX, schedule::LinkState};
+use tidegate_broker::WRITE_BYTES_MAX;
 use tidegate_message::Instant;
+use tidegate_schedule::LinkState;
 
 /// The way between a client and its broker.
 #[derive(Clone, Debug)]

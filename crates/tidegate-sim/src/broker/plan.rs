@@ -3,10 +3,8 @@
 use std::{num::NonZeroU16, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
-use tidegate_broker::{
-    BrokerConfig, Overflow, SessionConfig,
-    schedule::{DeadlineConfig, PaperConfig, Policy},
-};
+use tidegate_broker::{BrokerConfig, Overflow, SessionConfig};
+use tidegate_schedule::{DeadlineConfig, PaperConfig, Policy};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter, Version};
 
 use super::link::Path;

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use rand::{RngExt, rngs::SmallRng};
-use tidegate_broker::journal::{Journal, JournalError, Replay};
+use tidegate_journal::{Journal, JournalError, Replay};
 use tidegate_message::{Payload, Position};
 
 /// The journal of a shard. Clones are the same.

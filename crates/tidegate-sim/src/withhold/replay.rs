@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate_broker::schedule::{Backlog, Class, LinkState, Next, Policy, Schedule, Waiting};
 use tidegate_message::Instant;
+use tidegate_schedule::{Backlog, Class, LinkState, Next, Policy, Schedule, Waiting};
 
 use super::{
     MESSAGE_BYTES, MESSAGE_PERIOD, Reading, Sample, Starvation,

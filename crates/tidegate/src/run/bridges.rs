@@ -10,7 +10,7 @@ use rustls::{
 };
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
-use tidegate_broker::{BrokerConfig, SessionConfig, schedule::PolicyConfig};
+use tidegate_broker::{BrokerConfig, SessionConfig};
 use tidegate_config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 use tidegate_identity::{
     access::Access,
@@ -22,6 +22,7 @@ use tidegate_identity::{
 };
 use tidegate_message::Code;
 use tidegate_process::reach::host_and_port;
+use tidegate_schedule::PolicyConfig;
 use tidegate_server::bridge::{BridgeSettings, RemoteTls};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;

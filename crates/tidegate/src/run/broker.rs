@@ -3,10 +3,7 @@
 use std::{sync::Arc, thread};
 
 use tidegate_api::ApiError;
-use tidegate_broker::{
-    BrokerConfig, SessionConfig, TopicConfig,
-    schedule::{DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold},
-};
+use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
 use tidegate_config::{
     ByteCount, Config, MqttSection, Purpose,
     problems::Problems,
@@ -14,6 +11,9 @@ use tidegate_config::{
 };
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, check_topic_filter, check_topic_name};
+use tidegate_schedule::{
+    DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold,
+};
 use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
 use tidegate_uplink::hand_over;
 use tidegate_wire::mqtt::QoS;

@@ -10,9 +10,10 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
-use tidegate_broker::{Overflow, SessionConfig, schedule::Policy};
+use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
 use tidegate_message::Code;
+use tidegate_schedule::Policy;
 use tidegate_sinks::{SinkError, SinkSettings};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;

@@ -86,7 +86,7 @@ mod tests {
         }
         for (word, policy) in words::Policy::WORDS {
             assert_eq!(policy.word(), *word);
-            let known: tidegate_broker::schedule::Policy = word.parse().expect("it is known");
+            let known: tidegate_schedule::Policy = word.parse().expect("it is known");
             assert_eq!(known.as_str(), *word);
         }
         let all: Versions = words::MqttVersions::ALL.translated();

@@ -12,8 +12,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tidegate_broker::{BrokerConfig, Overflow, SessionConfig, schedule::Policy};
+use tidegate_broker::{BrokerConfig, Overflow, SessionConfig};
 use tidegate_load::client::Outgoing;
+use tidegate_schedule::Policy;
 use tidegate_sinks::{
     Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
     Trouble, memory,

@@ -15,11 +15,10 @@ use bytes::Bytes;
 use tidegate_message::{Identity, IdentityKind, Instant, topic_matches};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::record::{
+use crate::record::{
     CameFrom, Opened, Options, Record, RecordError, RetainedAs, Sent, Source, StoredMessage,
     StoredWill, Waiting,
 };
-use crate::routes::shared;
 
 /// The state that one journal describes, read record by record.
 #[derive(Debug, Default)]
@@ -306,7 +305,7 @@ impl Replay {
         {
             let is_for_it = |filter: &str| match sent {
                 Sent::Group(name) => *filter == **name,
-                _ => shared(filter).is_none() && topic_matches(filter, &message.topic),
+                _ => !filter.starts_with("$share/") && topic_matches(filter, &message.topic),
             };
             let subscriptions = session.subscriptions.iter();
             let found: Vec<&Options> = subscriptions
@@ -480,7 +479,7 @@ impl RecoveredSession {
     }
 
     /// Whether nothing says which anonymous client has it.
-    pub(crate) fn is_of_somebody(&self) -> bool {
+    pub fn is_of_somebody(&self) -> bool {
         self.opened.kind == IdentityKind::Anonymous && self.opened.from.is_none()
     }
 

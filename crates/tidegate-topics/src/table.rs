@@ -6,12 +6,12 @@ use std::{
     hash::{BuildHasher, Hash},
 };
 
-use super::hash::Seeded;
+use crate::hash::Seeded;
 
 /// A hash map in `PARTS` parts, each of which grows by itself: no insert moves more than one part,
 /// where one map of a million entries would move them all and stand still for tens of milliseconds.
 #[derive(Clone, Debug)]
-pub(super) struct Table<K, V> {
+pub(crate) struct Table<K, V> {
     parts: Box<[HashMap<K, V, Seeded>]>,
     seeded: Seeded,
 }
@@ -19,12 +19,12 @@ pub(super) struct Table<K, V> {
 const PARTS: usize = 64;
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    pub(super) fn new(seeded: Seeded) -> Self {
+    pub(crate) fn new(seeded: Seeded) -> Self {
         let part = || HashMap::with_hasher(seeded.clone());
         Self { parts: (0..PARTS).map(|_| part()).collect(), seeded }
     }
 
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<&V>
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -32,7 +32,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.parts[self.part(key)].get(key)
     }
 
-    pub(super) fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
+    pub(crate) fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -41,12 +41,12 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.parts[part].get_mut(key)
     }
 
-    pub(super) fn insert(&mut self, key: K, value: V) {
+    pub(crate) fn insert(&mut self, key: K, value: V) {
         let part = self.part(&key);
         self.parts[part].insert(key, value);
     }
 
-    pub(super) fn remove<Q>(&mut self, key: &Q)
+    pub(crate) fn remove<Q>(&mut self, key: &Q)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -55,12 +55,12 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.parts[part].remove(key);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(HashMap::len).sum()
     }
 
     /// Bytes of the tables: one of control for each entry, and an eighth of the places is room.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let capacity: usize = self.parts.iter().map(HashMap::capacity).sum();
         capacity * 8 / 7 * (size_of::<(K, V)>() + 1)
     }

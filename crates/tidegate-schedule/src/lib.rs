@@ -137,6 +137,7 @@ impl Schedule {
     }
 
     /// The policy it was made with.
+    #[inline]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -243,12 +244,14 @@ impl Schedule {
     ///
     /// One at a time is on its way: where the paper sends one each `T_Q` regardless, more queries into a
     /// path that does not answer would only feed its congestion.
+    #[inline]
     pub fn query_due(&self, now: Instant) -> bool {
         self.query_at().is_some_and(|at| at <= now)
     }
 
     /// When the next query is due: [`Instant::MIN`] if none was sent yet, nothing while one is on its way
     /// or if the policy needs none.
+    #[inline]
     pub fn query_at(&self) -> Option<Instant> {
         self.policy.paper().and_then(|config| self.paper.query_at(config))
     }
@@ -268,6 +271,7 @@ impl Schedule {
 
     /// Whether the round trip of a QoS 1 message that begins now is wanted. Once in a period `T_Q`, while no query is
     /// answered and for a policy that goes by it.
+    #[inline]
     pub fn times_messages(&self, now: Instant) -> bool {
         let paper = self.policy.paper();
         paper.is_some_and(|config| self.paper.takes(now, Source::Message, config))
@@ -285,11 +289,13 @@ impl Schedule {
     }
 
     /// The latest RTT, at the size of a query (`RTT_latest`); nothing before the first.
+    #[inline]
     pub fn rtt(&self) -> Option<Duration> {
         self.paper.rtt()
     }
 
     /// How much was withheld.
+    #[inline]
     pub fn withheld(&self) -> Withheld {
         self.withheld
     }
@@ -333,10 +339,12 @@ struct Turns {
 }
 
 impl Turns {
+    #[inline]
     fn clear(&mut self) {
         *self = Self::default();
     }
 
+    #[inline]
     fn small(&mut self, now: Instant, bytes: u64, share: f64, quantum: u64) {
         self.small_since.get_or_insert(now);
         self.small_bytes = self.small_bytes.saturating_add(bytes);
@@ -346,6 +354,7 @@ impl Turns {
         self.deficit += rounds as f64 * (turn as f64 / (1.0 - share)) * share;
     }
 
+    #[inline]
     fn large(&mut self, bytes: u64) {
         if !self.small_waits {
             self.deficit = 0.0;

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tidegate_message::Instant;
 
-use super::{
+use crate::{
     DeadlineConfig, LinkState, Next, Waiting,
     window::{SAMPLE_PERIOD, SlowMedian, WindowedMax},
 };
@@ -54,7 +54,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(10);
 
 /// Measurements of the path and of the small messages.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Deadline {
+pub(crate) struct Deadline {
     looked: Option<Instant>,
     rate: u64,
     rate_changed: Option<Instant>,
@@ -65,11 +65,12 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    pub(super) fn look_due(&self, now: Instant) -> bool {
+    #[inline]
+    pub(crate) fn look_due(&self, now: Instant) -> bool {
         self.looked.is_some_and(|at| now.since(at) >= SAMPLE_PERIOD)
     }
 
-    pub(super) fn observe(&mut self, now: Instant, link: LinkState) {
+    pub(crate) fn observe(&mut self, now: Instant, link: LinkState) {
         self.looked = Some(now);
         if link.delivery_rate != self.rate {
             self.rate = link.delivery_rate;
@@ -83,12 +84,12 @@ impl Deadline {
     }
 
     #[inline]
-    pub(super) fn small_started(&mut self, now: Instant) {
+    pub(crate) fn small_started(&mut self, now: Instant) {
         self.small_last = Some(now);
     }
 
     /// Whether the large message starts, where no small one waits.
-    pub(super) fn large(
+    pub(crate) fn large(
         &self,
         config: &DeadlineConfig,
         now: Instant,
@@ -169,7 +170,7 @@ impl Ends {
 /// Bytes before a large message that would gain nothing by its start now: those that the kernel has still to send, and those
 /// on the way beyond what the path holds, which stand in a queue there. A message that is started behind them is begun no
 /// sooner, and a small one that comes meanwhile is late by the whole of it.
-pub(super) fn excess_bytes(link: LinkState) -> u64 {
+pub(crate) fn excess_bytes(link: LinkState) -> u64 {
     let held =
         (link.delivery_rate as f64 * link.rtt_min.saturating_add(START_AHEAD).as_secs_f64()) as u64;
     let known = link.delivery_rate > 0 && !link.rtt_min.is_zero();

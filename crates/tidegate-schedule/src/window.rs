@@ -7,14 +7,14 @@ use tidegate_message::Instant;
 /// Highest value within at least the last `span` and at most twice that, in two buckets: enough to know
 /// what is usual, without a queue of samples.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WindowedMax {
+pub(crate) struct WindowedMax {
     from: Option<Instant>,
     current: u64,
     before: u64,
 }
 
 impl WindowedMax {
-    pub(super) fn push(&mut self, now: Instant, value: u64, span: Duration) {
+    pub(crate) fn push(&mut self, now: Instant, value: u64, span: Duration) {
         let from = *self.from.get_or_insert(now);
         let age = now.since(from);
         if age >= span {
@@ -25,13 +25,13 @@ impl WindowedMax {
         self.current = self.current.max(value);
     }
 
-    pub(super) fn max(&self) -> u64 {
+    pub(crate) fn max(&self) -> u64 {
         self.current.max(self.before)
     }
 }
 
 /// How often a value is looked at for [`SlowMedian`].
-pub(super) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
+pub(crate) const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Values that the median is of: half a minute and more.
 const SAMPLES: usize = 31;
 /// Values before there is a median.
@@ -40,7 +40,7 @@ const SAMPLES_MIN: usize = 3;
 /// Median of the latest values, one a second, each counted only if it differs from the one before: a value
 /// that is not renewed is not new. Zero is no value.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SlowMedian {
+pub(crate) struct SlowMedian {
     values: [u64; SAMPLES],
     taken: usize,
     last: Option<(Instant, u64)>,
@@ -48,7 +48,7 @@ pub(super) struct SlowMedian {
 }
 
 impl SlowMedian {
-    pub(super) fn push(&mut self, now: Instant, value: u64) {
+    pub(crate) fn push(&mut self, now: Instant, value: u64) {
         let news =
             self.last.is_none_or(|(at, before)| value != before && now.since(at) >= SAMPLE_PERIOD);
         if value == 0 || !news {
@@ -65,7 +65,7 @@ impl SlowMedian {
         }
     }
 
-    pub(super) fn get(&self) -> Option<u64> {
+    pub(crate) fn get(&self) -> Option<u64> {
         self.median
     }
 }

@@ -1,4 +1,4 @@
-//! Measures the index of subscriptions: `cargo run --release -p tidegate-broker --example index`.
+//! Measures the index of subscriptions: `cargo run --release -p tidegate-topics --example index`.
 //!
 //! Four mixes of a million subscriptions, from a fixed seed: 98.5 % are exact filters, or in the
 //! last mix end in `#`; 1 % have a `+` and 0.5 % end in `#`. Topics are those of random devices, so
@@ -10,7 +10,7 @@ use std::{hint::black_box, time::Instant};
 
 use allocation_counter::measure;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use tidegate_broker::index::Index;
+use tidegate_topics::Index;
 
 const SUBSCRIPTIONS: u64 = 1_000_000;
 const SITES: u64 = 1_000;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, mem};
 /// 24 bytes with keys and values of 8. Nearly all filters have one subscriber, which needs no
 /// allocation; a filter with a hundred thousand still takes one in or out in logarithmic time.
 #[derive(Clone, Debug)]
-pub(super) enum Subscribers<K, V> {
+pub(crate) enum Subscribers<K, V> {
     None,
     One(K, V),
     /// 2 to `FEW_MAX`.
@@ -21,13 +21,13 @@ const FEW_MAX: usize = 64;
 
 impl<K: Copy + Ord, V: Copy> Subscribers<K, V> {
     /// About what one of several subscribers takes: a vector or tree is two thirds full.
-    pub(super) const LISTED_BYTES: usize = size_of::<(K, V)>() * 3 / 2;
+    pub(crate) const LISTED_BYTES: usize = size_of::<(K, V)>() * 3 / 2;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::None
     }
 
-    pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self {
             Self::None => {
                 *self = Self::One(key, value);
@@ -57,7 +57,7 @@ impl<K: Copy + Ord, V: Copy> Subscribers<K, V> {
         }
     }
 
-    pub(super) fn remove(&mut self, key: K) -> Option<V> {
+    pub(crate) fn remove(&mut self, key: K) -> Option<V> {
         match self {
             Self::None => None,
             &mut Self::One(present, value) => {
@@ -85,7 +85,7 @@ impl<K: Copy + Ord, V: Copy> Subscribers<K, V> {
         }
     }
 
-    pub(super) fn get(&self, key: K) -> Option<V> {
+    pub(crate) fn get(&self, key: K) -> Option<V> {
         match self {
             Self::None => None,
             &Self::One(present, value) => (present == key).then_some(value),
@@ -97,7 +97,7 @@ impl<K: Copy + Ord, V: Copy> Subscribers<K, V> {
         }
     }
 
-    pub(super) fn each(&self, each: &mut impl FnMut(K, V)) {
+    pub(crate) fn each(&self, each: &mut impl FnMut(K, V)) {
         match self {
             Self::None => {}
             &Self::One(key, value) => each(key, value),
@@ -106,12 +106,12 @@ impl<K: Copy + Ord, V: Copy> Subscribers<K, V> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::None)
     }
 
     /// How many are held outside of this value.
-    pub(super) fn listed(&self) -> usize {
+    pub(crate) fn listed(&self) -> usize {
         match self {
             Self::None | Self::One(..) => 0,
             Self::Few(few) => few.len(),

@@ -118,6 +118,7 @@ pub enum JournalError {
 
 impl JournalError {
     /// The stable code of this error.
+    #[inline]
     pub fn code(&self) -> Code {
         match self {
             Self::Full(_) => Code::STORAGE_FULL,

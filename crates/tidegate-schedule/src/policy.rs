@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::paper::SAMPLES_MAX;
+use crate::paper::SAMPLES_MAX;
 
 /// The settings of all policies, for whichever is chosen: by a listener, by a user, or by the client.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,7 +59,7 @@ pub struct PaperConfig {
     /// itself; there it says only when to decide again if no RTT comes.
     pub withhold_max: Duration,
     /// Bytes of a query, at most 1 MiB. Default 10 KB (10,000). Their topic is
-    /// [`BrokerConfig::query_topic`](crate::BrokerConfig::query_topic).
+    /// the broker's (`BrokerConfig::query_topic`).
     pub query_bytes: u64,
     /// How an RTT grows with the size of the message.
     pub profile: SizeProfile,
@@ -104,6 +104,7 @@ impl Policy {
     }
 
     /// The settings, if it is one of the paper's.
+    #[inline]
     pub fn paper(&self) -> Option<&PaperConfig> {
         match self {
             Self::None | Self::Deadline(_) => None,
@@ -217,7 +218,7 @@ impl DeadlineConfig {
     }
 
     /// The share, within what can be kept.
-    pub(super) fn share(&self) -> f64 {
+    pub(crate) fn share(&self) -> f64 {
         if self.large_share > 0.0 { self.large_share.min(0.99) } else { 0.0 }
     }
 }

@@ -349,7 +349,7 @@ pub enum RecordError {
 
 impl Record {
     /// Moves its times by so many nanoseconds.
-    pub(super) fn shift(&mut self, nanos: i64) {
+    pub(crate) fn shift(&mut self, nanos: i64) {
         let shift = |at: &mut Instant| {
             *at = Instant::from_nanos(at.as_nanos().saturating_add(nanos));
         };
@@ -456,7 +456,8 @@ impl Record {
     }
 
     /// Whether it is of what no subscriber takes away by receiving it.
-    pub(crate) fn is_lasting(&self) -> bool {
+    #[inline]
+    pub fn is_lasting(&self) -> bool {
         match self {
             Self::Opened(_) | Self::Closed { .. } | Self::Subscribed { .. } => true,
             Self::Message(message) => message.retained.is_some() && !message.payload.is_empty(),
@@ -466,7 +467,8 @@ impl Record {
 
     /// How many exchanges of QoS 2 with subscribers it begins, so that more records are to come of each, and how many with publishers, or
     /// wills.
-    pub(crate) fn begins(&self) -> (usize, usize) {
+    #[inline]
+    pub fn begins(&self) -> (usize, usize) {
         let is_twice = |waiting: &&Waiting| waiting.qos == QoS::ExactlyOnce;
         match self {
             Self::Message(message) => {
@@ -483,7 +485,8 @@ impl Record {
     }
 
     /// Whether it makes more room than it takes: it clears what is retained, or takes an exchange of QoS 2 to its end.
-    pub(crate) fn makes_room(&self) -> bool {
+    #[inline]
+    pub fn makes_room(&self) -> bool {
         match self {
             Self::Message(message) => message.payload.is_empty() && message.is_to_be_retained(),
             Self::Begun { .. }
@@ -495,6 +498,7 @@ impl Record {
     }
 
     /// The payload after the record's head.
+    #[inline]
     pub fn payload(&self) -> Payload {
         match self {
             Self::Message(message) => message.payload.clone(),

@@ -8,14 +8,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Makes hashers that share one secret.
 #[derive(Clone)]
-pub(super) struct Seeded {
+pub(crate) struct Seeded {
     start: u64,
     factor: u64,
 }
 
 impl Seeded {
     /// With a secret from the system. No result depends on it but the order within a table.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let random = RandomState::new();
         Self { start: random.hash_one(0), factor: random.hash_one(1) | 1 }
     }
@@ -30,13 +30,14 @@ impl std::fmt::Debug for Seeded {
 impl BuildHasher for Seeded {
     type Hasher = Folding;
 
+    #[inline]
     fn build_hasher(&self) -> Folding {
         Folding { state: self.start, factor: self.factor, pending: 0 }
     }
 }
 
 /// See the module.
-pub(super) struct Folding {
+pub(crate) struct Folding {
     state: u64,
     factor: u64,
     /// A `u32` that waits for the next one: a pair of them takes one multiplication.
@@ -44,6 +45,7 @@ pub(super) struct Folding {
 }
 
 impl Hasher for Folding {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let mut words = bytes.chunks_exact(8);
         for word in &mut words {
@@ -57,24 +59,29 @@ impl Hasher for Folding {
         self.write_u64(u64::from_le_bytes(last));
     }
 
+    #[inline]
     fn write_u8(&mut self, byte: u8) {
         // Ends a text. `write` has hashed its length already.
         self.state ^= u64::from(byte);
     }
 
+    #[inline]
     fn write_u32(&mut self, number: u32) {
         self.pending = self.pending << 32 | u64::from(number);
     }
 
+    #[inline]
     fn write_u64(&mut self, number: u64) {
         self.state = fold(self.state ^ number, self.factor);
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         fold(self.state ^ self.pending, self.factor)
     }
 }
 
+#[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64

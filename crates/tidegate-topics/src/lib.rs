@@ -39,7 +39,7 @@ use self::{hash::Seeded, subscribers::Subscribers, table::Table};
 /// [`check_topic_filter`](tidegate_message::check_topic_filter) and not shared ones.
 ///
 /// ```
-/// let mut index = tidegate_broker::index::Index::new();
+/// let mut index = tidegate_topics::Index::new();
 /// index.insert("site/+/door", 7, "at most once");
 /// let mut found = Vec::new();
 /// index.matches("site/3/door", |key, value| found.push((key, value)));
@@ -388,6 +388,7 @@ impl Levels {
     }
 
     /// The number of a level, or `NONE` if no edge has it.
+    #[inline]
     fn find(&self, text: &str) -> u32 {
         self.by_text.get(text).map_or(NONE, |level| level.number)
     }
@@ -424,6 +425,7 @@ impl Levels {
 }
 
 /// Whether a valid filter goes into the trie.
+#[inline]
 fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| matches!(byte, b'+' | b'#'))
 }

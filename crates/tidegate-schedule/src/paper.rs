@@ -24,10 +24,10 @@ use std::{cmp::Ordering, collections::VecDeque, time::Duration};
 
 use tidegate_message::Instant;
 
-use super::{Next, PaperConfig, Policy, Threshold, Waiting};
+use crate::{Next, PaperConfig, Policy, Threshold, Waiting};
 
 /// More RTTs than that are not averaged, whatever the configuration says.
-pub(super) const SAMPLES_MAX: usize = 1024;
+pub(crate) const SAMPLES_MAX: usize = 1024;
 /// The size that the kernel measures its RTT with.
 const SEGMENT_BYTES: u64 = 1_460;
 /// `ΔS` must be above the limit, so a timer ends just after it.
@@ -35,7 +35,7 @@ const JUST_AFTER: Duration = Duration::from_nanos(1);
 
 /// The queries, their results, and the decision that stands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paper {
+pub(crate) struct Paper {
     query: Query,
     /// When the latest RTT came, and from where.
     latest: Option<(Instant, Source)>,
@@ -57,7 +57,7 @@ enum Query {
 
 /// The source of an RTT, in ascending order of quality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// The kernel: of a segment, and to a proxy where there is one.
     Kernel,
     /// The PUBACK of a message, of any size.
@@ -74,7 +74,8 @@ struct Decision {
 }
 
 impl Paper {
-    pub(super) fn query_at(&self, config: &PaperConfig) -> Option<Instant> {
+    #[inline]
+    pub(crate) fn query_at(&self, config: &PaperConfig) -> Option<Instant> {
         match self.query {
             Query::Never => Some(Instant::MIN),
             Query::Sent(_) => None,
@@ -82,11 +83,11 @@ impl Paper {
         }
     }
 
-    pub(super) fn query_sent(&mut self, now: Instant) {
+    pub(crate) fn query_sent(&mut self, now: Instant) {
         self.query = Query::Sent(now);
     }
 
-    pub(super) fn answered(&mut self, now: Instant, rtt: Duration, config: Option<&PaperConfig>) {
+    pub(crate) fn answered(&mut self, now: Instant, rtt: Duration, config: Option<&PaperConfig>) {
         if let Query::Sent(at) = self.query {
             self.query = Query::Answered(at);
         }
@@ -94,7 +95,7 @@ impl Paper {
         self.push(rtt, config);
     }
 
-    pub(super) fn observed(
+    pub(crate) fn observed(
         &mut self,
         now: Instant,
         rtt: Duration,
@@ -112,7 +113,8 @@ impl Paper {
 
     /// Whether an RTT from there counts: each period, as a query's would come, at once after those of a worse source, and
     /// where a better one has been silent for two periods.
-    pub(super) fn takes(&self, now: Instant, source: Source, config: &PaperConfig) -> bool {
+    #[inline]
+    pub(crate) fn takes(&self, now: Instant, source: Source, config: &PaperConfig) -> bool {
         let Some((at, by)) = self.latest else { return true };
         let age = now.since(at);
         match source.cmp(&by) {
@@ -122,12 +124,13 @@ impl Paper {
         }
     }
 
-    pub(super) fn look_due(&self, now: Instant, config: &PaperConfig) -> bool {
+    #[inline]
+    pub(crate) fn look_due(&self, now: Instant, config: &PaperConfig) -> bool {
         self.looked.is_none_or(|at| now.since(at) >= config.query_period)
             && self.takes(now, Source::Kernel, config)
     }
 
-    pub(super) fn looked(&mut self, now: Instant, rtt: Duration, config: &PaperConfig) {
+    pub(crate) fn looked(&mut self, now: Instant, rtt: Duration, config: &PaperConfig) {
         self.looked = Some(now);
         if !rtt.is_zero() && rtt != self.kernel && self.takes(now, Source::Kernel, config) {
             self.kernel = rtt;
@@ -135,16 +138,18 @@ impl Paper {
         }
     }
 
-    pub(super) fn rtt(&self) -> Option<Duration> {
+    #[inline]
+    pub(crate) fn rtt(&self) -> Option<Duration> {
         self.rtts.back().copied()
     }
 
-    pub(super) fn large_started(&mut self) {
+    #[inline]
+    pub(crate) fn large_started(&mut self) {
         self.decision = None;
     }
 
     /// Whether the large message is sent, where no small one waits.
-    pub(super) fn large(
+    pub(crate) fn large(
         &mut self,
         policy: &Policy,
         config: &PaperConfig,
