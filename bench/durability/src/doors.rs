@@ -1,4 +1,4 @@
-//! Attempts to get in without a right, at every door of a running node, while healthy clients go on.
+//! Attacks without any right on every listener of a running node, while healthy clients continue.
 //!
 //! ```text
 //!  Site: a node process, certificates of every sort, users and roles

@@ -4,7 +4,7 @@
 //!  append, commit, open, sealing ──▶ Running: a log on the disk under test, its flusher on a thread
 //!  power ──▶ tidegate-log's simulated disk, by seeds
 //!  kill, recovery, soak ──▶ node: processes of the program; crowd: MQTT sessions that outlive their connections
-//!  doors ──▶ a node process that is attacked while healthy clients go on
+//!  doors ──▶ a node process that is attacked while healthy clients continue
 //! ```
 
 use std::{

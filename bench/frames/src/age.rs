@@ -1,4 +1,4 @@
-//! How old a network camera's pictures are, by a clock that stands in them, beside what is told of them.
+//! How old a network camera's pictures are, by a clock that stands in them, compared with their reported age.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,11 +21,11 @@ const ALLOWED_MS: f64 = 20.0;
 struct Seen {
     /// Real ages.
     ages: Vec<f64>,
-    /// Real age less what was told.
+    /// Real age less the reported one.
     untold: Vec<f64>,
 }
 
-/// Real age, and what of it is not told, for each coding and rate.
+/// Real age, and its difference from the reported one, for each coding and rate.
 ///
 /// # Errors
 /// A camera or its pictures cannot be had.

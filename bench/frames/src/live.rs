@@ -213,7 +213,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Keeps what the run says of itself: a medium that was late, and how often subscribers were told what.
+    /// Keeps the run's notes: a medium that was late, and how often subscribers got each event.
     pub fn remark(&self, remarks: &mut Remarks) {
         if let Some(flaw) = &self.flaw {
             remarks.add(format!("a run is not valid: {flaw}"));

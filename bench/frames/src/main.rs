@@ -45,7 +45,7 @@ enum Group {
     Knobs,
     /// The Wi-Fi-like medium against the latencies it was calibrated on.
     Medium,
-    /// A network camera whose pictures show a clock: their real age, and what of it is told.
+    /// A network camera whose pictures show a clock: their real age, and the reported one.
     Age,
     /// Frames through NATS on loopback, for 1 to 8 subscribers.
     Nats,

@@ -149,7 +149,7 @@ impl Programs {
         Ok(Self { ours, cache, root: root.to_owned() })
     }
 
-    /// Notes who takes part, with versions and settings; returns who is there.
+    /// Notes the systems that take part, with versions and settings; returns those that are installed.
     pub fn contenders(&self, report: &mut Report) -> Vec<Kind> {
         let mut there = Vec::new();
         for kind in Kind::ALL {

@@ -1,4 +1,4 @@
-//! Processes and links that end with the bench, also when it is told to stop.
+//! Processes and links that end with the bench, also when it is interrupted.
 
 use std::{
     process::{Child, Command},

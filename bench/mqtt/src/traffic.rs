@@ -152,7 +152,7 @@ pub struct Outcome {
     pub memory: Vec<(f64, u64)>,
     /// Readers that the broker let go, with its reason.
     pub ended: Vec<(usize, String)>,
-    /// Publishers that could not go on, with the reason.
+    /// Publishers that could not continue, with the reason.
     pub failed: Vec<String>,
 }
 

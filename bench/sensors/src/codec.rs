@@ -147,7 +147,7 @@ fn rows(
                 .ours(ours.iter().map(of))
                 .peer(theirs[2].iter().map(of))
                 .peer_name(Peer::Zstd1.name());
-            // The rates are those of the codec; with zstd behind it they are told beside.
+            // The rates are those of the codec; those with zstd behind it stand in rows of their own.
             report.figure(match case {
                 Some(case) if size == 0 => figure.target(Target::AtLeast(case.rates[index])),
                 _ => figure,

@@ -2,7 +2,7 @@
 //! join.
 //!
 //! ```text
-//!  a thread: send, 40 datagrams a call ─▶ loopback ─▶ Receiver alone, or a listener of a node ─▶ its broker, nobody subscribed
+//!  a thread: send, 40 datagrams a call ─▶ loopback ─▶ Receiver alone, or a listener of a node ─▶ its broker, no subscriber
 //!                                                                                            └▶ the oil flow
 //! ```
 //!

@@ -53,7 +53,7 @@ impl<K: Copy + Eq + Hash + Ord> Heaviest<K> {
         self.by_amount.last().map(|(_, holder)| *holder)
     }
 
-    /// The holder with the largest amount beside this one, and that amount.
+    /// The holder with the largest amount apart from this one, and that amount.
     pub fn first_but(&self, holder: &K) -> Option<(K, usize)> {
         let others = self.by_amount.iter().rev().filter(|(_, other)| other != holder);
         others.take(1).map(|(amount, other)| (*other, *amount)).next()

@@ -11,7 +11,7 @@
 //! again as new. As long as more wait than can be checked, each check accepts a client, and a fleet of any size is connected
 //! after its number of checks.
 //!
-//! Of one address, those who hung up before (`again`) and those who did not (`fresh`) take turns, so that a newcomer does not wait
+//! Of one address, clients that disconnected before (`again`) and those that did not (`fresh`) take turns, so that a newcomer does not wait
 //! behind a fleet that keeps coming back, nor the fleet behind made-up names. Addresses take turns as well, and those that
 //! have had no turn of late take every second one: many addresses cannot make one that comes for the first time wait for its turn among
 //! all of them.
@@ -170,7 +170,7 @@ impl<T> Logins<T> {
         (ticket, gone)
     }
 
-    /// Takes out a login whose client has hung up; returns its work if it still waited.
+    /// Takes out a login whose client has disconnected; returns its work if it still waited.
     pub fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<T> {
         let entry = self.entries.remove(&ticket)?;
         if let Some(flow) = self.flows.get_mut(&entry.address) {

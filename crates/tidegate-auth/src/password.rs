@@ -448,7 +448,7 @@ impl Drop for Secret {
     }
 }
 
-/// For telling after a reload whose secret is another; both sides are files of ours.
+/// Finds users whose secret changed by a reload; both sides are our own files.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -13,8 +13,8 @@
 //! connections_max = 10                limits of this user, all connections together
 //! [certificate.counter]               an application or device, by the name in its certificate
 //! [node.yard-1]                       a node of the site, by the name in its certificate
-//! [authenticated]                     whoever proved who they are
-//! [anonymous]                         whoever proved nothing
+//! [authenticated]                     every client with an identity
+//! [anonymous]                         every client without one
 //! ```
 //!
 //! | right | extends to |

@@ -189,7 +189,7 @@ impl Scram {
         &self.user
     }
 
-    /// Reads the client's last message; returns the user, who is proved by it, and the server's last message.
+    /// Reads the client's last message; returns the authenticated user and the server's last message.
     ///
     /// # Errors
     /// [`Refusal::BadCredentials`] if the proof is wrong, the user unknown, or the message is not one of SCRAM.

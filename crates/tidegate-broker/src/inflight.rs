@@ -186,7 +186,7 @@ impl Inflight {
         self.entries.insert(at, Entry { id, awaits, kept: None, run, bytes, is_large: false });
     }
 
-    /// Goes on with an exchange of an earlier process: with its message, or accepted already.
+    /// Continues an exchange of an earlier process: with its message, or accepted already.
     pub(crate) fn restore(&mut self, id: PacketId, kept: Option<Box<Queued>>) {
         let awaits = if kept.is_some() { Awaits::Pubrec } else { Awaits::Pubcomp };
         let bytes = kept.as_ref().map_or(0, |queued| queued.payload_bytes() as u64);

@@ -646,7 +646,7 @@ impl World {
 
     // ---- what a shell does
 
-    /// Goes on until nothing moves any more.
+    /// Runs until nothing moves any more.
     pub(crate) fn pump(&mut self) {
         loop {
             let mut moved = false;

@@ -78,7 +78,7 @@ pub fn begin() -> Result<(), FilterError> {
     Ok(())
 }
 
-/// Goes on in that format.
+/// Logs in that format from now on.
 pub fn set_format(format: LogFormat) {
     IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
 }

@@ -145,7 +145,7 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Prints a failure once, and says what the program exits with. Output that nobody reads any more (a closed pipe) is no failure.
+/// Prints a failure once, and returns the exit status. A closed pipe on the standard output is no failure.
 pub fn finish(result: Result<(), ApiError>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());

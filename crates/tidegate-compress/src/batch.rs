@@ -1,7 +1,7 @@
 //! The outer form of a batch: a header, and the body, compressed or not.
 //!
 //! ```text
-//!  u8       version (upper half), flags (lower half): 1 columns, 2 zstd, 4 the zstd frame goes on from the last batch
+//!  u8       version (upper half), flags (lower half): 1 columns, 2 zstd, 4 the zstd frame continues from the last batch
 //!  varint   epoch
 //!  varint   sequence
 //!  varint   messages

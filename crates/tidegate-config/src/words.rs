@@ -92,7 +92,7 @@ words! {
         Disk = "disk",
     }
 
-    /// Protocol of an ingest listener, beside MQTT.
+    /// Protocol of an ingest listener.
     IngestKind is "kind of listener" {
         /// Datagrams.
         Udp = "udp",

@@ -82,7 +82,7 @@ impl Batch {
         }
     }
 
-    /// Forgets the messages of before.
+    /// Forgets the earlier messages.
     pub(crate) fn begin(&mut self) {
         self.scratch.clear();
         if self.any_bad {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  key ──hash──▶ slots, in lines of 16: tag │ block     words: block 0 │ block 1 │ …
-//!            (a full one goes on in the next; half empty)      ▲
+//!            (a full one continues in the next; half empty)     ▲
 //!                                                              └ identity │ meta │ key bytes │ state of every kernel
 //! ```
 //!

@@ -43,7 +43,7 @@ pub struct FlowSettings {
     pub section: String,
     /// The file.
     pub file: PathBuf,
-    /// Folder of the models, tables and sets that its flows name; none for `models` beside the file.
+    /// Folder of the models, tables and sets that its flows name; none for `models` next to the file.
     pub models_dir: Option<PathBuf>,
     /// Filters in place of those in the file; none for those.
     pub topics: Option<Vec<String>>,

@@ -1,7 +1,7 @@
 //! Private parts of a picture: covered in the coefficients, before anything leaves the camera's node.
 //!
 //! ```text
-//!  frame ──▶ 1/8 image ──▶ grays of the covered units ──▶ coefficients written anew: covered units hold one gray each
+//!  frame ──▶ 1/8 image ──▶ grays of the covered units ──▶ coefficients written again: covered units hold one gray each
 //! ```
 //!
 //! Always true: a unit (8x8 to 32x32 pixels, by the sampling) that a mask touches holds one gray and no colour, so what was

@@ -182,7 +182,7 @@ impl Callers {
         let (answer, checked) = oneshot::channel();
         let check = move |turn| {
             if turn == Turn::Check {
-                // A caller that has hung up needs no answer.
+                // A caller that has disconnected needs no answer.
                 let _ = answer.send(doors.authenticate(&proof, auth::now()));
             }
         };

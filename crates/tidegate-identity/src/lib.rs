@@ -1,4 +1,4 @@
-//! Identities and rights: certificates and their revocation, how other machines get one, checks of passwords and tokens, rights at
+//! Identities and rights: certificates, their revocation and their enrolment, checks of passwords and tokens, rights at
 //! the API and at links, and the audit log.
 
 pub mod access;

@@ -5,7 +5,7 @@
 //!           DIR/NAME.pem NAME.key      one certificate for each node, camera and application
 //!           DIR/issued.txt            which certificates were made
 //!  revoke ▶ DIR/crl.pem               which of them no longer count
-//!  load(DIR, NAME) ──▶ Credentials ──▶ rustls configurations that accept only that authority, and nobody revoked
+//!  load(DIR, NAME) ──▶ Credentials ──▶ rustls configurations that accept only that authority, and no revoked certificate
 //! ```
 //!
 //! Kind and name of a peer stand in its certificate as a URI subject alternative name,

@@ -161,7 +161,7 @@ async fn serve(
                     match received {
                         Ok((count, peer)) => coap.receive(peer, &buffer[..count]),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        // Of a datagram that was sent before, to who is gone.
+                        // An error of an earlier datagram, whose receiver is gone.
                         Err(error) => {
                             tracing::trace!(%error, "a datagram was not received");
                             break;

@@ -177,7 +177,7 @@ impl HandOver {
         if waits {
             publisher.answered_within(WAIT)?;
         }
-        // The sender of a datagram is told nothing.
+        // A datagram has no answer.
         let read = loop {
             match publisher.next_answer() {
                 Ok(Some(_)) => {}

@@ -1,4 +1,4 @@
-//! Ways in other than MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
+//! Ingest without MQTT: datagrams, HTTP, CoAP and WebSocket, whose messages become messages like all others.
 //!
 //! ```text
 //!  UDP ───────────▶ a thread: topic by a template ─▶ HandOver ── QoS 0, bundles ─┐

@@ -128,7 +128,7 @@ pub enum Format {
 }
 
 impl IngestSettings {
-    /// A listener as the configuration has it by default, that lets nobody in who shows nothing.
+    /// A listener with the default configuration, which refuses anonymous clients.
     pub fn new(name: &str, kind: Kind, listen: SocketAddr) -> Self {
         let session = SessionConfig::default();
         Self {

@@ -86,7 +86,7 @@ struct Entry {
 
 impl Replay {
     /// The state of one journal whose writer had a clock that was so many nanoseconds behind, or ahead if it is negative: a machine that
-    /// starts in 1970 is told the time later.
+    /// starts in 1970 gets the time later.
     pub fn of_clock_behind(nanos: i64) -> Self {
         Self { behind: nanos, ..Self::default() }
     }
@@ -106,7 +106,7 @@ impl Replay {
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Checkpoint { is_complete: false } => {
-                // So that what came later can still be told from what came before.
+                // So that later messages can still be distinguished from earlier ones.
                 let since = Self { records: self.records, behind: self.behind, ..Self::default() };
                 self.since = Some(Box::new(since));
                 return;

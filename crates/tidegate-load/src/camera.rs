@@ -4,7 +4,7 @@
 //!  count drawn as bits ─▶ ffmpeg, once ─▶ Clip ─▶ a thread for each client: packet after packet, at the moment of each picture
 //! ```
 //!
-//! Picture `n` is captured `n` periods after the camera was started, and shows `n`: whoever decodes it knows how old it is, whatever
+//! Picture `n` is captured `n` periods after the camera was started, and shows `n`: its decoder knows how old it is, whatever
 //! anybody else says. Sender reports, a login, the time of an encoder and a burst of old pictures at the start are to be had.
 
 use std::{
@@ -63,7 +63,7 @@ pub struct Clip {
     pictures: Vec<Vec<Vec<u8>>>,
 }
 
-/// Behaviour of a camera beside sending pictures in time.
+/// Behaviour of a camera other than sending pictures in time.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// User and password that it asks for, as Basic.

@@ -94,7 +94,7 @@ pub(crate) struct Context<'a> {
     pub(crate) meters: Vec<Meter>,
     /// Messages that are none of this load's.
     pub(crate) foreign: u64,
-    /// Flow and number of the messages received last, not yet told to their publisher.
+    /// Flow and number of the messages received last, not yet reported to their publisher.
     credit: (u32, u64),
     /// Publishers whose window has more room.
     pub(crate) woken: Vec<u32>,

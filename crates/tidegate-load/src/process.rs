@@ -18,7 +18,7 @@ pub struct Usage {
 
 /// The processor time and memory that `process` has used so far.
 ///
-/// The time comes from the process's own clock, in nanoseconds; where the kernel does not lend it, from `/proc/PID/stat`, in
+/// The time comes from the process's own clock, in nanoseconds; where the kernel does not give it, from `/proc/PID/stat`, in
 /// ticks of 10 ms.
 ///
 /// # Errors

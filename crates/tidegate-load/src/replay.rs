@@ -292,7 +292,7 @@ pub enum RowFault {
     /// A bracket of JSON that nothing closes within the bound of a row.
     #[error("a bracket is not closed")]
     OpenBracket,
-    /// A field of CSV that goes on behind its quotes.
+    /// A field of CSV that continues behind its quotes.
     #[error("column {column}: text stands behind its closing quote")]
     BehindQuote {
         /// Which column, from 1.

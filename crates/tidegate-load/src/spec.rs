@@ -94,7 +94,7 @@ pub enum Pace {
     /// Each publisher sends one message in this time (open loop).
     Every(Duration),
     /// As fast as messages are received: at most so many of each publisher are on the way to each of its subscribers (closed
-    /// loop). A publisher that used up its window goes on when half of it has arrived.
+    /// loop). A publisher that used up its window continues when half of it has arrived.
     Window(u32),
 }
 
@@ -217,7 +217,7 @@ impl Flow {
 /// Reason why a load cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// Nobody connects.
+    /// There is no client.
     #[error("there is no connection to make")]
     NoConnections,
     /// Pairs need two of each.

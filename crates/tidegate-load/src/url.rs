@@ -60,7 +60,7 @@ pub struct Endpoint {
 }
 
 impl BrokerUrl {
-    /// Where to connect. `port` was named beside the URL; `trusts` says whether there is whom to trust in TLS, which a host
+    /// Where to connect. `port` was named apart from the URL; `trusts` says whether there are authorities for TLS, which a host
     /// without a scheme is then reached through.
     ///
     /// # Errors
@@ -268,7 +268,7 @@ pub enum UrlError {
         /// The text there.
         path: String,
     },
-    /// The URL has another port than what stands beside it.
+    /// The URL has another port than the one that was named apart from it.
     #[error("the URL names port {port}, --port names {other}; leave one of them out")]
     TwoPorts {
         /// In the URL.

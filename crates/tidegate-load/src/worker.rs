@@ -145,7 +145,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Runs until the run is over; `settled` is told once every connection is ready or has failed.
+    /// Runs until the run is over; `settled` gets a message once every connection is ready or has failed.
     pub(crate) fn run(mut self, settled: &mpsc::Sender<()>) -> io::Result<Outcome> {
         let shared = self.context.shared;
         let begun = monotonic_nanos();

@@ -4,7 +4,7 @@
 //!            append (stores to the map)              flusher, on a thread of its own
 //!  LogWriter ───────────────▶ filling ──full──▶ full ── slots ─┬─ sync, trailer ──▶ sealed ──removed──▶ unused
 //!                                ▲                             └────────────────────removed─────────────▶ │
-//!                                └─────────────── renamed, header written anew ◀───────────────────────────┘
+//!                                └────────────── renamed, header written again ◀───────────────────────────┘
 //! ```
 //!
 //! **The cost of one append.** Meta and body are copied to the map once and read once for the checksum, a head of 32 bytes

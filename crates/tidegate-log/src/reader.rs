@@ -78,7 +78,7 @@ impl<S: Storage> Reader<S> {
         index.next().0.saturating_sub(self.cursor.max(index.first()).0)
     }
 
-    /// Goes on with the newest kept entry, unless that was read already. Returns how many entries were
+    /// Continues with the newest kept entry, unless that was read already. Returns how many entries were
     /// skipped, kept or dropped.
     pub fn skip_to_newest(&mut self) -> u64 {
         let index = self.log.index();

@@ -120,7 +120,7 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     /// Whether `identity` may do `action` to `target`.
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision;
 
-    /// Whether `identity`, which did `action` to `target` before, still might: nobody tries, so that a denial is nothing to be written
+    /// Whether `identity`, which did `action` to `target` before, still may: this is no attempt, so that a denial is nothing to be written
     /// down as an attempt.
     fn still_allows(&self, identity: &Identity, action: Action, target: Target<'_>) -> bool {
         self.decide(identity, action, target).allow

@@ -1,6 +1,6 @@
 //! A client of HTTP/1.1: one connection at a time, kept while it is good, over TCP or TLS.
 //!
-//! Always true: redirections are not followed; of an answer no more is held than the client was told; TLS is rustls with ring.
+//! Always true: redirections are not followed; no more of an answer is held than the client's limit; TLS is rustls with ring.
 
 use std::{io, sync::Arc};
 
@@ -197,7 +197,7 @@ pub fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
     Ok((is_tls, host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 })))
 }
 
-/// TLS towards a server whose certificate somebody in `roots` vouches for.
+/// TLS to a server whose certificate is of an authority in `roots`.
 ///
 /// # Errors
 /// The provider has none of the protocol versions.

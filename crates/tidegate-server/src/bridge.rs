@@ -16,7 +16,7 @@
 //! # What is promised
 //!
 //! Packet identifiers pass unchanged, and an acknowledgement is given on one side when it came from the other; after any break
-//! both connections are made anew and what was not acknowledged is sent again by the broker that has it.
+//! both connections are made again, and the broker that has a message without an acknowledgement sends it again.
 //!
 //! - QoS 1: at least once, as long as the sending broker keeps the session of the bridge. This node's sessions live in
 //!   memory: what waits here for the remote is lost when this node ends, what waits there for this node is not.
@@ -27,7 +27,7 @@
 //! - A message that a broker refuses for good (not authorized, too large) is dropped, counted and logged. One that it has no
 //!   room for now (reason 0x97) ends the connections, and is sent again after a while.
 //! - Order is kept within one topic of one publisher.
-//! - A retained message stays one, unless told otherwise; when one side has lost its session it is sent all retained ones again.
+//! - A retained message stays one, unless configured otherwise; when one side has lost its session it is sent all retained ones again.
 //!   A remote of MQTT 3.1.1 without the bridge bit marks as retained only those that are sent on subscription.
 //! - Response topics are forwarded as they are, prefixes do not change them.
 //!
@@ -269,7 +269,7 @@ impl BridgeSettings {
         }
     }
 
-    /// Whether a bridge that is made anew as `new` wants all that the sessions of this one are subscribed to: the session here,
+    /// Whether a bridge that is started again as `new` wants all that the sessions of this one are subscribed to: the session here,
     /// and the one at the remote.
     pub fn goes_on_as(&self, new: &Self) -> (bool, bool) {
         let wants =
@@ -295,7 +295,7 @@ impl BridgeSettings {
     }
 }
 
-/// A running bridge; it stops when told to, or when dropped.
+/// A running bridge; it ends by [`Bridge::stop`], or when dropped.
 #[derive(Debug)]
 pub struct Bridge {
     local_id: String,
@@ -417,7 +417,7 @@ impl Bridge {
         &self.local_id
     }
 
-    /// Stops, and ends the session at the remote, unless another bridge goes on with it; where that is of MQTT 5 and connected.
+    /// Stops, and ends the session at the remote, unless another bridge continues it; where that is of MQTT 5 and connected.
     pub fn leave(self, keeps_remote: bool) -> BridgeReport {
         self.forgets_remote.store(!keeps_remote, Ordering::Release);
         self.stop()

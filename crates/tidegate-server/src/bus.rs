@@ -21,7 +21,7 @@
 //! - An answer comes when all that the broker promises is true: with a journal, once the message is on disk; for QoS 1, once every
 //!   session that it is for has accepted it.
 //! - Messages of one publisher are published in their order, before a [`Publisher::detach`] that follows them.
-//! - Memory is bounded by the one who is slow: messages that were published and not answered by [`OPEN_MAX`] and [`OPEN_BYTES_MAX`],
+//! - Memory is bounded by the slow side: messages that were published and not answered by [`OPEN_MAX`] and [`OPEN_BYTES_MAX`],
 //!   deliveries that a service does not take by 256 KiB; the rest waits in the broker, on the terms of its session.
 //! - A service that is let in no longer, or whose session another connection takes over, learns why by a [`BusError`].
 

@@ -102,7 +102,7 @@ struct Down {
     handed: VecDeque<Handed>,
     /// Bytes of those, and of what was taken and not used up.
     handed_bytes: usize,
-    /// The shard was told that there is no room for more of them.
+    /// The shard knows that there is no room for more of them.
     is_handed_full: bool,
     /// The shard has ended the connection.
     is_closed: bool,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  data_dir/log/mqtt/00000007/000, 001, …   one log for each shard, as this process found it
-//!  data_dir/log/mqtt/00000008.new/…         what was found, written anew; named 00000008 once all of it is on the disk
+//!  data_dir/log/mqtt/00000008.new/…         the state that was found, written again; named 00000008 once all of it is on the disk
 //!  data_dir/log/mqtt/00000007.aside         an earlier one of which something could not be read
 //! ```
 //!
@@ -295,7 +295,7 @@ pub(super) struct ClockKeeper {
 }
 
 impl ClockKeeper {
-    /// Looks now and then until `stop` is told or closed.
+    /// Looks now and then until `stop` receives a message or is closed.
     pub(super) fn run(self, stop: &mpsc::Receiver<()>) {
         let mut noted = 0;
         loop {
@@ -351,7 +351,7 @@ pub(super) struct Later {
 }
 
 impl Later {
-    /// Tries now and then until it succeeds, or `stop` is told or closed. `hand` has each shard keep its journal from now on and write
+    /// Tries now and then until it succeeds, or `stop` receives a message or is closed. `hand` has each shard keep its journal from now on and write
     /// all that it has, and waits for that; `none` takes the journals from them again.
     pub(super) fn run(
         self,
@@ -369,7 +369,7 @@ impl Later {
                 let written = hand(journals.into_iter().map(boxed).collect());
                 if written.iter().any(Result::is_err) {
                     let none = |_| Box::new(NoJournal(error.clone())) as Box<dyn Journal>;
-                    // That nothing can be written is what they are told.
+                    // The shards learn that nothing can be written.
                     drop(hand((0..shards).map(none).collect()));
                 }
                 written

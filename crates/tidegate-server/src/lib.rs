@@ -3,7 +3,7 @@
 //! ```text
 //!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
 //!                  │                                                      │
-//!                  └─▶ doors: who is it, on a thread of its own           └─▶ other shards, in batches
+//!                  └─▶ authentication, on a thread of its own            └─▶ other shards, in batches
 //!  bus ◀─▶ shard: a connection without a socket (`inside`)
 //!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
 //!  spill: messages that find no room in memory, on disk; a thread reads them

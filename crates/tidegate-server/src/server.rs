@@ -299,7 +299,7 @@ impl Server {
         }
     }
 
-    /// Ends the connections of those who came by a token: they come again with one that is taken now.
+    /// Ends connections that were authenticated by a token: their clients connect again with one that is accepted now.
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {
             inbox.put([ShardCommand::KickTokens]);
@@ -445,7 +445,7 @@ impl Connector {
         (near, written)
     }
 
-    /// A loopback connection as `identity` for whoever speaks packets with the broker; messages for it wait under `session`. Little of it
+    /// A loopback connection as `identity` for a client that sends packets to the broker; messages for it wait under `session`. Little of it
     /// waits in the kernel
     /// ([`LOCAL_BYTES`]): until the other end reads it, the broker can still choose what goes first.
     ///

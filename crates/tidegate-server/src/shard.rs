@@ -2,7 +2,7 @@
 //! something to send, once a turn.
 //!
 //! ```text
-//!  accept ─▶ opening (TLS, WebSocket, CONNECT) ─▶ doors ─▶ the shard of the client's name ─▶ open ─▶ closing
+//!  accept ─▶ opening (TLS, WebSocket, CONNECT) ─▶ authentication ─▶ the shard of the client identifier ─▶ open ─▶ closing
 //! ```
 //!
 //! Always true: no connection holds up another for longer than some reads of [`READ_BYTES`] and some writes of
@@ -153,7 +153,7 @@ pub(super) enum ShardCommand {
     Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
-    /// Ends the connections of those who came by a token.
+    /// Ends connections that were authenticated by a token.
     KickTokens,
     /// Ends the connections of those whose certificate was revoked.
     KickRevoked,

@@ -22,7 +22,7 @@ use super::inside::ServerEnd;
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;
 
-/// Bytes of a TLS handshake that each connection may have beside the memory for strangers: an honest one, with a chain of certificates.
+/// Bytes of a TLS handshake that each connection may have in addition to the memory for unauthenticated clients: an honest one, with a chain of certificates.
 const HANDSHAKE_FREE_BYTES: usize = 4 << 10;
 
 /// The carrier of a connection's bytes.

@@ -1,8 +1,8 @@
-//! Sinks: where messages go that others are to keep.
+//! Sinks: messages of the broker are written to other systems.
 //!
 //! ```text
 //!            ┌───────────────────── one thread ──────────────────────┐
-//!  broker ─▶ │ session ─▶ batch that grows ─▶ batch under way ─▶ destination: files, database, log, HTTP
+//!  broker ─▶ │ session ─▶ batch that grows ─▶ batch under way ─▶ destination: files, database, log, broker
 //!  (queue,   │    ▲                                  │
 //!   spill)   │    └── settled, dead letters ◀─ taken ┴ refused
 //!            └────────────────────────────────────────────────────────┘

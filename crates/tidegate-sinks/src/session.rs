@@ -45,7 +45,7 @@ pub(super) struct Session {
     keeps_properties: bool,
 }
 
-/// Where a sink's state is told, retained.
+/// The topic of a sink's state, retained.
 pub(super) fn sys_topic(name: &str, what: &str) -> String {
     format!("$SYS/broker/sink/{name}/{what}")
 }

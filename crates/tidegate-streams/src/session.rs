@@ -131,7 +131,7 @@ impl Switch {
 
 /// Why a session ends before its range is complete.
 enum Gone {
-    /// The application hung up, or the session was asked to stop.
+    /// The application ended the call, or the session was asked to stop.
     Told(EndReason),
     /// The camera does not serve it.
     Failed(ApiError),
@@ -257,14 +257,14 @@ impl Session {
         })
     }
 
-    /// Goes on with another demand and the stream that suits it, after all that the old one holds by now.
+    /// Continues with another demand and the stream for it, after all frames that the old one holds by now.
     async fn switch(&mut self, switch: Switch) -> Result<ControlFlow<EndReason>, Gone> {
         let Switch { demand, to } = switch;
         self.wanted.demand = demand;
         let Some(Next { stream, subscribed, reader }) = to else {
             return Ok(ControlFlow::Continue(()));
         };
-        // Not what comes meanwhile: a subscriber who is slow would never move.
+        // Not the frames that come meanwhile: a slow subscriber would never move.
         let held = match self.stream.reached() {
             (life, Some(newest)) => Some((life, newest)),
             (_, None) => None,
@@ -306,7 +306,7 @@ impl Session {
         (to + grace).since(clock::now())
     }
 
-    /// Goes on with a log that has taken the place of the one that was read to its end.
+    /// Continues with the log that has replaced the one that was read to its end.
     async fn begin_anew(&mut self, log: Log, generation: u64) -> Result<(), Gone> {
         let read = std::mem::replace(&mut self.generation, generation);
         self.reader = log.reader_from(Instant::MIN);

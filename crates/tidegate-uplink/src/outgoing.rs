@@ -2,7 +2,7 @@
 //! Without I/O.
 //!
 //! ```text
-//!  take ─▶ Window ─▶ Encoder ─▶ poll_batch          connected: goes on where the receiver is
+//!  take ─▶ Window ─▶ Encoder ─▶ poll_batch          connected: continues where the receiver is
 //!            │  numbers ≥ next    (one batch open)  acknowledge: lets go
 //!            └─ held until acknowledged
 //! ```

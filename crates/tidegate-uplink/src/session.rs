@@ -155,7 +155,7 @@ pub enum Command {
 pub enum Taken {
     /// It is carried, and acknowledged once the other node has published it.
     Carried,
-    /// It is not for this feed to carry: the other one has it, nobody wants it any more, or it is a mark.
+    /// It is not for this feed to carry: the other one has it, its topic is no longer carried, or it is a mark.
     Passed,
     /// It has left this node before, or came to it by way of others: the other node has it already.
     Looped,
@@ -443,7 +443,7 @@ impl UplinkSession {
         }
     }
 
-    /// When to go on if nothing else happens; items for which the link has no room wait for that, and not for a time.
+    /// When to be called again if nothing else happens; items for which the link has no room wait for that room, and not for a time.
     pub fn poll_timeout(&self, blocked: Blocked) -> Option<Instant> {
         let batches = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
         let parts = self.critical.poll_timeout().filter(|_| !blocked.lane);

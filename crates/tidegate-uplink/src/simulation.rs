@@ -483,7 +483,7 @@ impl World {
                 && let Some(part) = self.sender.poll_part(self.now)
             {
                 let at = link.lane.back().map_or(lane_at, |(before, _)| lane_at.max(*before));
-                // Of the parts of one message, a link that repeated one could not be told from a longer message.
+                // A repeated part of a message could not be distinguished from a part of a longer message.
                 if is_twice && !part.more {
                     link.lane.push_back((at, part.clone()));
                 }

@@ -117,7 +117,7 @@ impl Receivers {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The endpoint of an uplink, which a link of before no longer serves, and what ends this one; none if there are too many that
+    /// The endpoint of an uplink, which its former link no longer serves, and what ends this one; none if there are too many that
     /// have links.
     fn take_over(&self, key: &Key) -> Option<(Arc<AsyncMutex<Endpoint>>, CancellationToken)> {
         let mut endpoints = self.endpoints();

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A peer of version 1.2 or older is written the second form, and what it writes is read: [`Record::encode_for`](crate::Record::encode_for)
-//! is told the version of the peer.
+//! is given the version of the peer.
 //!
 //! Always true: a report means the same in both forms.
 

@@ -78,7 +78,7 @@ impl Filter {
         code.finish()
     }
 
-    /// Goes on with R8 at the payload, which is there as a whole.
+    /// Continues with R8 at the payload, which is there as a whole.
     fn headers(&self, code: &mut Assembler, ends: &Ends) {
         let (typed, v4, v6, udp) = (code.label(), code.label(), code.label(), code.label());
         let bytes = UDP_BYTES + usize::from(self.payload_bytes);
@@ -221,7 +221,7 @@ fn must_be_address(code: &mut Assembler, at: usize, address: &[u8], otherwise: L
     }
 }
 
-/// Goes on only if there are so many bytes from R8 on.
+/// Continues only if there are so many bytes from R8 on.
 fn must_reach(code: &mut Assembler, bytes: usize, otherwise: Label) {
     code.copy(R2, R8);
     code.operate(Operation::Add, R2, bytes as i32);

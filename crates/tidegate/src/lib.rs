@@ -1,4 +1,4 @@
-//! The program on every node.
+//! The program on every node: `cli` reads the command line, `run` builds services from the configuration, `doctor` inspects files.
 
 pub mod cli;
 pub mod doctor;

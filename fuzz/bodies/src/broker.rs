@@ -110,7 +110,7 @@ impl World {
     /// Some bytes of a client arrive.
     fn send(&mut self, at: usize, bytes: &[u8]) {
         let link = &mut self.links[at];
-        // A shell reads no more from who is not served, which is what fills the client's side.
+        // A shell reads no more from a client that is not served, which fills the client's side.
         if link.input.len() < CONTROL_BYTES_MAX && !link.is_ending {
             link.input.extend_from_slice(bytes);
         }
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Goes on until nothing moves any more.
+    /// Runs until nothing moves any more.
     fn pump(&mut self) {
         loop {
             let mut moved = false;

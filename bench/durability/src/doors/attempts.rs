@@ -30,11 +30,11 @@ use super::{
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The protocol of a node link.
 const LINK_PROTOCOL: &[u8] = b"tidegate/1";
-/// By when everyone who only trickles is cut off; the longest time that a door gives is ten seconds.
+/// By when every client that only trickles is cut off; the longest time that a listener gives is ten seconds.
 const TRICKLE_MAX: Duration = Duration::from_secs(60);
 /// How often a trickler sends a byte.
 const TRICKLE: Duration = Duration::from_secs(1);
-/// A head that is longer than any door takes.
+/// A head that is longer than any listener takes.
 const HEAD_BYTES: usize = 1 << 20;
 
 /// The kind of attempt.
@@ -186,7 +186,7 @@ impl<'a> Attacker<'a> {
         }
     }
 
-    /// At each of three doors in turn.
+    /// At each of three listeners in turn.
     fn by_certificate(
         &self,
         number: u32,
@@ -459,7 +459,7 @@ fn converse(door: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// Sent that, the door answers nothing and hangs up.
+/// Sent that, the listener closes the connection without an answer.
 fn hangs_up(door: SocketAddr, bytes: &[u8]) -> anyhow::Result<()> {
     let answer = converse(door, bytes)?;
     // CONNACK with a reason that is a failure is as good.

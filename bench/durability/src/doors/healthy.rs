@@ -73,7 +73,7 @@ impl Shared {
     }
 }
 
-/// The clients; they go on until [`Healthy::stop`].
+/// The clients; they run until [`Healthy::stop`].
 pub(super) struct Healthy {
     shared: Arc<Shared>,
     senders: Vec<JoinHandle<()>>,

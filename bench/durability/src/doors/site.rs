@@ -41,7 +41,7 @@ roles = [\"own\"]
 roles = [\"application\"]
 ";
 
-/// A node process with its doors. It ends with this.
+/// A node process with its listeners. It ends with this.
 pub(super) struct Site {
     folder: TempDir,
     node: Child,

@@ -200,7 +200,7 @@ async fn subscribe(
     }
 }
 
-/// Publishes until it is told to end; returns the times of the frames that were acknowledged.
+/// Publishes until it is stopped; returns the times of the frames that were acknowledged.
 async fn publish(
     client: Client,
     jpeg: Bytes,

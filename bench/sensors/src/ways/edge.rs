@@ -1,4 +1,4 @@
-//! The edge: messages come in at their pace, its flows run on them if it has any, and they go on to the host.
+//! The edge: messages come in at their pace, its flows run on them if it has any, and they are sent to the host.
 
 use std::{
     net::UdpSocket,
@@ -150,7 +150,7 @@ impl<'a> Edge<'a> {
         Ok(())
     }
 
-    /// The critical part first, then everything goes on.
+    /// The critical part first, then all of it is sent.
     fn forward(
         &mut self,
         first: u64,

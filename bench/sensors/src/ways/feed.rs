@@ -1,4 +1,4 @@
-//! Messages of applications, made beforehand, which come round again and again with times that go on.
+//! Messages of applications, made beforehand, which are repeated with times that continue.
 //!
 //! Their layout is fixed (table I of the paper), as the profile `comprex` needs it. One message in [`ODD_EVERY`] has a value that makes
 //! its flow notify: few made-up devices ever would.

@@ -24,7 +24,7 @@ struct Device {
 struct Outcome {
     /// By device, when it was in.
     admitted: BTreeMap<usize, Duration>,
-    /// Checks that ended after their client had hung up.
+    /// Checks that ended after their client had disconnected.
     lost: usize,
     checks: usize,
 }
@@ -170,7 +170,7 @@ fn made_up_names_hold_nobody_up() {
         first: START + Duration::from_millis(number as u64 * 5),
     };
     for (patience, attackers, from) in [
-        // They hang up at once, from the very address of the one who is right.
+        // They disconnect at once, from the address of the client with the right password.
         (Duration::from_millis(1), 1, address(1)),
         // They stay, from one other address, or from many.
         (Duration::from_secs(10), 1, address(2)),

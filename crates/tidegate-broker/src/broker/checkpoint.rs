@@ -442,7 +442,7 @@ impl Broker {
         }
     }
 
-    /// Goes on with it by about so many records.
+    /// Continues it by about so many records.
     #[cfg(test)]
     pub(crate) fn checkpoint_some(&mut self, records: usize) {
         if !self.checkpoint_step(records) {

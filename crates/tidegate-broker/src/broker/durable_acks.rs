@@ -89,7 +89,7 @@ impl Broker {
     }
 
     /// Another journal takes the place of this one: answers that wait for it are never given, so that their clients are disconnected;
-    /// messages on their way to others, and connections that wait to send, go on.
+    /// messages on their way to others, and connections that wait to send, continue.
     pub(super) fn end_waits(&mut self) {
         self.disconnect_owed();
         let Some(keeper) = &mut self.keeper else { return };

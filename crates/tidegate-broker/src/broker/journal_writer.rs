@@ -74,7 +74,7 @@ pub(super) struct Keeper {
     /// Whether records may take the room that is held in reserve.
     uses_reserve: bool,
     pub(super) lacking: Lacking,
-    /// Whether the shards are told that what is relied on is lacking.
+    /// Whether the shards know that a record which others rely on is missing.
     is_lacking: bool,
     /// Bytes of the records that room is held in reserve for, when they were counted last, and of such records since.
     pub(super) reserved: Reserved,
@@ -91,7 +91,7 @@ pub(super) struct Keeper {
     pub(super) unconfirmed: Vec<VecDeque<Unconfirmed>>,
     /// Bytes of their records, alone.
     pub(super) unconfirmed_bytes: u64,
-    /// By shard, the last that came from there, and the last of it that is told to be written here.
+    /// By shard, the last that came from there, and the last of it that is reported as written here.
     pub(super) seen: Vec<u64>,
     pub(super) told: Vec<u64>,
     pub(super) seen_later: VecDeque<(Position, usize, u64)>,
@@ -233,7 +233,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the place of one that took nothing: what other shards have not confirmed, and what they were told, stays so.
+    /// Replaces a writer that took nothing: records that other shards have not confirmed, and reports to them, stay as they are.
     pub(super) fn succeed(&mut self, former: Self) {
         // Whether it takes records shows when it is tried.
         self.is_failing = former.is_failing;
@@ -846,7 +846,7 @@ fn came_from(session: &Session) -> Option<CameFrom> {
     match identity.address {
         _ if identity.kind != IdentityKind::Anonymous => None,
         Some(address) => Some(CameFrom::Address(address)),
-        // One that an earlier version wrote counts in nobody's share.
+        // One that an earlier version wrote counts in no share.
         None => session.account.as_ref().map(|_| CameFrom::Machine),
     }
 }

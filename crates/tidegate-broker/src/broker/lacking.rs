@@ -96,7 +96,7 @@ impl Lacking {
         self.since.lowest[shard].min(self.before.lowest[shard])
     }
 
-    /// All that is so is going to be written anew. One that was begun before may have been given up.
+    /// Everything in that state is going to be written again. A checkpoint that was begun before may have been given up.
     pub(super) fn begin_checkpoint(&mut self) {
         let Lacks { is_any, is_relied_on, lowest, messages } = &mut self.since;
         self.before.messages.extend(messages.drain());

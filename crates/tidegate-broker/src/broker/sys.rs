@@ -113,7 +113,7 @@ impl Broker {
         shared.told().retain_mut(|told| {
             let counts = told.ask();
             let is_there = counts.is_some();
-            // Nothing is retained of who is gone.
+            // Nothing is retained of a session that is gone.
             let gone = |names: &[&'static str]| names.iter().map(|name| (*name, None)).collect();
             let counts: Vec<(&str, Option<u64>)> = match counts {
                 Some(counts) => counts.into_iter().map(|(name, it)| (name, Some(it))).collect(),

@@ -419,7 +419,7 @@ fn a_client_that_reads_nothing_ends_once_others_lack_the_memory() {
         let reader = world.join(of("ada", v5("reader")));
         world.subscribe(reader, "news", AtLeastOnce);
         assert!(world.shared.budget().used() > LIMIT / 8 * 7);
-        // It is nobody's loss yet.
+        // Nothing is lost yet.
         world.advance(seconds(40));
         assert!(clients.iter().all(|at| world.is_open(*at)));
         let s = world.join(of("carol", kept("s")));

@@ -18,11 +18,11 @@ pub(super) struct Refusals {
     /// The message for a frame that fails, and the one when frames succeed again.
     failed: &'static str,
     over: &'static str,
-    /// Each reason of late, and when it was told: one for each code at most.
+    /// Each recent reason, and when it was logged: one for each code at most.
     told: Vec<(Option<Code>, Instant)>,
     failed_at: Instant,
     has_failed: bool,
-    /// Since a reason was told last.
+    /// Since a reason was last logged.
     untold: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Logs of cameras that were taken back by whoever registered them: together they have as much room as one camera's log, the one that was
+//! Logs of cameras that the application which registered them has unregistered: together they have as much room as one camera's log, the one that was
 //! taken back first goes first.
 //!
 //! ```text
@@ -133,7 +133,7 @@ impl TakenBack {
     }
 }
 
-/// Writes a file anew, as a whole.
+/// Replaces a file as a whole.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension("new");
     if let Some(folder) = path.parent() {
@@ -180,7 +180,7 @@ mod tests {
         let is_there =
             |number: usize| data_dir.path().join(format!("log/camera/c{number}")).exists();
         let taken_back = Arc::new(TakenBack::of(&config).unwrap());
-        // One that nobody took back, one that is open, and one that was registered again.
+        // One that was not unregistered, one that is open, and one that was registered again.
         drop(open(100));
         let held = open(101);
         taken_back.add(&camera(101));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  frame ─▶ offer ─▶ readers have it: it is on its way
-//!              └───▶ store: copied, sealed if it is to be, and written, beside its way
+//!              └───▶ store: copied, sealed if configured, and written meanwhile
 //! ```
 //!
 //! Always true: a frame that was offered is stored before the next is.

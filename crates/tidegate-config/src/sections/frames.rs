@@ -7,7 +7,7 @@ use tidegate_message::{CameraName, FrameSize};
 use super::{name, seconds};
 use crate::ByteCount;
 
-/// Room for a frame in a message of the API, beside what stands with it there. `run` checks it against the API's own limit.
+/// Room for a frame in a message of the API, in addition to the other fields there. `run` checks it against the API's own limit.
 pub const FRAME_BYTES_MOST: u64 = (64 << 20) - (1 << 20);
 
 section! {

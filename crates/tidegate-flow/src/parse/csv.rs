@@ -149,7 +149,7 @@ impl Csv {
         }
     }
 
-    /// Takes the order of columns from the line of names, unless it is the one of before; returns where it ends. A name in quotes is as
+    /// Takes the order of columns from the line of names, unless it is the same as before; returns where it ends. A name in quotes is as
     /// it stands between them, another without the blanks around it.
     fn learn(&mut self, payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<usize, Reason> {
         if let Some(known) = self.header.as_ref().filter(|known| !known.is_empty())

@@ -103,7 +103,7 @@ fn flows_read_each_others_notices_and_never_what_came_of_their_own() {
     assert_eq!(unseen(&flows), 0);
 }
 
-/// A shard knows the flows of before when those of afterwards take their state.
+/// A shard has the old flows when the new ones take their state.
 #[test]
 fn flows_may_be_exchanged_while_a_batch_is_gone_through() {
     let before = notifying("a", "#", &["a/{topic}"]) + &notifying("b", "#", &["b/{topic}"]);

@@ -466,7 +466,7 @@ fn what_could_be_had_is_corrected_when_it_changes() {
 }
 
 /// Captures a frame of 1.9 MB, whose bytes have arrived as `received` says by each time in milliseconds, up to 300 ms; gives how long after its
-/// capture it was told that the bounds cannot be kept.
+/// capture it was reported that the bounds cannot be kept.
 fn told_under_way(rtt: u64, received: impl Fn(u64) -> u32) -> (Rig, Option<u64>) {
     let bounds = Bounds::new(ms(1000), 0.99).unwrap();
     let mut rig = Rig::new(Demand { bounds, ..demand() }, 12.0);

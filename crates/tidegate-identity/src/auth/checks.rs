@@ -102,7 +102,7 @@ impl Checks {
         Ok(Waiting(ticket))
     }
 
-    /// Counts, by name: logins that wait, were checked, hung up before that, and were asked to try again.
+    /// Counts, by name: logins that wait, were were checked, disconnected before that, and were asked to try again.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("waiting", self.state().logins.len() as u64),

@@ -115,7 +115,7 @@ impl Fetcher {
                 }
                 Some(changed)
             }
-            // The issuer has spoken: none of the keys of before is among its keys of now.
+            // The issuer has answered: none of the former keys is among its current ones.
             Err(FetchError::Keys(error @ KeySetError::NoneFits { .. })) => {
                 tracing::error!(%error, url = %self.url, "the issuer withdrew all keys: no token is accepted");
                 match fs::remove_file(&self.kept) {

@@ -88,7 +88,7 @@ impl Known {
         Self { certificates, pins, others, is_mandatory, hints, algorithms }
     }
 
-    /// Whether whoever `former` took is taken here as well, as far as that shows without looking at certificates one by one: all is known
+    /// Whether each certificate that `former` accepted is accepted here as well, as far as that shows without looking at certificates one by one: all is known
     /// that was known there, and none must show one who needed not.
     pub fn takes_all_of(&self, former: &Self) -> bool {
         (former.is_mandatory || !self.is_mandatory)

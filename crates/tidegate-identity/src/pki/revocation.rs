@@ -490,7 +490,7 @@ pub fn read(
     lists.iter().map(list).collect()
 }
 
-/// A verifier that also refuses who is revoked, by the lists as they are at the time of the handshake.
+/// A verifier that also refuses revoked certificates, by the lists as they are at the time of the handshake.
 #[derive(Debug)]
 pub struct Checked<V: ?Sized> {
     lists: Vec<Arc<Revocations>>,

@@ -35,7 +35,7 @@ pub struct DemoArgs {
     /// How long to run
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = quantity::duration)]
     pub duration: Duration,
-    /// The program that nodes run [default: `tidegate` beside this program, or in $PATH]
+    /// The program that nodes run [default: `tidegate` next to this program, or in $PATH]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Where to write the report
@@ -52,7 +52,7 @@ pub struct DemoSensorsArgs {
     /// How long devices send
     #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = quantity::duration)]
     pub duration: Duration,
-    /// The program that nodes run [default: `tidegate` beside this program, or in $PATH]
+    /// The program that nodes run [default: `tidegate` next to this program, or in $PATH]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Seed of the devices

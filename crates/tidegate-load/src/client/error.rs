@@ -57,7 +57,7 @@ pub enum ClientError {
         "{peer}: the host is not allowed as the name of a TLS server: write a DNS name or an IP address"
     )]
     ServerName { peer: Peer },
-    /// TLS cannot begin, or ended with an error, such as a certificate that nobody trusts.
+    /// TLS cannot begin, or ended with an error, such as a certificate that is not trusted.
     #[error("{peer}: TLS failed")]
     Tls {
         peer: Peer,

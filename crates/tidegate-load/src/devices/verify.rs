@@ -25,7 +25,7 @@ use crate::{
     meter,
 };
 
-/// Most that messages which have not arrived hold, with 64 bytes for each beside its payload.
+/// Most that messages which have not arrived hold, with 64 bytes for each in addition to its payload.
 const WAITING_BYTES_MAX: usize = 1 << 30;
 const WAITING_BYTES_EACH: usize = 64;
 /// Messages of a topic that one is compared with, before and behind where it is expected.
@@ -87,7 +87,7 @@ pub(super) struct Ledger {
     waiting: u64,
     waiting_bytes: usize,
     received: u64,
-    /// On topics of nobody's.
+    /// On topics of no device.
     foreign: u64,
 }
 
@@ -260,7 +260,7 @@ pub(super) fn run(
     loop {
         let message = client.receive(LOOK_EVERY)?;
         let now = monotonic_nanos();
-        // After the receipt: whatever was received had been told before.
+        // After the receipt: each received message had been announced before.
         while !is_all_sent {
             match batches.try_recv() {
                 Ok(batch) => {

@@ -437,7 +437,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Begins the file anew.
+    /// Begins the file again.
     fn reopen(&mut self) -> Result<(), ReplayError> {
         self.counts_bad = false;
         self.chunks = read_ahead(self.trace).map_err(|source| self.unread(source))?;

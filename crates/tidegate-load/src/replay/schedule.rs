@@ -1,8 +1,8 @@
 //! When messages are due: the time of the trace, that of devices which begin at different places of it, and the clock's.
 //!
-//! Times of the trace are nanoseconds since its first row. A device begins at its *phase*, a time of the trace, goes on to the end and
+//! Times of the trace are nanoseconds since its first row. A device begins at its *phase*, a time of the trace, continues to the end and
 //! from the beginning up to its phase again, each row in its distance to the one before. Between the last row and the first lies the
-//! mean distance of two rows, so that a trace that begins anew keeps its pace.
+//! mean distance of two rows, so that a trace that begins again keeps its pace.
 //!
 //! ```text
 //!  trace     0────a──b───────c───d (gap)
@@ -70,7 +70,7 @@ impl Timeline {
         self.latest.saturating_add(gap.max(1))
     }
 
-    /// The trace begins anew; returns how many rows it had.
+    /// The trace begins again; returns how many rows it had.
     pub(crate) fn again(&mut self) -> u64 {
         self.latest = 0;
         self.has_begun_again = true;

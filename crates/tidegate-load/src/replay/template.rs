@@ -193,7 +193,7 @@ pub enum TemplateError {
         /// The text there.
         text: String,
     },
-    /// A wildcard, or what nobody can see.
+    /// A wildcard, or an invisible character.
     #[error("a topic to publish to has no {character:?}; leave it out")]
     Character {
         /// Which.

@@ -269,7 +269,7 @@ fn failures_name_the_broker() {
         let is_it = matches!(&error, SensorError::Client(ClientError::Connect { .. }));
         assert!(is_it && error.to_string().contains(&nobody.to_string()), "{error:?}");
     }
-    // A broker that refuses what it could take later: counted, and told.
+    // A broker that refuses what it could take later: counted, and reported.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it has one");
     thread::spawn(move || {

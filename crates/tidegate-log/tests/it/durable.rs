@@ -520,7 +520,7 @@ fn files_of_zeros_are_set_aside_where_entries_are_missing() {
     let whole = small_log(&scratch.path("log"));
     let zeros = |bytes: &[u8]| vec![0; bytes.len()];
     let number = |number: u64, bytes: Vec<u8>| (format!("{number:016x}.segment"), bytes);
-    // Which of the three files are zeros, which files of zeros there are beside, and which are set aside.
+    // Which of the three files are zeros, which other files of zeros there are, and which are set aside.
     for (emptied, beside, expected) in [
         (&[][..], &[][..], &[][..]),
         (&[0, 1, 2], &[], &[0, 1, 2]),

@@ -196,7 +196,7 @@ impl Rooms {
 pub(super) struct Room {
     limit: usize,
     used: AtomicUsize,
-    /// How often there was too little for somebody.
+    /// How often there was too little for a call.
     refused: AtomicU64,
 }
 

@@ -110,7 +110,7 @@ pub(super) struct Runtime {
     pub(super) modes: Vec<Mode>,
     /// Which of them is tried next.
     pub(super) mode: usize,
-    /// Sessions that were new when they were last connected to, while the other side has not been told.
+    /// Sessions that were new at their last connection, while the other side does not know it yet.
     pub(super) is_new: [bool; 2],
     /// Whether the remote session has the subscriptions of this process.
     is_subscribed: bool,
@@ -406,7 +406,7 @@ impl Runtime {
         if self.relay.is_held(side) {
             return Ok(false);
         }
-        // Packets that were held before go on, and those that are whole now.
+        // Packets that were held before continue, and those that are complete now.
         let is_more = self.read(from, side)?;
         self.relay.take(side, clock::now(), &self.counters)?;
         self.flush(to, side.other())?;

@@ -18,7 +18,7 @@ pub struct Deliveries {
     taken_bytes: usize,
     /// Where the last message lies.
     last: Last,
-    /// Acknowledged, and not told.
+    /// Acknowledged here, and not reported to the shard yet.
     settled: Vec<Acknowledged>,
     /// Of QoS 0, used, and not given back.
     used: Vec<Arc<HeldMessage>>,

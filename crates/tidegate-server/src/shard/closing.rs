@@ -114,7 +114,7 @@ impl Shard {
         }
     }
 
-    /// Ends the connections of those who came by a token.
+    /// Ends connections that were authenticated by a token.
     pub(super) fn kick_tokens(&mut self) {
         for connection in self.slots.iter().flatten() {
             if let Stage::Open(key) = connection.stage

@@ -312,7 +312,7 @@ impl Shard {
         self.say_and_close(now, slot, &connack);
     }
 
-    /// CONNECT came: who is it?
+    /// CONNECT came: authenticates its client.
     fn introduced(&mut self, now: Instant, slot: usize, mut connect: Box<Connect>) {
         let id = self.id(slot);
         let connection = self.slots[slot].as_deref_mut().expect("it just spoke");
@@ -376,7 +376,7 @@ impl Shard {
         }
     }
 
-    /// A peer whose login waits to be checked sends no more: it hung up, and nothing is computed for it, unless it had more to
+    /// A peer whose login waits to be checked sends no more: it disconnected, and nothing is computed for it, unless it had more to
     /// say. `has_reset` says that nothing can be sent to it either.
     pub(super) fn leave_line(&mut self, now: Instant, slot: usize, has_reset: bool) {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };

@@ -689,7 +689,7 @@ impl Oracle {
         is_calm: bool,
     ) {
         assert!(refused >= self.refused, "{} refusals, {refused} counted", self.refused);
-        // Of wills and of what operators make, no one is told that they are refused.
+        // Wills and messages of operators have no publisher to whom a refusal could be reported.
         let untold = refused - self.refused;
         let mut lost = 0;
         for (client, (subscriber, dropped)) in self.subscribers.iter().zip(dropped).enumerate() {

@@ -416,7 +416,7 @@ impl Site {
         self.settle(self.clients.len() - 1);
     }
 
-    /// Goes on until the first `clients` and the broker owe each other nothing.
+    /// Runs until the first `clients` and the broker owe each other nothing.
     fn settle(&mut self, clients: usize) {
         let end = self.now + HEALED;
         let mut quiet = 0;

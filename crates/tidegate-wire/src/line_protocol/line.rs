@@ -167,7 +167,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Goes on behind the end of the line that is at `at` or after it.
+    /// Continues after the end of the line that is at `at` or after it.
     fn skip_line(&mut self, at: usize) {
         let end = self.rest[at..].iter().position(|byte| *byte == b'\n');
         let end = end.map_or(self.rest.len(), |end| at + end + 1);

@@ -192,7 +192,7 @@ pub struct Client<T> {
     keep_alive: KeepAlive,
     exchanges: Exchanges<T>,
     arrivals: Arrivals,
-    /// Topics by alias, as the server was told them.
+    /// Topics by alias, as they were sent to the server.
     aliases: Vec<Option<Box<str>>>,
     /// Exchanges of an earlier connection that the limits of this one rule out.
     unsendable: Vec<(PacketId, ReasonCode)>,

@@ -14,14 +14,14 @@ use super::ForwardedProperties;
 
 /// The user property that names nodes passed.
 pub const PROPERTY: &str = "tidegate-bridge";
-/// Which node answers a request: whoever sends it messages may leave out those that were there before.
+/// The node that answers a request: its client may leave out messages that were at that node before.
 pub const NODE_HEADER: &str = "tidegate-node";
 /// Nodes that a message may pass, each counted when it is fetched into it and when it leaves it.
 pub const STAMPS_MAX: usize = 32;
 
-/// Longest name of a node that somebody else says.
+/// Longest name of a node that a peer says.
 const NAME_BYTES_MAX: usize = 512;
-/// Longest entry of a list that somebody else says: a name with its direction.
+/// Longest entry of a list that a peer says: a name with its direction.
 pub const STAMP_BYTES_MAX: usize = NAME_BYTES_MAX + "out/".len();
 
 /// Which way a message goes.
@@ -43,7 +43,7 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Those of the node that somebody else says to be called `node`; none if that can be no name.
+    /// Those of the node that a peer says to be called `node`; none if that is not a valid name.
     pub fn of(node: &str) -> Option<Self> {
         let is_name =
             (1..=NAME_BYTES_MAX).contains(&node.len()) && !node.contains(char::is_control);

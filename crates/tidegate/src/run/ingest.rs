@@ -1,4 +1,4 @@
-//! Ways in beside MQTT as `[ingest.NAME]` describes them.
+//! Listeners for ingest as `[ingest.NAME]` describes them.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 

@@ -389,7 +389,7 @@ mod tests {
         Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
     }
 
-    /// Devices' authorities say who their devices are, and not who is a node.
+    /// Devices' authorities name their devices, and no nodes.
     #[test]
     fn without_a_site_no_authority_says_who_a_node_is() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -294,7 +294,7 @@ impl Service {
         planned: Vec<SinkSettings>,
         changed: &mut Vec<String>,
     ) -> Result<(), ApiError> {
-        // A filter that a session was rid of before is no difference.
+        // A filter that a session had already lost makes no difference.
         let is_same = |old: &SinkSettings, new: &SinkSettings| {
             SinkSettings { unwanted: Vec::new(), ..old.clone() }
                 == SinkSettings { unwanted: Vec::new(), ..new.clone() }

@@ -1,4 +1,4 @@
-//! From `[sink.NAME]` to settings, and which sessions sinks of before have left.
+//! From `[sink.NAME]` to settings, and the sessions that former sinks have left.
 
 mod destinations;
 

@@ -243,7 +243,7 @@ async fn a_kept_session_has_what_came_meanwhile_and_a_newer_connection_takes_it_
     let first = bus.attach(kept(&["a/#"])).await.expect("it is let in");
     assert!(!first.was_there);
     drop(first);
-    // Large ones as well, and to whoever is away.
+    // Large ones as well, and to sessions without a connection.
     let large = vec![7; 1 << 20];
     for payload in [&b"small"[..], &large] {
         let answer = other.publisher.send(&message("a/b", payload)).await.expect("it is taken");

@@ -324,7 +324,7 @@ fn what_is_written_outside_follows_a_system_clock_that_is_set() {
     program.stop();
 }
 
-/// Whether the process has noted beside its journals that the clock was set.
+/// Whether the process has noted next to its journals that the clock was set.
 fn has_noted_its_clock(program: &Program) -> bool {
     let journals = fs::read_dir(program.path("data/log/mqtt")).expect("it is there");
     journals.flatten().any(|entry| entry.path().join("clock").exists())
@@ -423,7 +423,7 @@ fn a_disk_that_messages_filled_takes_others_once_they_are_delivered() {
             let when = case(&format!("round {round}"));
             let count = fill(&mut lasting(&program, "publisher"), &payload, &when);
             if *restart == "when full" {
-                // It has no room for journals of the next process beside those of the last.
+                // It has no room for journals of the next process in addition to those of the last.
                 program = Program::start_on(&disk, program.kill(), &settings);
             }
             take(&program, count, &when);

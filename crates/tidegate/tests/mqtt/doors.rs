@@ -115,7 +115,7 @@ fn a_certificate_of_the_site_is_the_same_over_tls_and_websocket_as_elsewhere() {
         ("wss", &pki, "cam", "node"),
         ("wss", &pki, "hub", "node"),
         ("both", &pki, "cam", "node"),
-        // Another authority's word for who is a node of this site counts for nothing.
+        // Another authority cannot name nodes of this site.
         ("both", &other, "cam", "app"),
         ("both", &other, "hub", "app"),
         ("both", &other, "application", "app"),
@@ -360,7 +360,7 @@ fn a_certificate_that_is_taken_out_loses_its_connection_and_others_keep_theirs()
         }
     };
 
-    // Another pin beside it, which takes nothing away.
+    // Another pin next to it, which takes nothing away.
     program.reload(&all(&format!("{pin}, {}", "0".repeat(64)), false));
     program.line_with("configuration of MQTT reloaded");
     stay(&mut [&mut kept, &mut stranger, &mut pinned, &mut without, &mut asked]);

@@ -96,7 +96,7 @@ impl Inside {
         }
     }
 
-    /// Comes again after [`Inside::leave`]: after the end, or while the connection of before may still be open.
+    /// Comes again after [`Inside::leave`]: after the end, or while the former connection may still be open.
     async fn again(self, bus: &Bus, name: &str, waits: bool) -> Self {
         if waits {
             self.end().await;

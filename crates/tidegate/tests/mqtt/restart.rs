@@ -276,7 +276,7 @@ impl Mute {
 
 #[test]
 fn messages_sent_again_after_a_restart_say_so() {
-    // MQTT-3.3.1-1, MQTT-3.3.1-3: DUP, and the identifier of before.
+    // MQTT-3.3.1-1, MQTT-3.3.1-3: DUP, and the same identifier as before.
     for (durability, is_killed) in
         [("page", false), ("page", true), ("disk", false), ("disk", true)]
     {

@@ -492,7 +492,7 @@ fn an_uplink_comes_and_goes_by_a_reload() {
     edge.line_with("stay as they were");
     writer.publish(&message("site/a", b"still")).expect("it is taken");
     assert_eq!(next(&mut reader).payload, b"still");
-    // Other topics: those of before are no longer carried, although the session is the same.
+    // Other topics: the former ones are no longer carried, although the session is the same.
     edge.reload(&uplink.replace("\"site/#\"", "\"other/#\""));
     edge.line_with("uplink up");
     writer.publish(&message("site/a", b"not any more")).expect("it is taken");
@@ -566,7 +566,7 @@ fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
             again += usize::from(!came.insert(one.payload));
         }
     }
-    // Once all of before was read, each comes once.
+    // Once all earlier messages were read, each comes once.
     let mut writer = publisher(&edge);
     for try_number in 0.. {
         let payload = format!("later {try_number}");

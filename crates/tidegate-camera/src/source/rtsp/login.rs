@@ -1,4 +1,4 @@
-//! Logging in at a camera: Basic and Digest (RFC 7617, RFC 7616 and, for cameras of before, RFC 2617).
+//! Logging in at a camera: Basic and Digest (RFC 7617, RFC 7616 and, for older cameras, RFC 2617).
 
 use base64::Engine as _;
 use md5::Md5;

@@ -12,7 +12,7 @@ pub(super) enum Coding {
     H264,
     /// RFC 7798.
     H265,
-    /// MPEG-4 part 2, of cameras of before (RFC 6416).
+    /// MPEG-4 part 2, of older cameras (RFC 6416).
     Mpeg4,
     /// RFC 2435.
     Jpeg,

@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// Goes on to the next thing that happens before `end`; returns whether there was one.
+    /// Advances to the next event before `end`; returns whether there was one.
     fn step(&mut self, end: Instant) -> bool {
         let of_link = self.link.first_key_value().map(|((at, _), _)| *at);
         let of_answers = self.answers.first_key_value().map(|((at, _), _)| *at);

@@ -218,7 +218,7 @@ fn what_was_not_acknowledged_is_sent_again_in_its_order() {
 
 #[test]
 fn no_more_is_sent_again_than_the_server_takes_now() {
-    // MQTT-3.3.4-9: the quota begins anew with each connection.
+    // MQTT-3.3.4-9: each connection begins with the full quota.
     let mut client = connected(Config::default(), &lasting(Version::V5), connack(false));
     for (token, qos) in
         [(1, QoS::ExactlyOnce), (2, QoS::AtLeastOnce), (3, QoS::AtLeastOnce), (4, QoS::AtLeastOnce)]
@@ -496,7 +496,7 @@ fn a_server_that_sends_more_than_it_may_is_named() {
     let error = given(&mut client, &message(3, QoS::AtLeastOnce, false)).expect_err("a third");
     assert_eq!(error, ClientError::ReceiveMaximum { maximum: 2 });
     assert!(!client.is_connected());
-    // QoS 2 is open until PUBCOMP, whoever acknowledges.
+    // QoS 2 is open until PUBCOMP, whichever side acknowledges.
     let mut client = connected(Config::default(), &connect, connack(false));
     for number in 1..=2 {
         happens(&mut client, &message(number, QoS::ExactlyOnce, false));
