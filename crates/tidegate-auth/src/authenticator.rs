@@ -737,7 +737,7 @@ impl Default for BuiltIn {
         Self {
             administrator: None,
             administers: "no roles file is configured: the administrator that the node was made with may".into(),
-            usual: "neither an ACL file nor a roles file speaks of it".into(),
+            usual: "neither an ACL file nor a roles file has a rule for it".into(),
             proved: "no roles file is configured: every authenticated identity may".into(),
             stranger: "no roles file is configured: anonymous clients may use topics and see frames, and no more".into(),
             remote: "no roles file is configured: functions and admin are for this machine and nodes of the site".into(),

@@ -242,7 +242,7 @@ impl Shared {
         if self.accounts.note_refused(account) {
             tracing::warn!(identity = %account.name(), bytes = account.bytes(), retained = account.retained(),
                 left_sessions = account.sessions(), payload_bytes_max = self.budget.limit(),
-                "refused: it has its share of the memory for messages (mqtt.identity_share); others like it are counted only");
+                "refused: it has its share of the memory for messages (mqtt.identity_share); others like it are only counted");
         }
     }
 

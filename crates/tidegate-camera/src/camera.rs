@@ -172,7 +172,7 @@ pub enum CameraError {
     Link(#[from] LinkError),
     /// The edge node could not be reached often enough.
     #[error(
-        "the edge node {edge} could not be reached in {tries} tries, the last time because {why}"
+        "the edge node {edge} could not be reached in {tries} tries; the last one failed because {why}"
     )]
     Unreachable {
         /// Its address.

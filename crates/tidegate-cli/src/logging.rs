@@ -116,7 +116,7 @@ fn filter(text: Option<&OsStr>) -> Result<EnvFilter, FilterError> {
         }
     }
     EnvFilter::try_new(parts.join(","))
-        .map_err(|error| wrong(text, &format!("is no filter ({error})")))
+        .map_err(|error| wrong(text, &format!("is not a filter ({error})")))
 }
 
 /// Writes an event as a line.

@@ -26,7 +26,7 @@ pub struct RemoteArgs {
     /// File that holds a token (JWT) to show instead of a certificate [default: $TIDEGATE_TOKEN, if it is set]
     #[arg(long, value_name = "FILE", conflicts_with = "user")]
     pub token_file: Option<PathBuf>,
-    /// User to be instead; its password is in --password-file or in $TIDEGATE_PASSWORD
+    /// User to log in as instead; its password is in --password-file or in $TIDEGATE_PASSWORD
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// File that holds the user's password, without the end of its line

@@ -25,7 +25,7 @@ pub struct SessionsArgs {
 enum What {
     /// List the sessions of MQTT clients, connected or not, with their owners
     List(ListArgs),
-    /// End sessions: their connections, their subscriptions and what waits for them
+    /// End sessions with their connections, their subscriptions and their waiting messages
     End(EndArgs),
 }
 

@@ -254,7 +254,7 @@ impl Flows {
                 && gone.state != State::None
                 && let Err(error) = keep::write(folder, &gone.name, &snapshots)
             {
-                tracing::warn!(flow = %gone.name, error = %tidegate_message::error_chain(&error), "its state is lost");
+                tracing::warn!(flow = %gone.name, error = %tidegate_message::error_chain(&error), "the state of a flow is lost");
             }
         }
         changed.sort();

@@ -125,7 +125,7 @@ fn run(flows: &Flows, folder: &Path, ends: &(Mutex<bool>, Condvar)) {
             }
             if let Err(error) = write(folder, &running.name, &snapshots(running)) {
                 tracing::warn!(flow = %running.name, error = %tidegate_message::error_chain(&error),
-                    "its state is not on the disk; it is tried again after state_interval");
+                    "the state of a flow is not on the disk; the next try is after state_interval");
             }
         }
     }
@@ -238,9 +238,9 @@ pub(super) fn set_aside(folder: &Path, name: &str, error: &dyn std::error::Error
     };
     match fs::rename(&from, &to) {
         Ok(()) => tracing::warn!(flow = name, kept_as = %to.display(), %error,
-            "its state cannot be used, and starts over"),
+            "the stored state of a flow cannot be used: the flow starts over"),
         Err(cause) => tracing::warn!(flow = name, path = %from.display(), %error, %cause,
-            "its state can neither be used nor put aside, and starts over"),
+            "the stored state of a flow can neither be used nor set aside: the flow starts over"),
     }
 }
 

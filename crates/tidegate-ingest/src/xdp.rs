@@ -92,7 +92,7 @@ impl Slot {
         if let Some(running) = held.running.take() {
             let counted = running.sums();
             held.before = total(held.before, counted);
-            tracing::info!(ingest = %name, interface = %running.settings.interface, "the filter in the kernel has gone");
+            tracing::info!(ingest = %name, interface = %running.settings.interface, "the filter was removed from the kernel");
         }
         let Some(wanted) = wanted else { return };
         held.is_told = true;
@@ -105,7 +105,7 @@ impl Slot {
             Err(error) => {
                 let error = tidegate_message::error_chain(&error);
                 tracing::warn!(ingest = %name, interface = %wanted.interface, %error,
-                    "nothing is filtered in the kernel, and all datagrams come in");
+                    "no filter runs in the kernel: all datagrams reach the node");
             }
         }
     }

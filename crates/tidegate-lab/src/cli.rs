@@ -44,7 +44,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show it for sensors: four applications, alarms at the edge, a narrow link that breaks, an archive; with a verdict
     DemoSensors(DemoSensorsArgs),
-    /// Compute published figures again with the policies as they are shipped
+    /// Recompute published figures with the policies as they are shipped
     Sim(SimArgs),
     /// Load a broker and report rates and latencies
     Bench(BenchArgs),

@@ -29,7 +29,7 @@ fn found(named: Option<&Path>, own: &Path, path: Option<&OsStr>) -> Result<PathB
         return match named.is_file() {
             true => Ok(named.to_owned()),
             false => {
-                let text = format!("{} is no program; --program names a file", named.display());
+                let text = format!("{} is not a program; --program names a file", named.display());
                 Err(ApiError::new(Code::CONFIG_INVALID, text))
             }
         };
@@ -76,6 +76,6 @@ mod tests {
         assert_eq!(found(Some(&named), &own, Some(&path)).unwrap(), named);
         let missing = folder.path().join("missing");
         let error = found(Some(&missing), &own, Some(&path)).unwrap_err();
-        assert!(error.message().contains("missing is no program"), "{error}");
+        assert!(error.message().contains("missing is not a program"), "{error}");
     }
 }

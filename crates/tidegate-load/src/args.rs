@@ -223,7 +223,7 @@ pub enum ArgError {
     #[error("a quality of service is 0, 1 or 2")]
     Qos,
     /// No time.
-    #[error("a time is a number of seconds, or of a flow such as 50ms")]
+    #[error("a time is a number of seconds, or in a flow a number with its unit, such as 50ms")]
     Duration,
     /// No flow.
     #[error("a flow is NAME=BYTES,PERIOD,QOS, and its name one level of a topic")]

@@ -45,7 +45,7 @@ pub struct PubArgs {
     /// The message is the whole standard input
     #[arg(short, long, group = "what")]
     pub stdin_file: bool,
-    /// The message is empty: with --retain, what the broker kept is deleted
+    /// The message is empty: with --retain, the broker deletes the retained message of the topic
     #[arg(short, long, group = "what")]
     pub null_message: bool,
     /// Quality of service
@@ -83,7 +83,7 @@ pub struct SubArgs {
     /// End after so many seconds
     #[arg(short = 'W', long, value_name = "SECONDS")]
     pub within: Option<u32>,
-    /// Do not print messages that the broker had kept
+    /// Do not print retained messages
     #[arg(short = 'R', long)]
     pub no_retained: bool,
     /// Parts of a message that are printed [default: payload]

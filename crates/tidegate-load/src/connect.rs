@@ -54,7 +54,7 @@ pub struct ConnectArgs {
     /// File whose first line is the password [default: $TIDEGATE_PASSWORD, with a user name]
     #[arg(short = 'P', long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// Topic of a message that the broker sends if this client goes without a word
+    /// Topic of a message that the broker sends if this client's connection ends without a DISCONNECT
     #[arg(long, value_name = "TOPIC")]
     pub will_topic: Option<String>,
     /// Its payload

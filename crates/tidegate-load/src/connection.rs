@@ -163,7 +163,7 @@ impl std::fmt::Display for Lost {
                 error.source().map_or(Ok(()), |source| write!(f, ": {source}"))
             }
             Self::Refused { packet, reason } => write!(f, "{packet}: {reason}"),
-            Self::Malformed => write!(f, "the broker sent what is no MQTT"),
+            Self::Malformed => write!(f, "the broker sent bytes that are not MQTT"),
             Self::Protocol(error) => write!(f, "{error}"),
             Self::Subscribe(error) => write!(f, "{error}"),
             Self::Unsayable(error) => write!(f, "{error}"),

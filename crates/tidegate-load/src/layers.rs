@@ -217,7 +217,7 @@ fn random<const N: usize>() -> Result<[u8; N], LayerError> {
 /// Why a layer does not open, or ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LayerError {
-    #[error("records of TLS come that are too long")]
+    #[error("a TLS record is too long")]
     Records { source: io::Error },
     #[error(
         "the host is not allowed as the name of a TLS server: write a DNS name or an IP address"
@@ -225,7 +225,7 @@ pub(crate) enum LayerError {
     ServerName,
     #[error("TLS failed")]
     Tls(#[from] rustls::Error),
-    #[error("there is no WebSocket")]
+    #[error("the WebSocket handshake failed")]
     Opening(#[from] HandshakeError),
     #[error("the WebSocket broke")]
     Frame(#[from] FrameError),

@@ -67,7 +67,7 @@ fn kibibytes(status: &str, key: &str) -> Option<u64> {
 
 /// A process that cannot be looked at.
 #[derive(Debug, thiserror::Error)]
-#[error("process {process} cannot be looked at")]
+#[error("process {process} cannot be inspected")]
 pub struct ProcessError {
     /// Its number.
     pub process: u32,

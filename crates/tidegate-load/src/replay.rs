@@ -307,7 +307,7 @@ pub enum RowFault {
         columns: usize,
     },
     /// No time.
-    #[error("{column}: {text:?} is no time {}", unit.words())]
+    #[error("{column}: {text:?} is not a time {}", unit.words())]
     NotTime {
         /// Where it stands.
         column: String,
@@ -330,20 +330,20 @@ pub enum RowFault {
     #[error("no record has a time (bt or t)")]
     NoRecordTime,
     /// A value that can be in no topic.
-    #[error("{column} is no UTF-8, which a topic has to be")]
+    #[error("{column} is not UTF-8, which a topic has to be")]
     NotText {
         /// Which.
         column: Column,
     },
     /// No SenML.
-    #[error("the row is no pack of SenML in JSON")]
+    #[error("the row is not a SenML pack in JSON")]
     Json {
         /// Its fault.
         #[source]
         source: serde_json::Error,
     },
     /// No row of RIoTBench's.
-    #[error("the row is no time, a comma, and an object in JSON")]
+    #[error("the row is not a time, a comma, and an object in JSON")]
     NotRiotbench,
     /// A topic of nothing.
     #[error("the topic is empty")]
@@ -436,7 +436,7 @@ pub enum ReplayError {
     },
     /// Times that look like none.
     #[error(
-        "line {line} of {trace}: {text:?} in {column} is no time; name another column with --time, or its unit with --time-unit"
+        "line {line} of {trace}: {text:?} in {column} is not a time; name another column with --time, or its unit with --time-unit"
     )]
     UnknownUnit {
         /// Which trace.

@@ -335,7 +335,7 @@ pub enum LoadError {
         source: UrlError,
     },
     /// The broker's address is none.
-    #[error("{target} is no address of a broker")]
+    #[error("{target} is not the address of a broker")]
     Target {
         /// The broker as it was named.
         target: String,

@@ -230,7 +230,7 @@ fn checked_path(scheme: Option<Scheme>, path: &str) -> Result<Option<String>, Ur
 pub enum UrlError {
     /// No scheme of MQTT.
     #[error(
-        "{name:?} is no scheme of a broker; write mqtt://, mqtts://, ws://, wss://, or the host alone"
+        "{name:?} is not a URL scheme of a broker; write mqtt://, mqtts://, ws://, wss://, or the host alone"
     )]
     Scheme {
         /// The text there.
@@ -241,7 +241,7 @@ pub enum UrlError {
     User,
     /// No host, or one that cannot be.
     #[error(
-        "{host:?} is no host; write a name of at most {HOST_BYTES_MAX} bytes without blanks or an address, and IPv6 in \
+        "{host:?} is not a host; write a name of at most {HOST_BYTES_MAX} bytes without blanks or an address, and IPv6 in \
          brackets, such as [::1]:1883"
     )]
     Host {
@@ -249,14 +249,14 @@ pub enum UrlError {
         host: String,
     },
     /// No port.
-    #[error("{port:?} is no port; write 1 to 65535, or leave it out for the usual one")]
+    #[error("{port:?} is not a port; write 1 to 65535, or leave it out for the usual one")]
     Port {
         /// The text there.
         port: String,
     },
     /// A path that cannot stand in a request.
     #[error(
-        "{path:?} is no path of a WebSocket; begin it with /, without blanks and #, and keep it within {PATH_BYTES_MAX} bytes"
+        "{path:?} is not a path of a WebSocket; begin it with /, without blanks and #, and keep it within {PATH_BYTES_MAX} bytes"
     )]
     Path {
         /// The text there.
@@ -278,7 +278,7 @@ pub enum UrlError {
     },
     /// TLS without certificates to trust.
     #[error(
-        "{scheme} needs to know whom to trust; name the authority's certificates with --cafile FILE"
+        "{scheme} needs a trusted authority; name its certificates with --cafile FILE"
     )]
     NobodyToTrust {
         /// Which scheme.
@@ -332,28 +332,28 @@ mod tests {
     fn wrong_names_are_told_with_a_way_out() {
         let long = format!("ws://b/{}", "a".repeat(PATH_BYTES_MAX));
         for (text, trusts, thing, way_out) in [
-            ("http://broker", false, "\"http\" is no scheme", "write mqtt://"),
-            ("://broker", false, "\"\" is no scheme", "the host alone"),
+            ("http://broker", false, "\"http\" is not a URL scheme", "write mqtt://"),
+            ("://broker", false, "\"\" is not a URL scheme", "the host alone"),
             ("mqtt://me:secret@broker", false, "a user in the URL", "--username"),
-            ("", false, "\"\" is no host", "write a name"),
-            ("mqtt://", false, "\"\" is no host", "write a name"),
-            ("mqtt://:1883", false, "\":1883\" is no host", "write a name"),
-            ("a b", false, "\"a b\" is no host", "without blanks"),
-            (&"a".repeat(254), false, "is no host", "at most 253 bytes"),
-            ("[::1", false, "\"[::1\" is no host", "IPv6 in brackets"),
-            ("[::1]1883", false, "\"[::1]1883\" is no host", "[::1]:1883"),
-            ("[broker]:1883", false, "is no host", "IPv6 in brackets"),
-            ("broker:", false, "\"\" is no port", "1 to 65535"),
-            ("broker:0", false, "\"0\" is no port", "1 to 65535"),
-            ("broker:65536", false, "\"65536\" is no port", "1 to 65535"),
-            ("broker:+1", false, "\"+1\" is no port", "leave it out"),
-            ("mqtt://::1", false, "\"::1\" is no host", "IPv6 in brackets"),
+            ("", false, "\"\" is not a host", "write a name"),
+            ("mqtt://", false, "\"\" is not a host", "write a name"),
+            ("mqtt://:1883", false, "\":1883\" is not a host", "write a name"),
+            ("a b", false, "\"a b\" is not a host", "without blanks"),
+            (&"a".repeat(254), false, "is not a host", "at most 253 bytes"),
+            ("[::1", false, "\"[::1\" is not a host", "IPv6 in brackets"),
+            ("[::1]1883", false, "\"[::1]1883\" is not a host", "[::1]:1883"),
+            ("[broker]:1883", false, "is not a host", "IPv6 in brackets"),
+            ("broker:", false, "\"\" is not a port", "1 to 65535"),
+            ("broker:0", false, "\"0\" is not a port", "1 to 65535"),
+            ("broker:65536", false, "\"65536\" is not a port", "1 to 65535"),
+            ("broker:+1", false, "\"+1\" is not a port", "leave it out"),
+            ("mqtt://::1", false, "\"::1\" is not a host", "IPv6 in brackets"),
             ("broker/mqtt", false, "\"/mqtt\"", "write ws://"),
             ("mqtt://broker/mqtt", false, "\"/mqtt\"", "leave it out"),
-            ("ws://broker?a", false, "\"?a\" is no path", "begin it with /"),
-            ("ws://broker/a#b", false, "\"/a#b\" is no path", "without blanks and #"),
-            ("ws://broker/a b", false, "\"/a b\" is no path", "without blanks and #"),
-            (&*long, false, "is no path", "within 2048 bytes"),
+            ("ws://broker?a", false, "\"?a\" is not a path", "begin it with /"),
+            ("ws://broker/a#b", false, "\"/a#b\" is not a path", "without blanks and #"),
+            ("ws://broker/a b", false, "\"/a b\" is not a path", "without blanks and #"),
+            (&*long, false, "is not a path", "within 2048 bytes"),
             ("mqtts://broker", false, "mqtts:// needs to know whom to trust", "--cafile FILE"),
             ("wss://broker", false, "wss:// needs to know whom to trust", "--cafile FILE"),
             ("mqtt://broker", true, "mqtt:// is without TLS", "write mqtts://"),

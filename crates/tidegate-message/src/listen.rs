@@ -101,7 +101,7 @@ fn is_name(text: &str) -> bool {
 /// Why a text says nothing of where to listen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} says nothing of where to listen; write an address or a name of this machine with a port, such as 127.0.0.1:1883, [::]:1883 or \
+    "{0:?} is not an address to listen on; write an address or a name of this machine with a port, such as 127.0.0.1:1883, [::]:1883 or \
      localhost:1883, or unix: and an absolute path, such as unix:/run/tidegate/mqtt.sock"
 )]
 pub struct UnknownAddress(String);
@@ -145,7 +145,7 @@ impl FromStr for SocketMode {
 
 /// Why a text is no mode of a socket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no mode of a file; write it in octal, from 0000 to 0777, such as 0660")]
+#[error("{0:?} is not a file mode; write it in octal, from 0000 to 0777, such as 0660")]
 pub struct UnknownMode(String);
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub struct Region {
 /// Text or numbers that are no [`Region`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{given}\" is no region: it takes LEFT,TOP,RIGHT,BOTTOM as fractions of width and height, 0 to 1, with LEFT below RIGHT and \
+    "\"{given}\" is not a region: write LEFT,TOP,RIGHT,BOTTOM as fractions of width and height, 0 to 1, with LEFT below RIGHT and \
      TOP below BOTTOM, as in 0.25,0,0.5,0.4"
 )]
 pub struct RegionError {

@@ -294,7 +294,7 @@ impl Runtime {
             // Where two nodes send each other what they get, it is of all of it.
             if !std::mem::replace(&mut self.told_looped, true) {
                 tracing::warn!(sink = %self.settings.name, count = looped,
-                    "messages come round and are not sent again; from now on they are counted only");
+                    "messages that were at that broker before are not sent again; further ones are only counted");
             }
         }
         match result {
@@ -391,7 +391,7 @@ impl Runtime {
         if !std::mem::replace(&mut self.told_lost, true) {
             tracing::error!(sink = %self.settings.name, topic = %letter.record.topic,
                 dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), %why,
-                "there is no dead letter topic: this message is lost, and others like it are counted only");
+                "there is no dead letter topic: this message is lost, and others like it are only counted");
         }
         if let Some(id) = letter.record.packet_id {
             session.acknowledge(id);

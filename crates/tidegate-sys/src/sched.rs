@@ -199,7 +199,7 @@ pub enum SchedError {
         source: io::Error,
     },
     /// The kernel refused other turns or a lower priority.
-    #[error("other turns refused")]
+    #[error("the scheduling class was refused")]
     Turns {
         /// Why.
         source: io::Error,

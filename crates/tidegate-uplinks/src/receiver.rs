@@ -573,7 +573,7 @@ impl Publisher {
             if let Some(count) = self.loops.add(clock::now(), 1) {
                 let topic = String::from_utf8_lossy(message.topic);
                 tracing::warn!(uplink = self.name, %topic, count,
-                    "messages that have been here before are not published again; count since the last such line");
+                    "messages that were at this node before are not published again; `count` is since the last such line");
             }
             return Ok(());
         }

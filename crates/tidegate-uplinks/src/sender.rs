@@ -309,7 +309,7 @@ impl Driver<'_> {
                     counters.looped.fetch_add(1, Relaxed);
                     if let Some(count) = self.looped.add(now, 1) {
                         tracing::warn!(uplink = %settings.name, topic = publish.topic, count,
-                            "messages that have been here before are not carried again; count since the last such line");
+                            "messages that left this node before are not carried again; `count` is since the last such line");
                     }
                 }
                 Taken::TooLong(error) => {

@@ -66,9 +66,11 @@ pub struct Cli {
 }
 
 const EXIT_STATUSES: &str = "\
-Exit status: 0 done, 1 a fault of the program, 2 wrong request or configuration, 3 no such camera, frame or
-table, 4 not reachable or full now (try again), 5 not allowed, 6 bounds cannot be kept, 7 a file cannot be
-written. Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.
+Exit status: 0 done, 1 a fault of the program, 2 wrong request or configuration,
+3 no such camera, frame or table, 4 not reachable or full now (try again), 5 not allowed,
+6 bounds cannot be kept, 7 a file cannot be written.
+
+Settings also come from TIDEGATE__SECTION__KEY; TIDEGATE_LOG sets what is logged, such as debug.
 Demonstrations, simulations and loads are commands of tidegate-lab.";
 
 /// The commands.
@@ -80,7 +82,7 @@ pub enum Command {
     Invite(InviteArgs),
     /// Redeem an invitation: makes a key here and has it certified
     Join(JoinArgs),
-    /// Take certificates back: nodes that have the new list refuse them, and end their connections
+    /// Revoke certificates: nodes that have the new list refuse them, and end their connections
     Revoke(RevokeArgs),
     /// Run an edge node: cameras connect to it, applications subscribe at it
     Node(NodeArgs),
@@ -104,11 +106,11 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Check flows, run messages through them without a node, and learn their models
     Flow(FlowArgs),
-    /// Set or take out a user in a password file; the password is typed unseen, or comes from the standard input
+    /// Add, change or remove a user in a password file; the password is typed without echo, or comes from the standard input
     Passwd(PasswdArgs),
-    /// Look at the data folder of a node that need not run: certificates, files, logs; changes nothing
+    /// Inspect the data folder of a node, running or not: certificates, files, logs; changes nothing
     Doctor(DoctorArgs),
-    /// Make the key that logs are sealed with
+    /// Make the key that seals (encrypts) logs
     Key(KeyArgs),
     /// Explain the rules: the rights of users, and the rule for each
     Acl(AclArgs),

@@ -294,7 +294,7 @@ impl Broker {
         keeper.use_reserve(false);
         keeper.reserved = std::mem::take(&mut keeper.reserved_since);
         if let Err(error) = keeper.journal.release(checkpoint.start) {
-            tracing::warn!(code = %error.code(), %error, "the journal of the MQTT sessions cannot let go of what is old");
+            tracing::warn!(code = %error.code(), %error, "the journal of the MQTT sessions cannot release its old records");
         }
         keeper.checkpoint_bytes = keeper.journal.bytes();
         keeper.counts.checkpoints += 1;

@@ -441,7 +441,7 @@ impl Broker {
         if let Some(count) = self.too_large.add(now, 1) {
             tracing::warn!(%client, topic = %message.topic, payload_bytes = message.payload.len(),
                 bytes = message.charge_bytes(), bytes_max = self.shared.budget().limit(), count,
-                "refused for good: larger than all that may be held (mqtt.payload_bytes_max); messages like it since the last such line");
+                "refused for good: the message is larger than mqtt.payload_bytes_max; `count` has such messages since the last such line");
         }
         if let Some(connection) = connection {
             self.note_denied(connection, message.topic);
@@ -455,7 +455,7 @@ impl Broker {
         self.statistics.refused += 1;
         if !std::mem::replace(&mut self.told_unretained, true) {
             tracing::warn!(topic = %message.topic, retained = self.shared.retained_count(),
-                "delivered but not retained: there are as many retained messages as may be, or its identity has its share of them; others like it are counted only");
+                "delivered but not retained: there are as many retained messages as may be, or its identity has its share of them; others like it are only counted");
         }
     }
 
@@ -572,7 +572,7 @@ impl Broker {
             self.statistics.dropped.budget_full += count;
             session.queue = Default::default();
             self.statistics.overflow_disconnects += 1;
-            tracing::warn!(client = %session.client_id, "disconnected: it holds most of the node's memory");
+            tracing::warn!(client = %session.client_id, "client disconnected: it holds most of the node's memory");
         }
         let behind = session.note_behind(&self.shared);
         let blocks = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
@@ -868,7 +868,7 @@ impl Broker {
                     });
                     if let Some(connection) = connection {
                         tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
-                            "disconnected: its queue is full");
+                            "client disconnected: its queue is full");
                         self.statistics.overflow_disconnects += 1;
                         let text = "too many messages wait for this client";
                         self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));

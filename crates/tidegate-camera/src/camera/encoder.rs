@@ -182,7 +182,7 @@ fn run(
                 let body = match covered.of(original.at, &jpeg, &pool) {
                     Ok(body) => body,
                     Err(error) => {
-                        tracing::warn!(at = %original.at, %error, "an original cannot be covered, and is not sent");
+                        tracing::warn!(at = %original.at, %error, "the privacy regions of an original cannot be covered, and it is not sent");
                         continue;
                     }
                 };

@@ -225,7 +225,7 @@ impl Served<'_> {
                     if !found || !self.camera.privacy.covers_originals() {
                         self.send_original(original, body);
                     } else if let Err(busy) = self.encoder.cover(original, body) {
-                        tracing::warn!(%busy, "original not covered, and not sent");
+                        tracing::warn!(%busy, "the privacy regions of an original were not covered, and it is not sent");
                     }
                 }
                 Action::Encode(job) => {

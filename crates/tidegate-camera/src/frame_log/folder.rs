@@ -264,7 +264,7 @@ fn put_beside(name: &LogName, folder: &Path, bytes_max: u64) -> Result<(), OpenF
     while held.len() > 1 && held.iter().map(|(_, bytes)| bytes).sum::<u64>() > bytes_max {
         let (oldest, _) = held.remove(0);
         fs::remove_dir_all(beside(oldest)).map_err(failed)?;
-        tracing::warn!(log = %name, folder = %beside(oldest).display(), "removed to make room");
+        tracing::warn!(log = %name, folder = %beside(oldest).display(), "an older log of a camera was removed to make room");
     }
     Ok(())
 }
@@ -334,7 +334,7 @@ pub fn finish() {
         }
     }
     for Flushing { folder, .. } in flushers {
-        tracing::warn!(folder = %folder.display(), "not synced yet when the program ended");
+        tracing::warn!(folder = %folder.display(), "the log of a camera was not synced yet when the program ended");
     }
 }
 

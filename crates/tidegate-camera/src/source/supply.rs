@@ -230,7 +230,7 @@ impl LeftOut {
     /// Says how many there were, if not all were named.
     pub(super) fn sum_up(&self, spec: &SourceSpec) {
         if self.0 > Self::NAMED_MAX {
-            tracing::warn!(source = %spec, left_out = self.0, "more pictures were left out than were named");
+            tracing::warn!(source = %spec, left_out = self.0, "further pictures were left out; they are only counted");
         }
     }
 }

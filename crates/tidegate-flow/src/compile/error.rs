@@ -156,7 +156,7 @@ pub enum Problem {
         field: String,
     },
     /// A model, table or set is not there.
-    #[error("no {kind} {name:?} was loaded; there are {known}")]
+    #[error("no {kind} {name:?} was loaded; known are {known}")]
     Unknown {
         /// The kind of thing.
         kind: &'static str,

@@ -108,7 +108,7 @@ impl Fetcher {
                 let count = keys.len();
                 let changed = doors.set_keys(Some(keys));
                 if changed != KeysChanged::Same {
-                    tracing::info!(count, url = %self.url, "other keys of tokens");
+                    tracing::info!(count, url = %self.url, "the keys of tokens have changed");
                     if let Err(error) = keep(&self.kept, &json) {
                         tracing::warn!(%error, path = %self.kept.display(), "keys of tokens cannot be kept");
                     }

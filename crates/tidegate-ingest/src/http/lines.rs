@@ -130,7 +130,7 @@ impl Http {
         if counters.looped.fetch_add(count, Ordering::Relaxed) == 0 && count > 0 {
             let name = &self.context.live().settings.name;
             tracing::warn!(ingest = %name, count,
-                "messages have been here before and are not published again; from now on such are counted only");
+                "messages that were at this node before are not published again; further ones are only counted");
         }
     }
 

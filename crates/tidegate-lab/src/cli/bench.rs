@@ -26,7 +26,7 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// Load an MQTT broker from many connections and report rates and latencies
     Mqtt(Box<MqttBenchArgs>),
-    /// Send what four published applications of sensors send, made up by a seed, and verify that it arrives
+    /// Simulate the sensors of four published applications, from a seed, and verify that their messages arrive
     Sensors(Box<SensorBenchArgs>),
 }
 

@@ -65,7 +65,7 @@ pub enum ClientError {
         source: rustls::Error,
     },
     /// The broker does not open a WebSocket.
-    #[error("{peer}: there is no MQTT over WebSocket")]
+    #[error("{peer}: the WebSocket handshake failed")]
     WebSocket {
         peer: Peer,
         #[source]
@@ -152,10 +152,10 @@ pub enum ClientError {
     #[error("{peer}: a packet of {packet_bytes} bytes is longer than the broker takes, {maximum}")]
     TooLarge { peer: Peer, packet_bytes: usize, maximum: usize },
     /// No topic to publish to.
-    #[error("{topic:?} is no topic to publish to: it is empty, too long, or has a wildcard")]
+    #[error("{topic:?} is not a topic to publish to: it is empty, too long, or has a wildcard")]
     Topic { topic: String },
     /// A field that cannot be said in MQTT.
-    #[error("this cannot be said in MQTT")]
+    #[error("the packet cannot be encoded in MQTT")]
     Encode(#[from] EncodeError),
 }
 

@@ -35,7 +35,7 @@ pub struct SensorArgs {
     /// Seconds of sending
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub seconds: Duration,
-    /// Seed of all that is made up
+    /// Seed of all that is simulated
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// How numbers are written
@@ -61,7 +61,7 @@ pub struct SensorArgs {
     /// Connections that the devices are spread over
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: u16,
-    /// Subscribe to what is sent, and compare what arrives with it: byte for byte, in order of each topic; exit status 1 if
+    /// Subscribe to the messages that are sent, and compare those that arrive with them: byte for byte, in order of each topic; exit status 1 if
     /// something is lost or altered
     #[arg(long)]
     pub verify: bool,

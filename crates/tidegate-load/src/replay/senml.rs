@@ -183,7 +183,7 @@ mod tests {
         for (row, expected) in [
             ("{}", "no record has a time (bt or t)"),
             ("{\"n\":\"x\",\"v\":1}", "no record has a time (bt or t)"),
-            ("{\"bt\":\"soon\"}", "bt or t: \"soon\" is no time in seconds"),
+            ("{\"bt\":\"soon\"}", "bt or t: \"soon\" is not a time in seconds"),
             ("{\"bt\":9e9,\"t\":9e9}", "beyond the years 1678 to 2261"),
         ] {
             let error = Pack::parse(row.as_bytes()).unwrap().time(TimeUnit::S).unwrap_err();

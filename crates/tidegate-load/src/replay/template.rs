@@ -188,7 +188,7 @@ pub enum TemplateError {
     #[error("no column is named; write its name, its number from 1, or in a topic {{device}}")]
     NoName,
     /// A number that no column has.
-    #[error("{text} is no column: they count from 1")]
+    #[error("{text} is not a column: they count from 1")]
     Number {
         /// The text there.
         text: String,
@@ -243,7 +243,7 @@ mod tests {
             ("a/{b", "{{ is a brace"),
             ("a}/b", "}} is a brace"),
             ("a/{}", "its number from 1"),
-            ("a/{0}", "0 is no column: they count from 1"),
+            ("a/{0}", "0 is not a column: they count from 1"),
             ("a/{99999999999999999999}", "count from 1"),
             ("a/+/{1}", "'+'"),
             ("a/#", "'#'"),

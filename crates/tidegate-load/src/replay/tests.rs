@@ -218,8 +218,8 @@ fn bad_rows_are_named_or_left_out() {
             with("{a}"),
             "line 3 of trace cannot be played; mend it, or leave such rows out with --on-bad skip: column \"time\": \"1e309\" lies, in seconds, beyond",
         ),
-        (format!("{time}NaN,x\n"), with("{a}"), "column \"time\": \"NaN\" is no time in seconds"),
-        (format!("{time},x\n"), with("{a}"), "column \"time\": \"\" is no time in seconds"),
+        (format!("{time}NaN,x\n"), with("{a}"), "column \"time\": \"NaN\" is not a time in seconds"),
+        (format!("{time},x\n"), with("{a}"), "column \"time\": \"\" is not a time in seconds"),
         (
             format!("{time}2\n"),
             with("{a}"),
@@ -240,7 +240,7 @@ fn bad_rows_are_named_or_left_out() {
         (
             "{\"bt\":1}\n{\"bt\":}\n".to_owned(),
             Options::default(),
-            "the row is no pack of SenML in JSON",
+            "the row is not a SenML pack in JSON",
         ),
         (
             "{\"bt\":1}\n{\"n\":\"x\",\"v\":1}\n".to_owned(),
@@ -255,7 +255,7 @@ fn bad_rows_are_named_or_left_out() {
         (
             "1,{}\n2;{}\n".to_owned(),
             Options::default(),
-            "the row is no time, a comma, and an object",
+            "the row is not a time, a comma, and an object",
         ),
     ] {
         let error = played(text.as_bytes(), &options).expect_err(expected);
@@ -273,7 +273,7 @@ fn bad_rows_are_named_or_left_out() {
     let (_, messages, summary) = played(b"time,a\n1,\xff\xfe\n", &with("x")).unwrap();
     assert_eq!((messages.len(), summary.bad_rows), (1, 0), "a payload may be anything");
     let error = played(b"time,a\n1,\xff\xfe\n", &with("{a}")).unwrap_err();
-    assert!(error.contains("column \"a\" is no UTF-8"), "{error}");
+    assert!(error.contains("column \"a\" is not UTF-8"), "{error}");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn what_cannot_be_played_is_told_with_the_way_out() {
         (
             "time,a\nsoon,1\n",
             Options::default(),
-            "line 2 of trace: \"soon\" in column \"time\" is no time; name another column",
+            "line 2 of trace: \"soon\" in column \"time\" is not a time; name another column",
         ),
         ("a,b\nc,d\n", time("x"), "trace has no column \"x\"; there are \"a\", \"b\""),
         ("time,b\n1,d\n", with("{A}"), "trace has no column \"A\"; there are \"time\", \"b\""),

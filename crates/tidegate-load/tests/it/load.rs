@@ -104,7 +104,7 @@ fn a_broker_that_is_none_over_its_transport_is_told() {
             Transport::WebSocket,
             None,
             answering(http),
-            "there is no WebSocket: the server answers 404; check the path",
+            "the WebSocket handshake failed: the server answers 404; check the path",
         ),
         (
             Transport::SecureWebSocket,

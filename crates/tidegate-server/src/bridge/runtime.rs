@@ -200,7 +200,7 @@ impl Runtime {
                     Err(Broken::Stopped) => break,
                     Err(error) => {
                         let error = tidegate_message::error_chain(&error);
-                        tracing::warn!(bridge = %self.settings.name, %error, "no session here");
+                        tracing::warn!(bridge = %self.settings.name, %error, "the bridge has no session with this node's broker");
                     }
                 }
             }
@@ -217,7 +217,7 @@ impl Runtime {
                 }
                 let text = tidegate_message::error_chain(&error);
                 if error.is_for_version() && !was_up && self.mode > 0 {
-                    tracing::info!(bridge = %self.settings.name, error = %text, next = self.modes[self.mode].word(), "another version is tried");
+                    tracing::info!(bridge = %self.settings.name, error = %text, next = self.modes[self.mode].word(), "another version of MQTT is tried");
                     continue;
                 }
                 // An unchanged error is not logged again.
@@ -373,7 +373,7 @@ impl Runtime {
                 && let Some(topic) = &self.relay.looped
             {
                 tracing::warn!(bridge = %self.settings.name, topic,
-                    "a message comes round and is not passed on; from now on such are counted only");
+                    "a message that was at that node before is not passed on; further ones are only counted");
                 self.told_looped = true;
             }
             let now = clock::now();

@@ -295,7 +295,7 @@ fn values_that_the_protocol_cannot_express_are_not_written() {
         ),
         (
             write("m", &[("a\\", "b")], &one),
-            "the tag's name ends with a backslash, which would take what comes after it along",
+            "the tag's name ends with a backslash, which would escape the character after it",
         ),
         (write("#m", &[], &one), "the measurement begins with #, as comments do"),
         (

@@ -208,7 +208,7 @@ pub enum WriteError {
         part: &'static str,
     },
     /// A name or a tag's value ends with a backslash.
-    #[error("the {part} ends with a backslash, which would take what comes after it along")]
+    #[error("the {part} ends with a backslash, which would escape the character after it")]
     Backslash {
         /// Which.
         part: &'static str,

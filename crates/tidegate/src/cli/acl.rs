@@ -37,7 +37,7 @@ pub struct CheckArgs {
     /// The action: publish, subscribe, receive, frames, fetch-original, functions or admin
     #[arg(value_name = "ACTION", value_parser = action)]
     pub action: Action,
-    /// Of what: a topic or filter, camera:NAME (or its bare name, for frames), or node
+    /// The target: a topic or filter, camera:NAME (or its bare name, for frames), or node
     #[arg(value_name = "TARGET")]
     pub target: String,
     /// How the name is proved: rules of users, certificates and nodes are kept apart

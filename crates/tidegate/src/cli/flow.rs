@@ -78,7 +78,7 @@ pub struct RunArgs {
     /// Time between two messages, for windows that go by when messages arrive
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = quantity::duration)]
     pub every: Duration,
-    /// Print what is published and what is bad alone
+    /// Print only published messages and bad ones
     #[arg(long, short)]
     pub quiet: bool,
 }

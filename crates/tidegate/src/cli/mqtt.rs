@@ -55,12 +55,12 @@ pub struct ConfigArgs {
 /// Other subcommands on configurations.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigCommand {
-    /// Say all that is wrong with the configuration and the files that it names, as a start would; writes nothing
+    /// List every mistake in the configuration and the files that it names, as a start would; writes nothing
     ///
     /// Each mistake is a line that begins with its file and line. Exit status 0 if a start takes it, 2 if not, 4 if only a server
     /// was not reached.
     Check(CheckArgs),
-    /// Have a node read its configuration again: it takes all of it, or nothing and says all that is wrong
+    /// Have a node read its configuration again: it accepts all of it, or nothing and lists every mistake
     ///
     /// Needs the right `admin` on the node.
     Reload(ReloadArgs),

@@ -10,7 +10,7 @@ use tidegate_message::Code;
 /// Arguments of `tidegate revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
-    /// Name in the certificate, for all of that name; or a serial number, or the file of a certificate; may be repeated
+    /// Name in the certificates, all of which are revoked; or a serial number, or the file of a certificate; may be repeated
     #[arg(value_name = "NAME|SERIAL|CERT.pem", required = true)]
     certificates: Vec<String>,
     /// Why: unspecified, key-compromise, affiliation-changed, superseded, cessation-of-operation or privilege-withdrawn

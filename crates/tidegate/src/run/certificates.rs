@@ -184,7 +184,7 @@ pub(super) async fn watch_revocations(access: Access, served: Option<Weak<Served
             refresh_revocations(&access, served.as_deref().map(|s| &s.service), false);
         });
         if let Err(error) = looked.await {
-            tracing::error!(%error, "the revocation lists were not looked at");
+            tracing::error!(%error, "the revocation lists were not checked");
         }
     }
 }

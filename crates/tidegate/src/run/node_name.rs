@@ -28,7 +28,7 @@ pub(super) fn node_of_paths(config: &Config, only_receives: bool) -> Result<Stri
     match numbered_node(config, Purpose::Run) {
         Err(error) if only_receives => {
             let error = tidegate_message::error_chain(&error);
-            tracing::warn!(%error, "messages that come round after a restart are not known again");
+            tracing::warn!(%error, "after a restart, messages that return by a loop are not recognised");
             let number = u64::from_ne_bytes(server::random_bytes().map_err(|error| {
                 ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
             })?);
