@@ -7,7 +7,7 @@ use tidegate_message::Instant;
 use tidegate_process::clock;
 
 use crate::{
-    program::{Output, print},
+    program::{Output, aligned, print},
     remote::RemoteArgs,
 };
 
@@ -36,20 +36,7 @@ pub async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {
 fn table(cameras: &[CameraInfo], now: Instant) -> String {
     let head =
         ["NAME", "STATE", "VIA", "SIZE", "FPS", "FRAME", "LOG", "NEWEST", "STREAMS", "CLOCK"];
-    let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(cameras.iter().map(|camera| row(camera, now)));
-    let mut widths = [0; 10];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
+    let mut text = aligned(head, cameras.iter().map(|camera| row(camera, now)));
     for camera in cameras {
         if let Some(why) = &camera.no_frames {
             text.push_str(&format!(

@@ -140,6 +140,27 @@ pub fn unprinted(error: io::Error) -> ApiError {
     ApiError::new(Code::STORAGE_FAILED, "the standard output cannot be written").caused_by(error)
 }
 
+/// A table for people: each column as wide as its widest cell.
+pub fn aligned<const COLUMNS: usize>(
+    head: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+) -> String {
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let mut widths = [0; COLUMNS];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
 /// Text from elsewhere without what would steer a terminal.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

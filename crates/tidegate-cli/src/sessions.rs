@@ -7,7 +7,7 @@ use tidegate_config::Config;
 use tidegate_message::Code;
 
 use crate::{
-    program::{Output, plain, print},
+    program::{Output, aligned, plain, print},
     remote::RemoteArgs,
 };
 
@@ -113,8 +113,7 @@ fn owner(text: &str) -> Result<SessionOwner, ApiError> {
 
 fn table(sessions: &[SessionInfo]) -> String {
     let head = ["CLIENT", "OWNER", "STATE", "SUBSCRIPTIONS", "QUEUED", "BYTES", "INFLIGHT"];
-    let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(sessions.iter().map(|session| {
+    let rows = sessions.iter().map(|session| {
         [
             plain(&session.client_id),
             plain(format!("{} {}", session.owner.kind, session.owner.name).trim_end()),
@@ -124,20 +123,8 @@ fn table(sessions: &[SessionInfo]) -> String {
             session.queued_bytes.to_string(),
             session.inflight.to_string(),
         ]
-    }));
-    let mut widths = [0; 7];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    });
+    aligned(head, rows)
 }
 
 fn json(sessions: &[SessionInfo]) -> String {

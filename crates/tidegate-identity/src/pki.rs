@@ -27,12 +27,8 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-    crypto::{CryptoProvider, ring},
-    server::WebPkiClientVerifier,
-    sign::CertifiedKey,
-    version::TLS13,
+    ClientConfig, RootCertStore, ServerConfig, client::danger::ServerCertVerifier,
+    server::danger::ClientCertVerifier, sign::CertifiedKey, version::TLS13,
 };
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, UnixTime,
@@ -40,6 +36,7 @@ use rustls_pki_types::{
 };
 use sha2::{Digest, Sha256};
 use tidegate_message::CameraName;
+use tidegate_process::tls::{self, provider};
 use tidegate_sys::regular;
 use tidegate_wire::NodeId;
 
@@ -52,7 +49,6 @@ mod join;
 pub mod known;
 pub mod revocation;
 mod revoke;
-mod tls;
 mod validity;
 
 pub use self::{
@@ -188,21 +184,26 @@ impl Credentials {
     }
 
     fn server(&self, protocol: &[u8], needs_certificate: bool) -> Result<ServerConfig, PkiError> {
+        let verifier = tls::clients_of(self.roots()?, needs_certificate)
+            .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
+        let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
+        self.server_by(protocol, Arc::new(verifier), self.certified.cert.clone())
+    }
+
+    /// Configuration of a server that shows `chain` and asks `verifier` about its clients.
+    fn server_by(
+        &self,
+        protocol: &[u8],
+        verifier: Arc<dyn ClientCertVerifier>,
+        chain: Vec<CertificateDer<'static>>,
+    ) -> Result<ServerConfig, PkiError> {
         if self.identity.kind != Kind::Node {
             let PeerIdentity { kind, name, .. } = self.identity.clone();
             return Err(PkiError::Kind { name, kind, needed: Kind::Node });
         }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider());
-        let verifier = if needs_certificate { verifier } else { verifier.allow_unauthenticated() };
-        let verifier = verifier
-            .build()
-            .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
-        let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(verifier))
-            .with_single_cert(self.certified.cert.clone(), self.key.clone_key())?;
+        let mut config = tls::server(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, self.key.clone_key())?;
         config.alpn_protocols = vec![protocol.to_vec()];
         config.send_tls13_tickets = 0;
         Ok(config)
@@ -213,13 +214,10 @@ impl Credentials {
     /// # Errors
     /// [`PkiError::Tls`] if the TLS library refuses the certificate.
     pub fn client_tls(&self, protocol: &[u8]) -> Result<ClientConfig, PkiError> {
-        let verifier: Arc<dyn ServerCertVerifier> =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
-                .build()
-                .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
+        let verifier: Arc<dyn ServerCertVerifier> = tls::servers_of(self.roots()?)
+            .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
         let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
+        let mut config = tls::client(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(self.certified.cert.clone(), self.key.clone_key())?;
@@ -284,10 +282,6 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
 }
 
 pub(crate) fn checked_name(name: &str) -> Result<&str, PkiError> {

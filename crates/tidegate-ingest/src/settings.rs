@@ -2,14 +2,12 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
-use rustls::{
-    ServerConfig,
-    version::{TLS12, TLS13},
-};
+use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_broker::SessionConfig;
 use tidegate_device::{MessageLimits, Place, Template};
 use tidegate_message::{Identity, TopicError};
+use tidegate_process::tls;
 use tidegate_sys::datagram::Method;
 
 /// A listener other than MQTT.
@@ -80,10 +78,7 @@ impl ServerTls {
     ) -> Result<Self, rustls::Error> {
         let certificate = chain.iter().flat_map(|part| part.to_vec()).collect();
         let mut config =
-            ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_protocol_versions(&[&TLS13, &TLS12])?
-                .with_no_client_auth()
-                .with_single_cert(chain, key)?;
+            tls::server(tls::VERSIONS)?.with_no_client_auth().with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config), certificate })
     }

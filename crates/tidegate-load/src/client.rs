@@ -21,7 +21,7 @@ use tidegate_wire::mqtt::{
     client::{self as mqtt, Event, Publication, ReceiveBuffer},
 };
 
-pub use self::error::{ClientError, Peer};
+pub use self::error::{ClientError, Peer, refusal_code};
 use self::link::Link;
 pub(crate) use self::link::dial;
 

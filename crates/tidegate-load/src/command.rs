@@ -10,6 +10,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use tidegate_message::Backoff;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::{
@@ -246,8 +247,9 @@ impl SubArgs {
             let _ = writeln!(io::stderr(), "{text}");
         };
         say(&format!("{lost}; connecting again"));
-        let mut wait = FIRST_WAIT;
+        let mut waits = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
+            let wait = waits.next_wait();
             let from = Instant::now();
             while from.elapsed() < wait {
                 if is_over() {
@@ -263,7 +265,6 @@ impl SubArgs {
                 Err(CommandError::Client(error)) if !is_final(&error) => {}
                 Err(error) => return Err(error),
             }
-            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 }

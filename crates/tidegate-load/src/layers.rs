@@ -15,12 +15,13 @@ use std::{
 
 use rustls::{ClientConfig, ClientConnection};
 use rustls_pki_types::ServerName;
+use tidegate_message::host::Authority;
 use tidegate_wire::websocket::{
     ClientHandshake, CloseCode, Decoder, Flow, FrameError, HandshakeError, Masks, encode_binary,
     encode_close,
 };
 
-use crate::url::{Authority, Endpoint};
+use crate::url::Endpoint;
 
 /// TLS, a WebSocket, or both.
 #[derive(Debug)]

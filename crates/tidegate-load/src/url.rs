@@ -9,6 +9,8 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
+use tidegate_message::host::Authority;
+
 /// Where MQTT over WebSocket is, unless a URL says otherwise.
 pub const PATH: &str = "/mqtt";
 /// Longest name of a host (RFC 1035 section 2.3.4, without the root's dot).
@@ -115,16 +117,6 @@ impl Scheme {
 
     fn is_websocket(self) -> bool {
         matches!(self, Self::Ws | Self::Wss)
-    }
-}
-
-/// Host and port as they stand in a URL.
-pub(crate) struct Authority<'a>(pub(crate) &'a str, pub(crate) u16);
-
-impl fmt::Display for Authority<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(host, port) = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod backoff;
+mod binary;
 mod bounds;
 mod camera;
 mod civil;
@@ -12,6 +13,7 @@ mod code;
 pub mod command;
 mod drop_reason;
 mod error_chain;
+pub mod host;
 mod instant;
 mod listen;
 mod log_limiter;
@@ -30,6 +32,7 @@ pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
 };
 pub use backoff::Backoff;
+pub use binary::{BinaryNumber, NumberKind};
 pub use bounds::{
     AdaptationProfile, Bounds, BoundsError, ControllerKind, Delivery, Demand, FrameRate,
     UnknownWord, WhenInfeasible,

@@ -14,6 +14,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use tidegate_message::host::without_brackets;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -193,19 +194,6 @@ pub fn target(uri: &Uri) -> Result<(bool, String, u16), HttpError> {
         _ => return Err(wrong()),
     };
     let host = uri.host().ok_or_else(wrong)?;
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let host = without_brackets(host).to_owned();
     Ok((is_tls, host, uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 })))
-}
-
-/// TLS to a server whose certificate is of an authority in `roots`.
-///
-/// # Errors
-/// The provider has none of the protocol versions.
-pub fn tls(roots: rustls::RootCertStore) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }

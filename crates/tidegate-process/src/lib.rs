@@ -8,3 +8,4 @@ pub mod health;
 pub mod http;
 pub mod reach;
 pub mod step;
+pub mod tls;

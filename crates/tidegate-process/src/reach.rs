@@ -1,4 +1,4 @@
-//! Servers of others: how they are named, and whether they are reached.
+//! Servers of others: whether they are reached.
 
 use std::{io, sync::Arc};
 
@@ -7,14 +7,6 @@ use rustls_pki_types::ServerName;
 use tidegate_message::error_chain;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// A host, without the brackets of an IPv6 address, and a port from `HOST:PORT`.
-pub fn host_and_port(text: &str) -> Option<(&str, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = port.parse().ok().filter(|port| *port > 0)?;
-    (!host.is_empty()).then_some((host, port))
-}
 
 /// Connects to a server, with TLS if there are settings for it, and leaves again.
 ///

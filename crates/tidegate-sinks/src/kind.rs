@@ -110,7 +110,7 @@ impl DestinationSettings {
                 // One of them leads to the others.
                 let mut missed = Vec::new();
                 for broker in &settings.brokers {
-                    let named = tidegate_process::reach::host_and_port(broker);
+                    let named = tidegate_message::host::host_and_port(broker);
                     let Some((host, port)) = named else { continue };
                     match server(host, port, settings.tls.clone()).await {
                         Ok(()) => return Ok(()),

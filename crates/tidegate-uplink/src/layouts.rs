@@ -5,7 +5,7 @@
 //! ```
 
 use tidegate_compress::{BinaryField, BinaryKind, FIELD_BYTES_MAX, FIELDS_MAX, Layout};
-use tidegate_message::check_topic_filter;
+use tidegate_message::{BinaryNumber, NumberKind, check_topic_filter};
 
 /// Problems of a text of layouts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,32 +91,13 @@ fn field(word: &str) -> Option<BinaryField> {
         let width = u8::try_from(width).ok()?;
         return Some(BinaryField { kind: BinaryKind::Bytes, width, big_endian: false });
     }
-    let kind = match word.as_bytes().first()? {
-        b'u' => BinaryKind::Unsigned,
-        b'i' => BinaryKind::Signed,
-        b'f' => BinaryKind::Float,
-        _ => return None,
+    let number = BinaryNumber::read(word)?;
+    let kind = match number.kind {
+        NumberKind::Unsigned => BinaryKind::Unsigned,
+        NumberKind::Signed => BinaryKind::Signed,
+        NumberKind::Float => BinaryKind::Float,
     };
-    let (bits, big_endian) = match &word[1..] {
-        "8" => ("8", false),
-        rest => (
-            rest.get(..rest.len().checked_sub(2)?)?,
-            match rest.get(rest.len() - 2..)? {
-                "be" => true,
-                "le" => false,
-                _ => return None,
-            },
-        ),
-    };
-    let width = match bits {
-        "8" => 1,
-        "16" => 2,
-        "32" => 4,
-        "64" => 8,
-        _ => return None,
-    };
-    let field = BinaryField { kind, width, big_endian };
-    field.is_valid().then_some(field)
+    Some(BinaryField { kind, width: number.bytes, big_endian: number.is_big_endian })
 }
 
 #[cfg(test)]

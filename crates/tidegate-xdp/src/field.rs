@@ -7,6 +7,8 @@
 
 use std::str::FromStr;
 
+use tidegate_message::{BinaryNumber, NumberKind};
+
 /// Most decimals of a field: more do not fit 64 bits.
 pub(crate) const DECIMALS_MAX: u8 = 18;
 /// Most digits of a field in ASCII: as many always fit 64 bits.
@@ -27,81 +29,23 @@ pub struct Field {
 
 /// How the bytes of a field encode its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say the type and the order of its bytes")]
 pub enum Encoding {
     /// A decimal of so many characters: blanks, a sign or none, digits, and with decimals a point and all of them.
     Ascii {
+        /// How many.
         length: u8,
     },
-    U8,
-    I8,
-    U16le,
-    U16be,
-    I16le,
-    I16be,
-    U32le,
-    U32be,
-    I32le,
-    I32be,
-    U64le,
-    U64be,
-    I64le,
-    I64be,
-}
-
-/// How a binary number is made of its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Binary {
-    pub(crate) bytes: u8,
-    pub(crate) is_signed: bool,
-    pub(crate) is_big_endian: bool,
+    /// An integer.
+    Binary(BinaryNumber),
 }
 
 impl Encoding {
-    const WORDS: [(&str, Self); 14] = [
-        ("u8", Self::U8),
-        ("i8", Self::I8),
-        ("u16le", Self::U16le),
-        ("u16be", Self::U16be),
-        ("i16le", Self::I16le),
-        ("i16be", Self::I16be),
-        ("u32le", Self::U32le),
-        ("u32be", Self::U32be),
-        ("i32le", Self::I32le),
-        ("i32be", Self::I32be),
-        ("u64le", Self::U64le),
-        ("u64be", Self::U64be),
-        ("i64le", Self::I64le),
-        ("i64be", Self::I64be),
-    ];
-
     /// How many bytes it has.
     pub fn bytes(self) -> u16 {
-        match (self, self.binary()) {
-            (Self::Ascii { length }, _) => length.into(),
-            (_, binary) => binary.map_or(0, |binary| binary.bytes.into()),
+        match self {
+            Self::Ascii { length } => length.into(),
+            Self::Binary(number) => number.bytes.into(),
         }
-    }
-
-    pub(crate) fn binary(self) -> Option<Binary> {
-        let (bytes, is_signed, is_big_endian) = match self {
-            Self::Ascii { .. } => return None,
-            Self::U8 => (1, false, true),
-            Self::I8 => (1, true, true),
-            Self::U16le => (2, false, false),
-            Self::U16be => (2, false, true),
-            Self::I16le => (2, true, false),
-            Self::I16be => (2, true, true),
-            Self::U32le => (4, false, false),
-            Self::U32be => (4, false, true),
-            Self::I32le => (4, true, false),
-            Self::I32be => (4, true, true),
-            Self::U64le => (8, false, false),
-            Self::U64be => (8, false, true),
-            Self::I64le => (8, true, false),
-            Self::I64be => (8, true, true),
-        };
-        Some(Binary { bytes, is_signed, is_big_endian })
     }
 }
 
@@ -122,6 +66,9 @@ impl Field {
         if self.decimals > DECIMALS_MAX {
             return wrong("a field has at most 18 decimals");
         }
+        if matches!(self.encoding, Encoding::Binary(number) if !is_integer(&number)) {
+            return wrong("a binary field is an integer of 1, 2, 4 or 8 bytes");
+        }
         if let Encoding::Ascii { length } = self.encoding {
             let point = u8::from(self.decimals > 0);
             if length > DIGITS_MAX + point {
@@ -138,13 +85,15 @@ impl Field {
 
     /// The least and the most that it can be, in units of its last decimal.
     pub(crate) fn domain(&self) -> (i128, i128) {
-        match (self.encoding, self.encoding.binary()) {
-            (_, Some(Binary { bytes, is_signed: true, .. })) => {
+        match self.encoding {
+            Encoding::Binary(BinaryNumber { bytes, kind: NumberKind::Signed, .. }) => {
                 let half = 1_i128 << (8 * u32::from(bytes) - 1);
                 (-half, half - 1)
             }
-            (_, Some(Binary { bytes, .. })) => (0, (1_i128 << (8 * u32::from(bytes))) - 1),
-            (Encoding::Ascii { length }, _) => {
+            Encoding::Binary(BinaryNumber { bytes, .. }) => {
+                (0, (1_i128 << (8 * u32::from(bytes))) - 1)
+            }
+            Encoding::Ascii { length } => {
                 let digits = u32::from(length) - u32::from(self.decimals > 0);
                 // A sign takes the place of a digit, where there are two before the point.
                 let negative = match digits - u32::from(self.decimals) {
@@ -153,14 +102,13 @@ impl Field {
                 };
                 (-negative, 10_i128.pow(digits) - 1)
             }
-            (_, None) => unreachable!("any other encoding than ASCII is binary"),
         }
     }
 
     /// Its value in units of its last decimal; none if its bytes are not as they should be. `payload` must have them all.
     pub(crate) fn read(&self, payload: &[u8]) -> Option<i128> {
         let bytes = &payload[usize::from(self.at)..][..usize::from(self.encoding.bytes())];
-        let Some(binary) = self.encoding.binary() else {
+        let Encoding::Binary(binary) = self.encoding else {
             return ascii(bytes, self.decimals.into()).map(i128::from);
         };
         let mut word = [0; 8];
@@ -171,7 +119,7 @@ impl Field {
         }
         let value = u64::from_le_bytes(word);
         let unused = 64 - 8 * u32::from(binary.bytes);
-        match binary.is_signed {
+        match binary.kind == NumberKind::Signed {
             true => Some(((value << unused).cast_signed() >> unused).into()),
             false => Some(value.into()),
         }
@@ -199,6 +147,10 @@ fn ascii(text: &[u8], decimals: usize) -> Option<i64> {
         byte.is_ascii_digit().then(|| value * 10 + i64::from(byte - b'0'))
     })?;
     Some(if is_negative { -value } else { value })
+}
+
+fn is_integer(number: &BinaryNumber) -> bool {
+    number.kind != NumberKind::Float && matches!(number.bytes, 1 | 2 | 4 | 8)
 }
 
 /// Fields in words, separated by semicolons: `NAME at BYTE`, and in any order `as u16be` for what is binary or `length N` for ASCII, and
@@ -237,11 +189,11 @@ impl FromStr for Field {
                     decimals.replace(number).is_none()
                 }
                 "as" => {
-                    let found = Encoding::WORDS.iter().find(|(word, _)| *word == value);
-                    let (_, encoding) = found.ok_or_else(|| {
+                    let number = BinaryNumber::read(value).filter(is_integer);
+                    let number = number.ok_or_else(|| {
                         wrong("as is u8 or i8, or u16, i16, u32, i32, u64 or i64 with le or be behind it; ASCII has a length instead")
                     })?;
-                    binary.replace(*encoding).is_none()
+                    binary.replace(number).is_none()
                 }
                 _ => {
                     return Err(wrong(
@@ -254,7 +206,7 @@ impl FromStr for Field {
             }
         }
         let encoding = match (binary, length) {
-            (Some(encoding), None) => encoding,
+            (Some(number), None) => Encoding::Binary(number),
             (None, Some(length)) => Encoding::Ascii { length },
             (None, None) => return Err(wrong("as TYPE is missing, or length N for ASCII")),
             (Some(_), Some(_)) => return Err(wrong("length is for ASCII; a type has its own")),
@@ -283,8 +235,8 @@ mod tests {
     #[test]
     fn fields_are_written_in_words() {
         let fields = parse_fields("station as u16be at 0; t at 2 length 6 decimals 1;").unwrap();
-        let station =
-            Field { name: "station".into(), at: 0, encoding: Encoding::U16be, decimals: 0 };
+        let encoding = Encoding::Binary(BinaryNumber::read("u16be").unwrap());
+        let station = Field { name: "station".into(), at: 0, encoding, decimals: 0 };
         let t =
             Field { name: "t".into(), at: 2, encoding: Encoding::Ascii { length: 6 }, decimals: 1 };
         assert_eq!(fields, [station, t]);
@@ -298,6 +250,7 @@ mod tests {
             ("t at 2", "as TYPE is missing"),
             ("t length 3", "at BYTE is missing"),
             ("t at 2 as u16", "with le or be"),
+            ("t at 2 as f32le", "with le or be"),
             ("t at 2 as u16be length 2", "a type has its own"),
             ("t at -1 as u8", "counted from 0"),
             ("t at 1 at 2 as u8", "said once"),
@@ -357,27 +310,28 @@ mod tests {
     #[test]
     fn binary_values_keep_their_sign_and_order() {
         let payload = [0xff, 0x7f, 0x80, 0, 1, 2, 3, 0xfe];
-        for (encoding, at, expected) in [
-            (Encoding::U8, 0, 255),
-            (Encoding::I8, 0, -1),
-            (Encoding::U16le, 0, 0x7fff),
-            (Encoding::U16be, 0, 0xff7f),
-            (Encoding::I16be, 0, -129),
-            (Encoding::I16le, 2, 0x80),
-            (Encoding::I16be, 2, -32768),
-            (Encoding::U32le, 4, 0xfe03_0201),
-            (Encoding::I32le, 4, -33_357_311),
-            (Encoding::U32be, 4, 0x0102_03fe),
-            (Encoding::I32be, 4, 0x0102_03fe),
-            (Encoding::U64be, 0, 0xff7f_8000_0102_03fe),
-            (Encoding::I64be, 0, -0x0080_7fff_fefd_fc02),
-            (Encoding::U64le, 0, 0xfe03_0201_0080_7fff),
-            (Encoding::I64le, 0, 0xfe03_0201_0080_7fff_i128 - (1 << 64)),
+        for (word, at, expected) in [
+            ("u8", 0, 255),
+            ("i8", 0, -1),
+            ("u16le", 0, 0x7fff),
+            ("u16be", 0, 0xff7f),
+            ("i16be", 0, -129),
+            ("i16le", 2, 0x80),
+            ("i16be", 2, -32768),
+            ("u32le", 4, 0xfe03_0201),
+            ("i32le", 4, -33_357_311),
+            ("u32be", 4, 0x0102_03fe),
+            ("i32be", 4, 0x0102_03fe),
+            ("u64be", 0, 0xff7f_8000_0102_03fe),
+            ("i64be", 0, -0x0080_7fff_fefd_fc02),
+            ("u64le", 0, 0xfe03_0201_0080_7fff),
+            ("i64le", 0, 0xfe03_0201_0080_7fff_i128 - (1 << 64)),
         ] {
+            let encoding = Encoding::Binary(BinaryNumber::read(word).unwrap());
             let field = Field { name: "x".into(), at, encoding, decimals: 0 };
-            assert_eq!(field.read(&payload), Some(expected), "{encoding:?}");
+            assert_eq!(field.read(&payload), Some(expected), "{word}");
             let (least, most) = field.domain();
-            assert!((least..=most).contains(&expected), "{encoding:?}");
+            assert!((least..=most).contains(&expected), "{word}");
         }
     }
 

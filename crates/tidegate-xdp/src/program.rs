@@ -9,12 +9,14 @@
 //!
 //! Always true: R6 is the packet's begin and R7 its end, R8 goes from header to header to the payload, R1 to R3 are for what is at hand.
 
+use tidegate_message::{BinaryNumber, NumberKind};
+
 use crate::{
     assembler::{
         Assembler, Label, Operation, R0, R1, R2, R3, R6, R7, R8, R10, Register, When, Width,
     },
     condition::Combine,
-    field::{Binary, Encoding, Field},
+    field::{Encoding, Field},
     filter::{FIELDS_MAX, Filter, Range, Reach, Verdict},
     packet::{
         ETHERNET_BYTES, IPV4_BYTES, IPV4_FRAGMENT, IPV4_PLAIN, IPV6_BYTES, PROTOCOL_UDP, TYPE_IPV4,
@@ -143,11 +145,16 @@ impl Filter {
     fn conditions(&self, code: &mut Assembler, ends: &Ends) {
         for range in &self.ranges {
             let field = &self.fields[range.field];
-            match field.encoding.binary() {
-                Some(binary) => load_binary(code, usize::from(field.at), binary),
-                None => code.load_stack(Width::W64, R1, stack_of(range.field)),
-            }
-            let is_signed = field.encoding.binary().is_none_or(|binary| binary.is_signed);
+            let is_signed = match field.encoding {
+                Encoding::Binary(number) => {
+                    load_binary(code, usize::from(field.at), number);
+                    number.kind == NumberKind::Signed
+                }
+                Encoding::Ascii { .. } => {
+                    code.load_stack(Width::W64, R1, stack_of(range.field));
+                    true
+                }
+            };
             match self.combine {
                 Combine::All => {
                     range.unless(code, is_signed, ends.dropped);
@@ -229,8 +236,8 @@ fn must_reach(code: &mut Assembler, bytes: usize, otherwise: Label) {
 }
 
 /// Puts a number of the payload into R1.
-fn load_binary(code: &mut Assembler, at: usize, binary: Binary) {
-    let Binary { bytes, is_signed, is_big_endian } = binary;
+fn load_binary(code: &mut Assembler, at: usize, number: BinaryNumber) {
+    let BinaryNumber { kind, bytes, is_big_endian } = number;
     let width = match bytes {
         1 => Width::W8,
         2 => Width::W16,
@@ -242,7 +249,7 @@ fn load_binary(code: &mut Assembler, at: usize, binary: Binary) {
     if bytes > 1 {
         code.order(R1, bits, is_big_endian);
     }
-    if is_signed && bytes < 8 {
+    if kind == NumberKind::Signed && bytes < 8 {
         let unused = i32::from(64 - bits);
         code.operate(Operation::ShiftLeft, R1, unused);
         code.operate(Operation::ShiftRightSigned, R1, unused);

@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use tidegate_message::host::host_and_port;
+
 use super::{millis, seconds};
 use crate::{ByteCount, words::Transport};
 
@@ -15,7 +17,7 @@ section! {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7443).into(),
         /// The edge node that a camera node dials, as host and port. Default `127.0.0.1:7443`.
         edge: String = "127.0.0.1:7443".to_owned()
-            => "a host and a port, such as edge.local:7443" if |it, _| is_host_and_port(&it.edge),
+            => "a host and a port, such as edge.local:7443" if |it, _| host_and_port(&it.edge).is_some(),
         /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
         transport: Transport = Transport::Auto,
         /// With `auto`, how long QUIC is tried before TCP is tried as well. Default `300ms`: more than three round trips of
@@ -53,10 +55,4 @@ section! {
         uplink_bytes_max: ByteCount = ByteCount(2 << 30)
             => "at least 1MiB" if |it, _| it.uplink_bytes_max.0 >= 1 << 20,
     }
-}
-
-fn is_host_and_port(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-    })
 }

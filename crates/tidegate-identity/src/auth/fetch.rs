@@ -24,6 +24,7 @@ use tidegate_message::Code;
 use tidegate_process::{
     clock,
     http::{self, HttpClient, HttpError},
+    tls,
 };
 use tokio::{sync::watch, time::timeout};
 
@@ -70,7 +71,7 @@ impl Fetcher {
         if !is_tls || ServerName::try_from(host).is_err() {
             return Err(wrong());
         }
-        let tls = http::tls(roots()?).map_err(|error| {
+        let tls = tls::client_of(roots()?).map_err(|error| {
             ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
         })?;
         Ok(Self { url, tls, kept, refresh })

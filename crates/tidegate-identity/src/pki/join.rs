@@ -9,21 +9,22 @@ use std::{
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey as _};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
-    client::{
-        WebPkiServerVerifier,
-        danger::{ServerCertVerified, ServerCertVerifier},
-    },
+    client::danger::{ServerCertVerified, ServerCertVerifier},
+    server::NoClientAuth,
     version::TLS13,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
+use tidegate_process::{
+    signatures_by,
+    tls::{self, Signatures},
+};
 
 use super::{
     Credentials, Kind, PeerIdentity, PkiError, checked_name,
     issue::{Signer, certify, signer, writable, write_all},
     issued::{Issued, record},
-    provider, read_certificate,
-    tls::{Signatures, signatures_by},
+    read_certificate,
 };
 
 /// The authority of a site, with its key.
@@ -173,19 +174,9 @@ impl Credentials {
     /// # Errors
     /// [`PkiError::Kind`] unless the credentials are a node's.
     pub fn open_server_tls(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
-        if self.identity.kind != Kind::Node {
-            let PeerIdentity { kind, name, .. } = self.identity.clone();
-            return Err(PkiError::Kind { name, kind, needed: Kind::Node });
-        }
         let mut chain = self.certified.cert.clone();
         chain.push(self.authority.clone());
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_no_client_auth()
-            .with_single_cert(chain, self.key.clone_key())?;
-        config.alpn_protocols = vec![protocol.to_vec()];
-        config.send_tls13_tickets = 0;
-        Ok(config)
+        self.server_by(protocol, Arc::new(NoClientAuth), chain)
     }
 }
 
@@ -194,10 +185,8 @@ impl Credentials {
 /// # Errors
 /// [`PkiError::Tls`].
 pub fn pinned_client_tls(authority: [u8; 32], protocol: &[u8]) -> Result<ClientConfig, PkiError> {
-    let signatures = Signatures(provider().signature_verification_algorithms);
-    let verifier = Arc::new(Pinned { authority, signatures });
-    let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])?
+    let verifier = Arc::new(Pinned { authority, signatures: Signatures::default() });
+    let mut config = tls::client(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
@@ -230,9 +219,8 @@ impl ServerCertVerifier for Pinned {
         })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
-            .build()
-            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let verifier =
+            tls::servers_of(roots).map_err(|error| rustls::Error::General(error.to_string()))?;
         verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
     }
 

@@ -10,14 +10,15 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerMisbehaved,
     SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key},
+    crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key},
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use sha2::{Digest as _, Sha256};
+use tidegate_process::{signatures_by, tls::provider};
 use webpki::RawPublicKeyEntity;
 
-use super::{fields::Fields, tls::signatures_by, validity};
+use super::{fields::Fields, validity};
 
 /// The SHA-256 digest of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Known {
         if !pins.is_empty() {
             hints.clear();
         }
-        let algorithms = ring::default_provider().signature_verification_algorithms;
+        let algorithms = provider().signature_verification_algorithms;
         Self { certificates, pins, others, is_mandatory, hints, algorithms }
     }
 
@@ -278,7 +279,8 @@ fn key_of<'a>(
 mod tests {
     use std::path::Path;
 
-    use rustls::{RootCertStore, client::WebPkiServerVerifier, server::WebPkiClientVerifier};
+    use rustls::RootCertStore;
+    use tidegate_process::tls::{clients_of, servers_of};
 
     use super::*;
     use crate::pki::{self, InitRequest, files::certificates};
@@ -310,12 +312,7 @@ mod tests {
             for authority in authorities {
                 roots.add(authority.clone()).unwrap();
             }
-            let provider = Arc::new(ring::default_provider());
-            let others = (!roots.is_empty()).then(|| {
-                let builder =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.allow_unauthenticated().build().unwrap()
-            });
+            let others = (!roots.is_empty()).then(|| clients_of(roots, false).unwrap());
             Known::new(authorities.to_vec(), pins.to_vec(), others, must)
         };
         let (signed, old) = (read(site.path(), "application"), read(&clients, "old"));
@@ -359,9 +356,7 @@ mod tests {
         let usual = |folder: &Path| -> Arc<dyn ServerCertVerifier> {
             let mut roots = RootCertStore::empty();
             roots.add(read(folder, "ca.pem").remove(0)).unwrap();
-            let provider = Arc::new(ring::default_provider());
-            let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.build().unwrap()
+            servers_of(roots).unwrap()
         };
         let shown = read(folder.path(), "edge.pem");
         let verify = |verifier: &dyn ServerCertVerifier, name: &'static str, now: UnixTime| {

@@ -35,11 +35,12 @@ use rustls_pki_types::{
 };
 use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
+use tidegate_process::signatures_by;
 use tidegate_sys::{clock::realtime_nanos, regular};
 use tokio::sync::watch;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
-use super::{PeerIdentity, fields::Fields, identity_of, tls::signatures_by};
+use super::{PeerIdentity, fields::Fields, identity_of};
 
 /// The file of a site's list, next to its authority.
 pub const LIST_FILE: &str = "crl.pem";

@@ -6,11 +6,9 @@ use tidegate_cli::program::{aside, print, shown};
 use tidegate_load::{
     Phase, Progress, Report,
     args::{Format, LoadArgs},
-    client::ClientError,
     devices::{self, SensorArgs, SensorError, SensorReport},
 };
 use tidegate_message::Code;
-use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
 
 /// Arguments of `tidegate-lab bench`.
@@ -87,7 +85,7 @@ async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result
         });
         let report = report.map_err(|error| {
             let code = match &error {
-                SensorError::Client(error) => client_code(error),
+                SensorError::Client(error) => error.code(),
                 SensorError::Verify(_) => Code::LIMIT_REACHED,
                 _ => Code::CONFIG_INVALID,
             };
@@ -106,31 +104,6 @@ async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result
 
 fn not_run(code: Code, cause: &(dyn std::error::Error + 'static)) -> ApiError {
     ApiError::new(code, "the load was not run").caused_by(tidegate_message::error_chain(cause))
-}
-
-fn client_code(error: &ClientError) -> Code {
-    match error {
-        ClientError::Refused { reason, .. }
-        | ClientError::Publish { reason, .. }
-        | ClientError::Subscribe { reason, .. }
-        | ClientError::Disconnected { reason, .. } => reason_code(*reason),
-        ClientError::ServerName { .. }
-        | ClientError::Topic { .. }
-        | ClientError::TooLarge { .. } => Code::CONFIG_INVALID,
-        ClientError::Packet { .. } | ClientError::Frame { .. } => Code::LINK_PROTOCOL,
-        _ => Code::LINK_DOWN,
-    }
-}
-
-/// The code of a broker's refusal for the caller.
-fn reason_code(reason: ReasonCode) -> Code {
-    match reason {
-        ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
-        ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
-        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
-        ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => Code::CONFIG_INVALID,
-        _ => Code::LINK_DOWN,
-    }
 }
 
 fn json(report: &impl serde::Serialize) -> String {

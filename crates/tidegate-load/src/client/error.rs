@@ -2,6 +2,7 @@
 
 use std::{fmt, io, time::Duration};
 
+use tidegate_message::{Code, host::Authority};
 use tidegate_wire::{
     mqtt::{
         DecodeError, EncodeError, ReasonCode,
@@ -11,7 +12,7 @@ use tidegate_wire::{
 };
 
 use super::Options;
-use crate::{layers::LayerError, url::Authority};
+use crate::layers::LayerError;
 
 /// The broker, in errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +161,23 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// The code of the failure for the caller of a command.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Refused { reason, .. }
+            | Self::Publish { reason, .. }
+            | Self::Subscribe { reason, .. }
+            | Self::Disconnected { reason, .. } => refusal_code(*reason),
+            Self::ServerName { .. }
+            | Self::Topic { .. }
+            | Self::TooLarge { .. }
+            | Self::Unsendable { .. }
+            | Self::Unsubscribable { .. } => Code::CONFIG_INVALID,
+            Self::Packet { .. } | Self::Protocol { .. } | Self::Frame { .. } => Code::LINK_PROTOCOL,
+            _ => Code::LINK_DOWN,
+        }
+    }
+
     pub(crate) fn of_machine(peer: Peer, error: mqtt::ClientError) -> Self {
         match error {
             mqtt::ClientError::Packet(source) => Self::Packet { peer, source },
@@ -206,6 +224,17 @@ impl ClientError {
             LayerError::Frame(source) => Self::Frame { peer, source },
             LayerError::Random { source } => Self::Random { source },
         }
+    }
+}
+
+/// The code of a broker's refusal for the caller of a command.
+pub fn refusal_code(reason: ReasonCode) -> Code {
+    match reason {
+        ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
+        ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
+        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
+        ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => Code::CONFIG_INVALID,
+        _ => Code::LINK_DOWN,
     }
 }
 

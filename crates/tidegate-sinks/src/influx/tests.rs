@@ -87,7 +87,7 @@ fn influx(url: &Uri, encoding: Encoding) -> Influx {
         url: url.clone(),
         authorization: Some("Token secret".into()),
         encoding,
-        tls: tidegate_process::http::tls(rustls::RootCertStore::empty()).unwrap(),
+        tls: tidegate_process::tls::client_of(rustls::RootCertStore::empty()).unwrap(),
         node: "here".to_owned(),
     })
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use proptest::prelude::*;
+use tidegate_message::BinaryNumber;
 
 use super::*;
 use crate::{
@@ -80,8 +81,8 @@ fn filters_that_make_no_sense_are_refused_with_the_way_out() {
     );
     let longer = FilterSpec { payload_bytes: Some(PAYLOAD_BYTES_MAX), ..shorter };
     assert_eq!(longer.compile().unwrap().payload_bytes(), PAYLOAD_BYTES_MAX);
-    let field =
-        |index| Field { name: format!("x{index}"), at: 0, encoding: Encoding::U8, decimals: 0 };
+    let encoding = Encoding::Binary(BinaryNumber::read("u8").unwrap());
+    let field = |index| Field { name: format!("x{index}"), at: 0, encoding, decimals: 0 };
     let many = FilterSpec { fields: (0..=FIELDS_MAX).map(field).collect(), ..longer.clone() };
     assert_eq!(refused(&many), FilterError::Fields { count: 17 });
     let condition = longer.conditions[0].clone();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tidegate_sys::bpf::{Counters, Program};
 
 use super::{packets::Packet, *};
-use crate::{COUNTERS, Verdict};
+use crate::{COUNTERS, Encoding, Verdict};
 
 /// A filter in the kernel.
 struct Loaded {
@@ -265,15 +265,15 @@ fn payload_of(filter: &Filter, mut next: impl FnMut(u64) -> u64) -> Vec<u8> {
         let at = usize::from(field.at);
         let bytes = usize::from(field.encoding.bytes());
         let place = &mut payload[at..at + bytes];
-        match field.encoding.binary() {
-            Some(binary) => {
+        match field.encoding {
+            Encoding::Binary(binary) => {
                 let word = (value as u64).to_le_bytes();
                 place.copy_from_slice(&word[..bytes]);
                 if binary.is_big_endian {
                     place.reverse();
                 }
             }
-            None => {
+            Encoding::Ascii { .. } => {
                 let decimals = usize::from(field.decimals);
                 let digits = format!("{:0>1$}", value.unsigned_abs(), decimals + 1);
                 let (whole, rest) = digits.split_at(digits.len() - decimals);

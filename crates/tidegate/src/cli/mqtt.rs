@@ -12,13 +12,9 @@ use tidegate_api::ApiError;
 use tidegate_cli::program::{INTERRUPTED, Output, aside, print};
 use tidegate_identity::auth::{password, scram::Credentials};
 use tidegate_import::import_file;
-use tidegate_load::{
-    client::ClientError,
-    command::{CommandError, PubArgs, SubArgs},
-};
+use tidegate_load::command::{CommandError, PubArgs, SubArgs};
 use tidegate_message::Code;
 use tidegate_sys::{regular, terminal};
-use tidegate_wire::mqtt::ReasonCode;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
@@ -88,49 +84,21 @@ pub(super) async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<
 
 fn command_error(error: CommandError) -> ApiError {
     let code = match &error {
-        CommandError::Client(client) => client_code(client),
+        CommandError::Client(client) => client.code(),
         CommandError::NoMessage | CommandError::Connect(_) => Code::CONFIG_INVALID,
         CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
             Code::STORAGE_FAILED
         }
     };
-    let text = error.to_string();
-    let mut causes = Vec::new();
-    let mut next = std::error::Error::source(&error);
-    while let Some(cause) = next {
-        causes.push(cause.to_string());
-        next = cause.source();
-    }
-    let failure = ApiError::new(code, text);
-    if causes.is_empty() { failure } else { failure.caused_by(causes.join(": ")) }
+    failure(code, &error)
 }
 
-pub(super) fn client_code(error: &ClientError) -> Code {
-    match error {
-        ClientError::Refused { reason, .. }
-        | ClientError::Publish { reason, .. }
-        | ClientError::Subscribe { reason, .. }
-        | ClientError::Disconnected { reason, .. } => reason_code(*reason),
-        ClientError::ServerName { .. }
-        | ClientError::Topic { .. }
-        | ClientError::TooLarge { .. }
-        | ClientError::Unsendable { .. }
-        | ClientError::Unsubscribable { .. } => Code::CONFIG_INVALID,
-        ClientError::Packet { .. } | ClientError::Protocol { .. } | ClientError::Frame { .. } => {
-            Code::LINK_PROTOCOL
-        }
-        _ => Code::LINK_DOWN,
-    }
-}
-
-/// The code of a broker's refusal for the caller.
-pub(super) fn reason_code(reason: ReasonCode) -> Code {
-    match reason {
-        ReasonCode::BAD_USER_NAME_OR_PASSWORD => Code::IDENTITY_REFUSED,
-        ReasonCode::NOT_AUTHORIZED => Code::ACTION_DENIED,
-        ReasonCode::QUOTA_EXCEEDED | ReasonCode::SERVER_BUSY => Code::LIMIT_REACHED,
-        ReasonCode::TOPIC_FILTER_INVALID | ReasonCode::TOPIC_NAME_INVALID => Code::CONFIG_INVALID,
-        _ => Code::LINK_DOWN,
+/// An error and what caused it, with its code.
+pub(super) fn failure(code: Code, error: &dyn std::error::Error) -> ApiError {
+    let failure = ApiError::new(code, error.to_string());
+    match error.source() {
+        Some(cause) => failure.caused_by(tidegate_message::error_chain(cause)),
+        None => failure,
     }
 }
 

@@ -11,6 +11,7 @@ use tidegate_api::ApiError;
 use tidegate_cli::program::{Output, aside, plain, print, shown};
 use tidegate_load::{
     args::qos,
+    client::refusal_code,
     connect::ConnectArgs,
     replay::{
         Column, DEVICES_MAX, Format, OnBad, Options, Pace, Payload, Recognised, ReplayError,
@@ -21,7 +22,7 @@ use tidegate_message::{Code, quantity};
 use tidegate_wire::mqtt::QoS;
 use tokio_util::sync::CancellationToken;
 
-use super::mqtt::{client_code, reason_code};
+use super::mqtt::failure;
 /// Arguments of `tidegate replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
@@ -182,7 +183,7 @@ pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(),
             None => Ok(()),
             Some(reason) => {
                 let text = format!("the broker refused {} messages: {reason}", summary.refused);
-                Err(ApiError::new(reason_code(reason), text))
+                Err(ApiError::new(refusal_code(reason), text))
             }
         }
     })
@@ -213,15 +214,11 @@ fn line(trace: &Trace, found: &Recognised) -> String {
 
 fn replay_error(error: ReplayError) -> ApiError {
     let code = match &error {
-        ReplayError::Client(error) => client_code(error),
+        ReplayError::Client(error) => error.code(),
         ReplayError::Read { .. } => Code::STORAGE_FAILED,
         _ => Code::CONFIG_INVALID,
     };
-    let text = error.to_string();
-    match std::error::Error::source(&error) {
-        Some(cause) => ApiError::new(code, text).caused_by(tidegate_message::error_chain(cause)),
-        None => ApiError::new(code, text),
-    }
+    failure(code, &error)
 }
 
 fn yes_or_no(text: &str) -> Result<bool, &'static str> {

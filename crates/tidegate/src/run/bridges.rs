@@ -2,12 +2,7 @@
 
 use std::sync::Arc;
 
-use rustls::{
-    ClientConfig,
-    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-    crypto::ring,
-    version::{TLS12, TLS13},
-};
+use rustls::client::danger::ServerCertVerifier;
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig};
@@ -20,8 +15,8 @@ use tidegate_identity::{
         revocation::Checked,
     },
 };
-use tidegate_message::Code;
-use tidegate_process::reach::host_and_port;
+use tidegate_message::{Code, host::host_and_port};
+use tidegate_process::tls;
 use tidegate_schedule::PolicyConfig;
 use tidegate_server::bridge::{BridgeSettings, RemoteTls};
 use tidegate_sys::regular;
@@ -164,19 +159,15 @@ fn bridge_tls(
     let key = key_of("ca");
     let path = section.ca.clone().unwrap_or_else(|| files::SYSTEM_AUTHORITIES.into());
     let roots = files::roots(&key, section.ca.as_deref())?;
-    let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> =
-        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .map_err(|error| unreadable(&key, &path, &error))?;
+        tls::servers_of(roots).map_err(|error| unreadable(&key, &path, &error))?;
     let verifier: Arc<dyn ServerCertVerifier> = match section.insecure {
         true => Arc::new(AnyName::new(verifier)),
         false => verifier,
     };
     // The site's own list: another authority's certificates are on none of ours.
     let verifier = Checked::new(verifier, vec![access.revocations.clone()]);
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13, &TLS12])
+    let builder = tls::client(tls::VERSIONS)
         .map_err(|error| invalid(&key_of("tls"), &error))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));

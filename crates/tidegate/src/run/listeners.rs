@@ -11,9 +11,7 @@ use std::{
 
 use rustls::{
     RootCertStore, ServerConfig,
-    crypto::ring,
-    server::{NoClientAuth, WebPkiClientVerifier, danger::ClientCertVerifier},
-    version::{TLS12, TLS13},
+    server::{NoClientAuth, danger::ClientCertVerifier},
 };
 use rustls_pki_types::CertificateDer;
 use tidegate_api::ApiError;
@@ -32,6 +30,7 @@ use tidegate_identity::{
     },
 };
 use tidegate_message::Code;
+use tidegate_process::tls;
 use tidegate_server::{
     listen::ListenAddress,
     settings::{ListenerSettings, SessionSettings},
@@ -299,7 +298,6 @@ fn tls(
         );
         ApiError::new(Code::CONFIG_INVALID, text)
     })?;
-    let provider = Arc::new(ring::default_provider());
     let is_mandatory = listener.require_certificate;
     let known = if authorities.is_empty() && pins.is_empty() {
         if is_mandatory {
@@ -337,12 +335,7 @@ fn tls(
         }
         let others = match roots.is_empty() {
             true => None,
-            false => {
-                let roots = Arc::new(roots);
-                let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-                let builder = if is_mandatory { builder } else { builder.allow_unauthenticated() };
-                Some(builder.build().map_err(|error| failed(&error))?)
-            }
+            false => Some(tls::clients_of(roots, is_mandatory).map_err(|error| failed(&error))?),
         };
         Some(Arc::new(Known::new(authorities, pins, others, is_mandatory)))
     };
@@ -353,8 +346,7 @@ fn tls(
             Arc::new(Checked::new(known, revocations.to_vec()))
         }
     };
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13, &TLS12])
+    let config = tls::server(tls::VERSIONS)
         .map_err(|error| invalid(&key_of("protocol"), &error))?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
@@ -378,7 +370,7 @@ fn is_authority(certificate: &CertificateDer<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rustls::ClientConfig;
+    use rustls::version::{TLS12, TLS13};
     use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
     use tidegate_identity::pki::{self, files::certificates};
 
@@ -435,7 +427,7 @@ mod tests {
         fn file(name: &str, key: &str) -> Self {
             let chain = certificates("", &Path::new(CLIENTS).join(format!("{name}.pem"))).unwrap();
             let key = PrivateKeyDer::from_pem_file(format!("{CLIENTS}/{key}.key")).unwrap();
-            let key = ring::default_provider().key_provider.load_private_key(key).unwrap();
+            let key = tls::provider().key_provider.load_private_key(key).unwrap();
             Self(Arc::new(rustls::sign::CertifiedKey::new(chain, key)))
         }
     }
@@ -463,8 +455,7 @@ mod tests {
     ) -> Result<Vec<CertificateDer<'static>>, rustls::Error> {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone()).unwrap();
-        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[version])
+        let client = tls::client(&[version])
             .unwrap()
             .with_root_certificates(roots)
             .with_client_cert_resolver(Arc::new(shows));
@@ -632,12 +623,8 @@ mod tests {
             let server = settings.listeners[0].tls.clone().unwrap();
             let mut roots = RootCertStore::empty();
             roots.add(root.der().clone()).unwrap();
-            let provider = Arc::new(ring::default_provider());
-            let client = ClientConfig::builder_with_provider(provider)
-                .with_protocol_versions(&[&TLS13])
-                .unwrap()
-                .with_root_certificates(roots)
-                .with_no_client_auth();
+            let client =
+                tls::client(&[&TLS13]).unwrap().with_root_certificates(roots).with_no_client_auth();
             let name = "localhost".try_into().unwrap();
             let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
             let mut server = rustls::ServerConnection::new(server).unwrap();

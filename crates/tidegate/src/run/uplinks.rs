@@ -6,7 +6,7 @@ use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_config::{Config, UplinkSection, problems::Problems};
-use tidegate_message::{Code, check_topic_filter};
+use tidegate_message::{Code, check_topic_filter, host::host_and_port};
 use tidegate_uplink::{TOPICS_MAX, layouts};
 use tidegate_uplinks::UplinkSettings;
 
@@ -43,11 +43,8 @@ fn uplink(
     let wrong = |key: &str, bound: &str| {
         ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.{key} must be {bound}"))
     };
-    let port = section.to.rsplit_once(':').and_then(|(host, port)| {
-        port.parse::<u16>().ok().filter(|port| *port > 0 && !host.is_empty())
-    });
     let mut problems = Problems::default();
-    if port.is_none() {
+    if host_and_port(&section.to).is_none() {
         problems.note(wrong("to", "a host and a port, such as core.example:7443"));
     }
     let levels = config.mqtt.topic_levels_max as usize;

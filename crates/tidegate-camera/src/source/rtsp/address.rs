@@ -4,6 +4,7 @@
 
 use std::{fmt, sync::Arc};
 
+use tidegate_message::host::without_brackets;
 use zeroize::Zeroizing;
 
 /// Ports of the schemes (RFC 7826, section 4.2).
@@ -132,7 +133,7 @@ impl RtspAddress {
 
     /// The host without the brackets of an IPv6 address.
     pub(super) fn host(&self) -> &str {
-        self.host.trim_start_matches('[').trim_end_matches(']')
+        without_brackets(&self.host)
     }
 
     pub(super) const fn port(&self) -> u16 {

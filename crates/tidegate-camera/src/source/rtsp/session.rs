@@ -14,11 +14,14 @@ use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    ClientConfig,
+    client::danger::{ServerCertVerified, ServerCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tidegate_process::{
+    signatures_by,
+    tls::{self, Signatures},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -582,18 +585,16 @@ fn refused(request: &'static str, answer: Answer) -> RtspError {
 /// TLS with any peer: cameras make their certificates themselves, and no authority vouches for them. The content is hidden from
 /// listeners; the receiver is not authenticated.
 fn any_certificate() -> Arc<ClientConfig> {
-    let provider = Arc::new(ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
+    let config = tls::client(tls::VERSIONS)
         .expect("the provider has what both versions need")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(Signatures::default())))
         .with_no_client_auth();
     Arc::new(config)
 }
 
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AnyCertificate(Signatures);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
@@ -607,37 +608,7 @@ impl ServerCertVerifier for AnyCertificate {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+    signatures_by!(self => self.0);
 }
 
 #[cfg(test)]

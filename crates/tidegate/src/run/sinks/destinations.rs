@@ -2,8 +2,7 @@
 
 use tidegate_config::{Config, Purpose, SinkSection, words::SinkKind};
 use tidegate_identity::pki::files;
-use tidegate_message::Secret;
-use tidegate_process::reach::host_and_port;
+use tidegate_message::{Secret, host::host_and_port};
 use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
 use tidegate_sys::regular;
 
@@ -96,7 +95,7 @@ fn tls(
     } else {
         rustls::RootCertStore::empty()
     };
-    tidegate_process::http::tls(roots)
+    tidegate_process::tls::client_of(roots)
         .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
 }
 
@@ -316,12 +315,7 @@ fn kafka(
         _ => return Err(wrong_url()),
     };
     let brokers: Vec<String> = brokers.split(',').map(|broker| broker.trim().to_owned()).collect();
-    let is_broker = |broker: &String| {
-        broker.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
-        })
-    };
-    if !brokers.iter().all(is_broker) {
+    if !brokers.iter().all(|broker| host_and_port(broker).is_some()) {
         return Err(wrong_url());
     }
     let topic = section.topic.clone().unwrap_or_else(|| "tidegate".to_owned());
