@@ -49,11 +49,6 @@ impl ApiError {
     pub fn chain(&self) -> String {
         error_chain(self)
     }
-
-    /// Whether the same call may succeed later without a change: the peer or the camera was away.
-    pub fn is_transient(&self) -> bool {
-        matches!(self.code, Code::LINK_DOWN | Code::CAMERA_OFFLINE | Code::LIMIT_REACHED)
-    }
 }
 
 /// Statuses of gRPC by their numbers, as its specification lists them.

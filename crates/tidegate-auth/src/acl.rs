@@ -49,7 +49,6 @@ pub struct Acl {
     /// Said of a target that does not go with its action.
     no_sense: Arc<str>,
     internal: Arc<str>,
-    generation: u64,
 }
 
 impl Acl {
@@ -81,7 +80,6 @@ impl Acl {
             no_topic: format!("{place}: it has rules for topics only").into(),
             no_sense: format!("{place}: no rule can be asked for it").into(),
             internal: "this node itself".into(),
-            generation: 0,
         };
         let mut user = None;
         for (number, line) in text.lines().enumerate() {
@@ -134,13 +132,6 @@ impl Acl {
             rules.add(kind, Rule { topics, text });
         }
         acl
-    }
-
-    /// Its generation, for an owner that replaces it by another one.
-    #[must_use]
-    pub fn with_generation(mut self, generation: u64) -> Self {
-        self.generation = generation;
-        self
     }
 
     /// Number of rules.
@@ -228,8 +219,9 @@ impl Authorize for Acl {
         self.judge(identity, action, target).or_deny()
     }
 
+    /// Rules of a file do not change: other rules are another list.
     fn generation(&self) -> u64 {
-        self.generation
+        0
     }
 
     /// Never: that the rules which are left are wide, or that there are none, says nothing of a subscription that rules

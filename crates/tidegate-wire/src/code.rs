@@ -219,14 +219,16 @@ impl<T: Field> Field for Option<T> {
 
 /// Implements [`Field`] for a struct: its fields in the order given.
 macro_rules! fields {
-    ($type:ident { $($field:ident),+ $(,)? }) => {
+    ($type:ident { $($field:ident),+ $(,)? } $(if $check:path)?) => {
         impl $crate::code::Field for $type {
             fn put(&self, out: &mut ::bytes::BytesMut) {
                 $($crate::code::Field::put(&self.$field, out);)+
             }
 
             fn take(input: &mut $crate::code::Input<'_>) -> Result<Self, $crate::code::DecodeError> {
-                Ok(Self { $($field: input.field(stringify!($field))?,)+ })
+                let taken = Self { $($field: input.field(stringify!($field))?,)+ };
+                $($check(&taken)?;)?
+                Ok(taken)
             }
         }
     };

@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use tidegate_message::{CameraName, FrameSize, Instant};
 
 use crate::{
-    code::{DecodeError, Field, Input, choice},
+    code::{DecodeError, Field, Input, choice, fields},
     limits::FRAMES_PER_SECOND_MAX,
 };
 
@@ -225,22 +225,12 @@ impl Field for FrameSize {
     }
 }
 
-impl Field for CameraAnnounce {
-    fn put(&self, out: &mut BytesMut) {
-        self.name.put(out);
-        self.size.put(out);
-        self.frames_per_second.put(out);
-        self.source.put(out);
-    }
+fields!(CameraAnnounce { name, size, frames_per_second, source } if checked_rate);
 
-    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        let name = input.field("name")?;
-        let size = input.field("size")?;
-        let frames_per_second = input.field("frames_per_second")?;
-        if !(0.0..=FRAMES_PER_SECOND_MAX).contains(&frames_per_second) {
-            return Err(DecodeError::invalid(input.field, frames_per_second));
-        }
-        Ok(Self { name, size, frames_per_second, source: input.field("source")? })
+fn checked_rate(camera: &CameraAnnounce) -> Result<(), DecodeError> {
+    match (0.0..=FRAMES_PER_SECOND_MAX).contains(&camera.frames_per_second) {
+        true => Ok(()),
+        false => Err(DecodeError::invalid("frames_per_second", camera.frames_per_second)),
     }
 }
 

@@ -124,46 +124,29 @@ impl Field for Bounds {
     }
 }
 
-impl Field for FrameHeader {
-    fn put(&self, out: &mut BytesMut) {
-        self.transfer.put(out);
-        self.at.put(out);
-        self.bytes.put(out);
-        self.size.put(out);
-        self.original_bytes.put(out);
-        self.row.put(out);
-        self.setting.put(out);
-        self.accuracy.put(out);
-        self.accuracy_kept.put(out);
-        self.replayed.put(out);
-        self.encode_started.put(out);
-        self.encode_ended.put(out);
-        self.sent.put(out);
-    }
+fields!(FrameHeader {
+    transfer,
+    at,
+    bytes,
+    size,
+    original_bytes,
+    row,
+    setting,
+    accuracy,
+    accuracy_kept,
+    replayed,
+    encode_started,
+    encode_ended,
+    sent,
+} if checked_header);
 
-    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
-        let header = Self {
-            transfer: input.field("transfer")?,
-            at: input.field("at")?,
-            bytes: input.field("bytes")?,
-            size: input.field("size")?,
-            original_bytes: input.field("original_bytes")?,
-            row: input.field("row")?,
-            setting: input.field("setting")?,
-            accuracy: input.field("accuracy")?,
-            accuracy_kept: input.field("accuracy_kept")?,
-            replayed: input.field("replayed")?,
-            encode_started: input.field("encode_started")?,
-            encode_ended: input.field("encode_ended")?,
-            sent: input.field("sent")?,
-        };
-        if header.bytes > FRAME_BYTES_MAX {
-            let (count, limit) = (header.bytes, FRAME_BYTES_MAX);
-            return Err(DecodeError::TooLong { field: "frame", count, limit });
-        }
-        if !(0.0..=1.0).contains(&header.accuracy) {
-            return Err(DecodeError::invalid("accuracy", header.accuracy));
-        }
-        Ok(header)
+fn checked_header(header: &FrameHeader) -> Result<(), DecodeError> {
+    if header.bytes > FRAME_BYTES_MAX {
+        let (count, limit) = (header.bytes, FRAME_BYTES_MAX);
+        return Err(DecodeError::TooLong { field: "frame", count, limit });
     }
+    if !(0.0..=1.0).contains(&header.accuracy) {
+        return Err(DecodeError::invalid("accuracy", header.accuracy));
+    }
+    Ok(())
 }

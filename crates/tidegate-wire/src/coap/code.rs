@@ -19,10 +19,6 @@ impl Code {
     pub const DELETE: Self = Self::new(0, 4);
     /// 2.01
     pub const CREATED: Self = Self::new(2, 1);
-    /// 2.02
-    pub const DELETED: Self = Self::new(2, 2);
-    /// 2.03
-    pub const VALID: Self = Self::new(2, 3);
     /// 2.04
     pub const CHANGED: Self = Self::new(2, 4);
     /// 2.05
@@ -45,18 +41,12 @@ impl Code {
     pub const NOT_ACCEPTABLE: Self = Self::new(4, 6);
     /// 4.08 (RFC 7959)
     pub const REQUEST_ENTITY_INCOMPLETE: Self = Self::new(4, 8);
-    /// 4.12
-    pub const PRECONDITION_FAILED: Self = Self::new(4, 12);
     /// 4.13
     pub const REQUEST_ENTITY_TOO_LARGE: Self = Self::new(4, 13);
     /// 4.15
     pub const UNSUPPORTED_CONTENT_FORMAT: Self = Self::new(4, 15);
     /// 5.00
     pub const INTERNAL_SERVER_ERROR: Self = Self::new(5, 0);
-    /// 5.01
-    pub const NOT_IMPLEMENTED: Self = Self::new(5, 1);
-    /// 5.02
-    pub const BAD_GATEWAY: Self = Self::new(5, 2);
     /// 5.03
     pub const SERVICE_UNAVAILABLE: Self = Self::new(5, 3);
     /// 5.04

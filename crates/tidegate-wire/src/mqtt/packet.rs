@@ -1,6 +1,6 @@
 //! The control packets (MQTT 5.0, section 3).
 
-use std::{fmt, num::NonZeroU16, time::Duration};
+use std::{fmt, num::NonZeroU16};
 
 use super::ReasonCode;
 
@@ -371,16 +371,6 @@ impl QoS {
             1 => Some(Self::AtLeastOnce),
             2 => Some(Self::ExactlyOnce),
             _ => None,
-        }
-    }
-}
-
-impl ConnectProperties {
-    /// How long the session outlives the connection; none forever.
-    pub fn session_expiry_duration(&self) -> Option<Duration> {
-        match self.session_expiry.unwrap_or(0) {
-            u32::MAX => None,
-            seconds => Some(Duration::from_secs(u64::from(seconds))),
         }
     }
 }
