@@ -23,6 +23,7 @@ mod pattern;
 mod poison;
 pub mod roles;
 pub mod scram;
+mod secret;
 pub mod token;
 mod verdict;
 mod verified;

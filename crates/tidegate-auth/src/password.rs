@@ -20,33 +20,25 @@ use std::{
 };
 
 use argon2::{Algorithm, Argon2, Block, Params, Version, password_hash::phc::PasswordHash};
-use base64::{
-    Engine as _,
-    alphabet::STANDARD,
-    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose},
-};
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use base64::{Engine as _, engine::general_purpose};
 use ring::pbkdf2::PBKDF2_HMAC_SHA512;
-use sha2::{Digest, Sha256, Sha512};
+use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize as _;
 
-use crate::scram::{Credentials, Lookup, derive};
+use crate::{
+    scram::{Credentials, Lookup, derive},
+    secret::BASE64,
+};
 
-/// Most iterations of PBKDF2 that a line may ask for: some seconds of one core.
-pub const ITERATIONS_MAX: u32 = 10_000_000;
+pub use crate::secret::{DecoyKey, ITERATIONS_MAX, RandomError, random};
+
 /// Most memory that an Argon2 line may ask for, in KiB: each check takes it while it runs.
 pub const ARGON2_KIB_MAX: u32 = 1 << 20;
 /// Most passes over its memory that an Argon2 line may ask for.
 pub const ARGON2_PASSES_MAX: u32 = 64;
 /// Most lanes that an Argon2 line may ask for.
 pub const ARGON2_LANES_MAX: u32 = 64;
-
-/// Standard alphabet; padding is as the writer liked it.
-pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// The users of a password file.
 pub struct Passwords {
@@ -160,44 +152,6 @@ impl Passwords {
 impl fmt::Debug for Passwords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passwords").field("users", &self.secrets.len()).finish_non_exhaustive()
-    }
-}
-
-/// Makes up what unknown users are shown and cost. Keep it across restarts: a salt that changes with a restart
-/// tells that its user is unknown.
-#[derive(Clone)]
-pub struct DecoyKey(pub [u8; 32]);
-
-impl DecoyKey {
-    /// A new key from the system's randomness.
-    ///
-    /// # Errors
-    /// [`RandomError`] if the system has none to give.
-    pub fn random() -> Result<Self, RandomError> {
-        random().map(Self)
-    }
-
-    /// A number for `user`, different for each `purpose`.
-    pub(crate) fn digest(&self, purpose: &str, user: &str) -> [u8; 32] {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        mac.update(purpose.as_bytes());
-        mac.update(&[0]);
-        mac.update(user.as_bytes());
-        mac.finalize().into_bytes().into()
-    }
-}
-
-impl Drop for DecoyKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-/// Says nothing of the key.
-impl fmt::Debug for DecoyKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DecoyKey")
     }
 }
 
@@ -515,24 +469,6 @@ fn decode_iterations(text: &str, min: u32) -> Result<u32, PasswordProblem> {
         return Err(PasswordProblem::TooCostly { what: "iterations", value, max });
     }
     Ok(value)
-}
-
-/// Bytes of the system's randomness.
-///
-/// # Errors
-/// [`RandomError`] if the system has none to give.
-pub fn random<const N: usize>() -> Result<[u8; N], RandomError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| RandomError { code: error.raw_os_error() })?;
-    Ok(bytes)
-}
-
-/// The system gives no random bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the system's random number generator failed")]
-pub struct RandomError {
-    /// The system's error number, if it gave one.
-    pub code: Option<i32>,
 }
 
 /// Why a password file is not used.

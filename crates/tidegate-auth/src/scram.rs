@@ -26,7 +26,7 @@ use subtle::ConstantTimeEq;
 use tidegate_message::Refusal;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::password::{BASE64, DecoyKey, ITERATIONS_MAX, RandomError, random};
+use crate::secret::{BASE64, DecoyKey, ITERATIONS_MAX, RandomError, random};
 
 /// Name of the authentication method in MQTT's CONNECT and AUTH packets.
 pub const METHOD: &str = "SCRAM-SHA-256";

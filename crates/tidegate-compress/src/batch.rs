@@ -16,7 +16,7 @@
 
 use zstd::stream::raw::{InBuffer, Operation, OutBuffer};
 
-use crate::{decode::DecodeError, varint};
+use crate::{SHARDS, varint};
 
 /// The form of batches that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u8 = 1;
@@ -347,6 +347,106 @@ fn run_into(
         }
     }
     Ok(output.pos() == len)
+}
+
+/// Why a batch was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It ends too early.
+    #[error("the batch ends within a part of it")]
+    Truncated,
+    /// It is of a version that this decoder does not read.
+    #[error("the batch is of version {found}, this decoder reads {}", VERSION)]
+    Version {
+        /// Its version.
+        found: u8,
+    },
+    /// It has flags that this decoder does not know.
+    #[error("the batch has flags {found:#06b}, which are not known")]
+    Flags {
+        /// The flags.
+        found: u8,
+    },
+    /// A number of its header does not fit.
+    #[error("the header says {value}, which is out of range")]
+    Header {
+        /// The number.
+        value: u64,
+    },
+    /// It belongs to another epoch: one that is over, or one that this decoder has not begun.
+    #[error("the batch is of epoch {found}, the decoder is in {current}")]
+    Epoch {
+        /// The batch's.
+        found: u64,
+        /// The decoder's.
+        current: u64,
+    },
+    /// It is not the one that comes next: one that was taken already, or one before which others are missing.
+    #[error("the batch has number {found}, expected is {expected}")]
+    Sequence {
+        /// The batch's.
+        found: u64,
+        /// The decoder's.
+        expected: u64,
+    },
+    /// It has or needs more of something than this decoder takes.
+    #[error("{found} {what}, at most {max} are taken")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// Most that are taken.
+        max: usize,
+    },
+    /// Its body is not as long as its header says.
+    #[error("the body is not as long as the header says")]
+    BodyLength,
+    /// Its body is not what zstd wrote.
+    #[error("the body cannot be decompressed")]
+    Zstd,
+    /// Its zstd frame began in a batch that this decoder does not have.
+    #[error("the body continues a zstd frame that is not known")]
+    NoFrame,
+    /// It names a topic that was not defined.
+    #[error("topic number {number} is not known")]
+    UnknownTopic {
+        /// Its number.
+        number: u32,
+    },
+    /// A record of it makes no sense.
+    #[error("the batch has {what} that is invalid")]
+    Record {
+        /// The problem.
+        what: &'static str,
+    },
+    /// The output differs from the input.
+    #[error("the messages are not those that were sent: their checksum or their number differs")]
+    Mismatch,
+}
+
+impl DecodeError {
+    /// Whether the decoder is as it was before: the batch belongs to another place, or its header was not understood.
+    pub fn is_harmless(&self) -> bool {
+        matches!(
+            self,
+            Self::Version { .. }
+                | Self::Flags { .. }
+                | Self::Header { .. }
+                | Self::Epoch { .. }
+                | Self::Sequence { .. }
+        )
+    }
+
+    /// The shard of a topic that the encoder takes for known and the decoder has lost, say with a batch that was damaged; `None` of all
+    /// other errors. To go back is enough for what this batch named. If both ends reset the shard as well, no other batch is refused for
+    /// a topic of it: [`crate::Decoder::reset_shard`], [`crate::Encoder::reset_shard`].
+    pub fn lost_shard(&self) -> Option<u8> {
+        match self {
+            Self::UnknownTopic { number } => Some((*number as usize % SHARDS) as u8),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

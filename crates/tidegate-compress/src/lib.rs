@@ -42,8 +42,8 @@ use tidegate_message::varint;
 mod tests;
 
 pub use crate::{
-    batch::{Compression, Header},
-    decode::{DecodeError, Decoded, Decoder, DecoderConfig},
+    batch::{Compression, DecodeError, Header},
+    decode::{Decoded, Decoder, DecoderConfig},
     encode::{Counts, EncodeError, Encoder, EncoderConfig, Message, ResumeError},
     layout::{BinaryField, BinaryKind, FIELD_BYTES_MAX, FIELDS_MAX, Layout},
 };
