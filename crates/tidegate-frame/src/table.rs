@@ -13,7 +13,6 @@
 //! finite and positive, accuracy and kept within their ranges.
 
 mod builtin;
-mod import;
 mod text;
 
 use std::{
@@ -26,8 +25,6 @@ use std::{
 use tidegate_message::{AdaptationProfile, FrameSize, UnknownWord};
 
 use crate::knob::{KnobError, KnobSetting};
-
-pub use import::ImportError;
 
 /// A characterization table: one row for each knob setting.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,10 @@
+mod import;
+
 use std::{env, path::PathBuf};
 
 use proptest::prelude::*;
 
+use self::import::ImportError;
 use super::*;
 
 const GOLDEN: &str = include_str!("../../testdata/golden.table");

@@ -1,8 +1,8 @@
-//! Tables that others published, read into ours.
+//! Tables that others published, read into ours: the built-in ones are compared with them.
 
 use tidegate_message::{AdaptationProfile, FrameSize};
 
-use super::{Origin, Row, Table, TableError, TableKey};
+use super::super::{Origin, Row, Table, TableError, TableKey};
 use crate::knob::{KnobError, KnobSetting};
 
 /// Frames of which the paper's tables count those kept.
@@ -19,7 +19,7 @@ impl Table {
     ///
     /// # Errors
     /// [`ImportError`] names the line and the field.
-    pub fn from_mez_csv(scene: &str, csv: &str) -> Result<Self, ImportError> {
+    pub(super) fn from_mez_csv(scene: &str, csv: &str) -> Result<Self, ImportError> {
         let mut rows = Vec::new();
         for (line, fields) in records(csv) {
             let number = |index, field| number(line, &fields, index, field);
@@ -73,7 +73,7 @@ impl Table {
     ///
     /// # Errors
     /// [`ImportError`] names the line and the field.
-    pub fn from_bandwidth_profile(scene: &str, csv: &str) -> Result<Self, ImportError> {
+    pub(super) fn from_bandwidth_profile(scene: &str, csv: &str) -> Result<Self, ImportError> {
         let mut rows = Vec::new();
         for (line, fields) in records(csv) {
             let number = |index, field| number(line, &fields, index, field);
@@ -140,7 +140,7 @@ fn number(
 
 /// Why a published table could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ImportError {
+pub(super) enum ImportError {
     /// A field that is not there.
     #[error("line {line}: {field} is missing")]
     Missing {
