@@ -9,6 +9,7 @@ mod licences;
 mod metadata;
 mod modules;
 mod test;
+mod test_code;
 mod words;
 
 use std::process::ExitCode;
@@ -18,11 +19,12 @@ cargo xtask TASK
 
   test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
   dist [ARGUMENTS]   the program as it is handed out, and its size; ARGUMENTS go to `cargo build`
-  check              layers, licences and house
+  check              layers, licences, house, words and tests
   layers             which crate and which module may use which, and that cores read no clock
   licences           licences, sources and banned crates of all dependencies, by deny.toml
   house              no machine's own paths in tracked files; shell and Python scripts parse
   words              comments, messages and documents: no sentence begins with what, who or nobody in the place of its subject
+  tests              where tests live, and that none sleeps until something has probably happened
   sizes              tracked source files over 700 lines
 ";
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         "licences" => licences::run(),
         "house" => house::run(),
         "words" => words::run(),
+        "tests" => test_code::run(),
         "sizes" => house::sizes(),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
@@ -58,7 +61,8 @@ fn main() -> ExitCode {
 
 /// All checks, each of which shows what it finds before the next begins.
 fn check() -> anyhow::Result<ExitCode> {
-    let outcomes = [layers::run()?, licences::run()?, house::run()?, words::run()?];
+    let outcomes =
+        [layers::run()?, licences::run()?, house::run()?, words::run()?, test_code::run()?];
     let is_well = outcomes.iter().all(|outcome| *outcome == ExitCode::SUCCESS);
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -10,6 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    ops::Range,
     path::Path,
 };
 
@@ -240,8 +241,8 @@ fn word(text: &str) -> &str {
     &text[..end]
 }
 
-/// The source with comments and what stands in strings blanked.
-fn code_of(source: &str) -> String {
+/// The source with comments and what stands in strings blanked; its lines keep their numbers.
+pub(crate) fn code_of(source: &str) -> String {
     let mut code = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
@@ -268,6 +269,7 @@ fn code_of(source: &str) -> String {
         };
         if skipped > 0 {
             code.push(' ');
+            code.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
             rest = &rest[skipped..];
         } else {
             code.push(first);
@@ -293,21 +295,32 @@ fn quoted(text: &str) -> usize {
 
 /// The code without the items that only tests have.
 fn without_tests(code: &str) -> String {
-    const MARK: &str = "#[cfg(test)]";
     let mut kept = String::with_capacity(code.len());
-    let mut rest = code;
-    while let Some(at) = rest.find(MARK) {
-        kept.push_str(&rest[..at]);
-        let item = &rest[at + MARK.len()..];
+    let mut from = 0;
+    for item in test_items(code) {
+        kept.push_str(&code[from..item.start]);
+        from = item.end;
+    }
+    kept.push_str(&code[from..]);
+    kept
+}
+
+/// Where the items stand that only tests have.
+pub(crate) fn test_items(code: &str) -> Vec<Range<usize>> {
+    const MARK: &str = "#[cfg(test)]";
+    let (mut items, mut from) = (Vec::new(), 0);
+    while let Some(at) = code[from..].find(MARK) {
+        let start = from + at;
+        let item = &code[start + MARK.len()..];
         let mut depth = 0_i32;
         let end = item.char_indices().find_map(|(at, c)| {
             depth += i32::from(c == '{') - i32::from(c == '}');
             (depth == 0 && matches!(c, ';' | '}')).then_some(at + 1)
         });
-        rest = &item[end.unwrap_or(item.len())..];
+        from = start + MARK.len() + end.unwrap_or(item.len());
+        items.push(start..from);
     }
-    kept.push_str(rest);
-    kept
+    items
 }
 
 #[cfg(test)]

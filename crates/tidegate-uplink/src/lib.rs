@@ -41,6 +41,4 @@ pub use session::{
 };
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Both ends in virtual time, between them a link that delays, reorders, damages and breaks, and ends that restart: from one seed.
 
+mod simulation;
+
 use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;

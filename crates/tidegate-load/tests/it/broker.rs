@@ -3,8 +3,10 @@
 use std::{
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use crate::poll::poll;
 
 /// A running mosquitto, ended when dropped.
 pub(crate) struct Mosquitto {
@@ -31,11 +33,8 @@ impl Mosquitto {
             return None;
         };
         let broker = Self { child, port, _folder: folder };
-        let until = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < until, "mosquitto does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let listens = || TcpStream::connect(("127.0.0.1", port)).ok();
+        assert!(poll(Duration::from_secs(10), listens).is_some(), "mosquitto does not listen");
         Some(broker)
     }
 

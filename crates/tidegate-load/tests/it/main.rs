@@ -4,6 +4,8 @@ mod broker;
 mod client;
 mod devices;
 mod load;
+#[path = "../../../tidegate/tests/shared/poll.rs"]
+mod poll;
 mod relay;
 mod replay;
 mod server;

@@ -3,14 +3,17 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use tidegate_load::{
     client::{ClientError, Options as Broker},
-    replay::{OnBad, Options, Pace, ReplayError, Summary, Trace, play},
+    replay::{OnBad, Options, Pace, Progress, ReplayError, Summary, Trace, play},
 };
 use tidegate_wire::mqtt::QoS;
 
@@ -28,10 +31,20 @@ fn played(
     broker: &Broker,
     stop: &AtomicBool,
 ) -> Result<(Summary, Option<ReplayError>), ReplayError> {
+    played_with(text, replay, broker, stop, |_| ())
+}
+
+fn played_with(
+    text: &str,
+    replay: &Options,
+    broker: &Broker,
+    stop: &AtomicBool,
+    progress: impl FnMut(&Progress),
+) -> Result<(Summary, Option<ReplayError>), ReplayError> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.csv");
     fs::write(&path, text).expect("a file");
-    play(&Trace::File(path), replay, broker, stop, |_| (), |_| ())
+    play(&Trace::File(path), replay, broker, stop, |_| (), progress)
 }
 
 #[test]
@@ -94,10 +107,18 @@ fn a_trace_ends_when_told() {
     assert!(begun.elapsed() >= Duration::from_millis(300) && !summary.is_stopped);
     // A stop ends it with what was sent, however long the next row is away.
     let stop = AtomicBool::new(false);
+    let (sent, first_sent) = mpsc::channel();
+    let progress = |progress: &Progress| {
+        if progress.messages > 0 {
+            let _ = sent.send(()); // once is enough
+        }
+    };
     let (summary, failure) = thread::scope(|scope| {
-        let replaying =
-            scope.spawn(|| played("0,x\n3600,y\n", &hour(), &broker, &stop).expect("played"));
-        thread::sleep(Duration::from_millis(300));
+        let replaying = scope.spawn(|| {
+            let rows = "0,x\n3600,y\n";
+            played_with(rows, &hour(), &broker, &stop, progress).expect("played")
+        });
+        first_sent.recv_timeout(Duration::from_secs(10)).expect("the first is sent");
         stop.store(true, Ordering::Relaxed);
         replaying.join().expect("it ends")
     });

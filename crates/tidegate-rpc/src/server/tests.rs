@@ -38,6 +38,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use super::*;
 use crate::{EVENTS_BUFFERED, Identity, Subscription};
 
+#[path = "../../../tidegate/tests/shared/poll_async.rs"]
+mod poll_async;
+use poll_async::poll;
+
 /// A session that the test plays.
 struct Session {
     identity: Identity,
@@ -849,12 +853,8 @@ async fn streams_count_against_the_limit_of_their_user() {
     let _hers = eve.subscribe(request()).await.unwrap();
     drop(first);
     session.events.closed().await;
-    let again = async {
-        while bob.subscribe(request()).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), again).await.expect("one gone, another may come");
+    let again = poll(Duration::from_secs(10), async || bob.subscribe(request()).await.ok()).await;
+    again.expect("one gone, another may come");
 }
 
 #[tokio::test]

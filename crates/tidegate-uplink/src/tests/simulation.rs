@@ -21,7 +21,7 @@ use tidegate_wire::{
     mqtt::{PacketId, Publish, PublishProperties, QoS},
 };
 
-use super::*;
+use crate::*;
 
 /// Bytes under way to the broker above, beyond which no more are handed to it.
 const UNDER_WAY_BYTES_MAX: usize = 4 << 10;

@@ -77,6 +77,16 @@ impl Site {
         self.data().join("log/camera").join(camera)
     }
 
+    /// The segments of a camera's log, oldest first.
+    fn segments(&self, camera: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.camera_log(camera)).expect("the log's folder");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let mut paths: Vec<PathBuf> =
+            paths.filter(|path| path.extension().is_some_and(|end| end == "segment")).collect();
+        paths.sort();
+        paths
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.current_dir(self.folder.path()).args(["--config", "tidegate.toml"]).args(arguments);
@@ -236,7 +246,14 @@ async fn a_killed_camera_node_returns_with_all_it_had_captured() {
             // It captures, reaches no one, and is killed again.
             let alone = site.camera_to(nowhere);
             alone.line_with("frames of an earlier run are there");
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            let before = site.segments("cam1");
+            // The second new one begins once the first is full, which takes dozens of frames.
+            let captured = poll(LONGEST, async || {
+                let now = site.segments("cam1");
+                let new = now.iter().filter(|segment| !before.contains(segment));
+                (new.count() >= 2).then_some(())
+            });
+            captured.await.expect("it captures");
             alone.kill();
             kills.push(tidegate_process::clock::now());
             missed.clear();
@@ -329,21 +346,16 @@ async fn every_byte_that_flips_while_a_camera_is_down_costs_a_frame_at_most() {
     let camera = site.camera();
     wait_for_camera(&client).await;
     let mut subscription = client.subscribe(request(Delivery::Every)).await.expect("subscribed");
-    let segments = || {
-        let entries = fs::read_dir(site.camera_log("cam1")).expect("the log's folder");
-        let paths = entries.map(|entry| entry.expect("an entry").path());
-        let mut paths: Vec<PathBuf> =
-            paths.filter(|path| path.extension().is_some_and(|end| end == "segment")).collect();
-        paths.sort();
-        paths
-    };
+    let segments = || site.segments("cam1");
     let mut seen = Vec::new();
     while segments().len() < 4 {
         seen.push(next_frame(&mut subscription, &mut Vec::new()).await);
     }
+    // A frame is on its way before it is written; those that follow it are written after it.
+    for _ in 0..3 {
+        next_frame(&mut subscription, &mut Vec::new()).await;
+    }
     drop(subscription);
-    // The newest is on its way before it is written.
-    tokio::time::sleep(Duration::from_millis(200)).await;
     camera.kill();
     assert_eq!(site.doctor().status.code(), Some(0));
     for path in segments() {

@@ -3,6 +3,8 @@
 mod clock;
 mod deliver;
 mod durable;
+#[path = "../shared/poll.rs"]
+mod poll;
 #[path = "../shared/poll_async.rs"]
 mod poll_async;
 mod privacy;

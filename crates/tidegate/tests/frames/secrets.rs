@@ -4,10 +4,12 @@ use std::{
     fs,
     io::Read,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tidegate_load::camera::{Camera, Clip, Coding, Options};
+
+use crate::poll::poll;
 
 /// Longest wait for the decoder to run.
 const STARTED_MAX: Duration = Duration::from_secs(60);
@@ -50,16 +52,12 @@ fn a_cameras_password_is_in_no_argument_of_any_process() {
             command.env("TIDEGATE_SOURCE_PASSWORD", password);
         }
         let mut child = command.spawn().unwrap();
-        let since = Instant::now();
-        let decoder = loop {
-            if let Some(&decoder) = children(child.id()).first()
-                && seen(decoder, "cmdline").contains("ffmpeg")
-            {
-                break decoder;
-            }
-            assert!(since.elapsed() < STARTED_MAX, "no decoder was started for {source}");
-            std::thread::yield_now();
+        let decoder = || {
+            let first = children(child.id()).first().copied();
+            first.filter(|&decoder| seen(decoder, "cmdline").contains("ffmpeg"))
         };
+        let decoder = poll(STARTED_MAX, decoder);
+        let decoder = decoder.unwrap_or_else(|| panic!("no decoder was started for {source}"));
         let arguments =
             [seen(child.id(), "cmdline"), seen(decoder, "cmdline"), seen(decoder, "environ")];
         child.kill().unwrap();

@@ -114,8 +114,12 @@ async fn ten_links_idle() {
         for _ in 0..10 {
             links.push(site.connect(&mut listener, address, transport).await);
         }
-        // Past the pings that ask for the clock offset.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Past the first pings, which follow each other fast.
+        let know = async || {
+            let mut ends = links.iter().flat_map(|(camera, edge)| [camera, edge]);
+            ends.all(|link| link.clock_offset().is_some()).then_some(())
+        };
+        poll(PATIENCE, know).await.expect("offsets are known");
         let before = processor_time();
         tokio::time::sleep(IDLE).await;
         let used = processor_time() - before;

@@ -18,6 +18,7 @@ use tidegate_wire::mqtt::{
 use crate::{
     clients::passwd,
     doors::shows,
+    poll::poll,
     program::{LONGEST, Program, options_of},
 };
 
@@ -360,10 +361,8 @@ fn a_fleet_that_gives_up_and_comes_again_is_in_after_one_hash_for_each_device() 
             let devices: Vec<_> =
                 (0..DEVICES).map(|number| scope.spawn(move || device(number))).collect();
             // All wait by now, or nearly.
-            while *admitted.lock().unwrap() == 0 {
-                std::thread::yield_now();
-            }
-            let before = *admitted.lock().unwrap();
+            let some = || Some(*admitted.lock().unwrap()).filter(|&count| count > 0);
+            let before = poll(2 * LONGEST, some).expect("the first is let in");
             try_login(address, "newcomer", LONGEST).expect("it is let in");
             let after = *admitted.lock().unwrap();
             let streams: Vec<_> =

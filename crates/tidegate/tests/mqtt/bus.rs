@@ -11,7 +11,7 @@ use tidegate_server::{
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode};
 use tokio::time::timeout;
 
-use crate::{inside::server_with, program::LONGEST};
+use crate::{inside::server_with, poll_async::poll, program::LONGEST};
 
 // ARCHITECTURE.md shows the lines from here to the next such line.
 async fn watch(bus: &Bus) -> Result<(), BusError> {
@@ -88,15 +88,11 @@ async fn a_service_reads_publishes_and_acknowledges() {
         async move { watch(&bus).await }
     });
     // Until it is there, readings have no subscriber.
-    let begin = tokio::time::Instant::now();
-    loop {
+    let heard = poll(LONGEST, async || {
         let sent = rooms.publisher.send(&message("rooms/0/celsius", b"20")).await;
-        if sent.expect("it is taken").reason == ReasonCode::SUCCESS {
-            break;
-        }
-        assert!(begin.elapsed() < LONGEST, "the service does not come");
-        tokio::task::yield_now().await;
-    }
+        (sent.expect("it is taken").reason == ReasonCode::SUCCESS).then_some(())
+    });
+    heard.await.expect("the service comes");
     for (topic, payload) in
         [("rooms/1/celsius", "31"), ("rooms/2/celsius", "29"), ("rooms/3/celsius", "40")]
     {
@@ -344,14 +340,10 @@ async fn a_service_that_ends_right_behind_a_request_is_gone() {
         attached.deliveries.unsubscribe(vec!["a/#".to_owned()]).expect("there is room");
         drop(attached);
     }
-    let begin = tokio::time::Instant::now();
-    loop {
+    let ended = poll(LONGEST, async || {
         let left = bus.sessions("", 100, |who| who.client.starts_with("short-")).await;
-        if left.is_empty() {
-            break;
-        }
-        assert!(begin.elapsed() < LONGEST, "{} sessions are left", left.len());
-        tokio::task::yield_now().await;
-    }
+        left.is_empty().then_some(())
+    });
+    ended.await.expect("no session is left");
     stop(server).await;
 }

@@ -21,6 +21,8 @@ mod overflow;
 mod peers;
 #[path = "../shared/poll.rs"]
 mod poll;
+#[path = "../shared/poll_async.rs"]
+mod poll_async;
 mod program;
 mod replay;
 mod restart;

@@ -7,7 +7,6 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     ops::Range,
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -17,6 +16,7 @@ use tidegate_load::client::{Client, Message, Options, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::{
+    poll::poll,
     program::{LONGEST, Program, options_of},
     spill::{bytes_on_disk, told},
 };
@@ -112,6 +112,27 @@ pub(crate) fn publisher(at: &Program) -> Client {
 
 pub(crate) fn message<'a>(topic: &'a str, payload: &'a [u8]) -> Outgoing<'a> {
     Outgoing { topic, payload, qos: QoS::AtLeastOnce, ..Outgoing::default() }
+}
+
+/// Bytes that the uplink has read and were not acknowledged, once they are as many as that.
+fn wait_for_held_bytes(at: &Program, bytes_min: u64) {
+    const STATE: &str = "$SYS/broker/uplink/plant/state";
+    let mut watcher = publisher(at);
+    let filter = SubscribeFilter {
+        filter: STATE.to_owned(),
+        maximum_qos: QoS::AtMostOnce,
+        no_local: false,
+        retain_as_published: true,
+        retain_handling: RetainHandling::Send,
+    };
+    watcher.subscribe(&[filter]).expect("a subscription");
+    let held = poll(LONGEST, || {
+        let state: serde_json::Value =
+            serde_json::from_slice(&next(&mut watcher).payload).expect("JSON");
+        let held = state["held_bytes"].as_u64().expect("a number");
+        (held >= bytes_min).then_some(held)
+    });
+    assert!(held.is_some(), "fewer than {bytes_min} bytes are held");
 }
 
 /// The next message, which must come.
@@ -494,13 +515,14 @@ fn an_uplink_comes_and_goes_by_a_reload() {
     assert_eq!(next(&mut reader).payload, b"still");
     // Other topics: the former ones are no longer carried, although the session is the same.
     edge.reload(&uplink.replace("\"site/#\"", "\"other/#\""));
+    core.line_with("uplink no longer served");
     edge.line_with("uplink up");
     writer.publish(&message("site/a", b"not any more")).expect("it is taken");
     writer.publish(&message("other/a", b"now")).expect("it is taken");
     assert_eq!(next(&mut reader).payload, b"now");
     edge.reload(LISTENER);
     edge.line_with("uplink started, stopped");
-    thread::sleep(Duration::from_millis(100));
+    core.line_with("uplink no longer served");
     writer.publish(&message("site/a", b"after")).expect("it is taken");
     assert_eq!(reader.receive(Duration::from_millis(500)).expect("a connection"), None);
 }
@@ -520,6 +542,7 @@ fn nothing_is_lost_when_other_topics_become_critical_while_messages_wait() {
 /// interrupts the first.
 fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
     const COUNT: u32 = 300;
+    const LARGE_BYTES: usize = 12_000;
     let case = format!("{before:?} to {after:?}, restarts: {restarts}");
     let site = Site::new();
     let durable = format!("[mqtt]\ndurability = \"page\"\n{LISTENER}");
@@ -537,7 +560,7 @@ fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
         for number in numbers {
             let topic = ["site/alarm/1", "site/1/n"][number as usize % 2];
             // Some wait among the large ones.
-            let bytes = if number % 5 == 0 { 12_000 } else { 8 };
+            let bytes = if number % 5 == 0 { LARGE_BYTES } else { 8 };
             writer.publish(&message(topic, &noise(number, bytes))).expect("it is taken");
         }
     };
@@ -551,8 +574,8 @@ fn assert_all_comes_out(before: &str, after: &str, restarts: u32) {
     }
     publish(&edge, COUNT..2 * COUNT);
     if restarts > 1 {
-        // All that waits is read by now, and nothing of it acknowledged.
-        thread::sleep(Duration::from_secs(3));
+        // All that waits is read, and nothing of it acknowledged.
+        wait_for_held_bytes(&edge, u64::from(2 * COUNT / 5) * LARGE_BYTES as u64);
         edge = carrying(Program::start_in(edge.kill(), &after));
     }
 

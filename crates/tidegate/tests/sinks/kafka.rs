@@ -15,6 +15,7 @@ use tidegate_sinks::{
 
 use crate::{
     peer::{Peer, signal},
+    poll_async::poll,
     world::{client, publish, ready, server, settings, until},
 };
 
@@ -62,15 +63,16 @@ async fn read(brokers: &str, topic: &str) -> Vec<Vec<Found>> {
 
 /// Hands a batch over as a sink does: a topic that was just made has no leader yet.
 async fn deliver(sink: &mut dyn Destination, batch: &Batch) -> Vec<Refusal> {
-    let mut tries = 0;
-    loop {
-        match sink.deliver(batch).await {
-            Ok(refusals) => return refusals,
-            Err(trouble) if tries == 50 => panic!("{trouble:?}"),
-            Err(_) => tries += 1,
+    let mut trouble = None;
+    let taken = poll(Duration::from_secs(30), async || match sink.deliver(batch).await {
+        Ok(refusals) => Some(refusals),
+        Err(error) => {
+            trouble = Some(error);
+            None
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    });
+    let taken = taken.await;
+    taken.unwrap_or_else(|| panic!("{trouble:?}"))
 }
 
 fn record(topic: &str, payload: impl Into<Vec<u8>>, nanos: i64) -> Record {

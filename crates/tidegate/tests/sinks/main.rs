@@ -7,6 +7,9 @@ mod mqtt;
 mod peer;
 #[path = "../shared/poll.rs"]
 mod poll;
+#[cfg(feature = "sink-kafka")]
+#[path = "../shared/poll_async.rs"]
+mod poll_async;
 #[cfg(feature = "sink-postgres")]
 mod postgres;
 mod runtime;

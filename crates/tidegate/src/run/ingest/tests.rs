@@ -2,6 +2,8 @@
 
 mod coap;
 mod http;
+#[path = "../../../tests/shared/poll.rs"]
+mod poll;
 mod udp;
 mod websocket;
 
@@ -15,6 +17,7 @@ use tidegate_load::client::{Client, Message, Options};
 use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
+use self::poll::poll;
 use crate::run::{Service, service::Reloaded, users};
 
 /// Longer than anything takes.
@@ -96,15 +99,8 @@ impl World {
 
     /// The counters, once they are as `is_so` has them.
     fn report_when(&self, is_so: impl Fn(&IngestReport) -> bool) -> IngestReport {
-        let begin = std::time::Instant::now();
-        loop {
-            let report = self.report();
-            if is_so(&report) {
-                return report;
-            }
-            assert!(begin.elapsed() < LONGEST, "{report:?}");
-            std::thread::yield_now();
-        }
+        let report = poll(LONGEST, || Some(self.report()).filter(&is_so));
+        report.unwrap_or_else(|| panic!("{:?}", self.report()))
     }
 }
 

@@ -6,6 +6,10 @@ use tidegate_message::{Action, Authorize as _, Identity, IdentityKind, Target};
 
 use super::*;
 
+#[path = "../../../tests/shared/poll_async.rs"]
+mod poll_async;
+use poll_async::poll;
+
 /// Keys of a set with one key of Ed25519 (RFC 8037 appendix A.2).
 const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"one","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
@@ -203,12 +207,8 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
         panic!("none is withdrawn")
     }));
     let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
-    let kept = async {
-        while !path.exists() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(20), kept).await.expect("they come");
+    let kept = poll(std::time::Duration::from_secs(20), async || path.exists().then_some(()));
+    kept.await.expect("they come");
     assert_eq!(doors.generation(), 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), KEYS);
     drop(fetchers);
