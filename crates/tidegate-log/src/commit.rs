@@ -25,17 +25,6 @@ use tidegate_message::{Instant, Position};
 
 use crate::storage::StorageError;
 
-/// The failures that an entry survives once its append, or the wait for it, has returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Durability {
-    /// Nothing: it goes with the process.
-    Memory,
-    /// The end of the process, kill -9 included: it is in the kernel's page cache.
-    Page,
-    /// A loss of power: it is on the disk, as far as the disk tells the truth.
-    Disk,
-}
-
 /// How flushes are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitConfig {

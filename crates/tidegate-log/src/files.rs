@@ -35,18 +35,18 @@ use tidegate_message::{Instant, Position};
 use tidegate_sys::{folder::Folder, region::RegionError};
 
 use crate::{
-    commit::{CommitConfig, Commits, Durability},
+    commit::{CommitConfig, Commits},
     disk::{Disk, DiskFile, DiskMap},
+    entry::{Durability, SegmentId, Slot},
     flusher::Flusher,
     format::{
         DATA_START, Header, Proof, RECORD_ALIGN, RecordHead, SLOT_BYTES, WRAPS, align, head_bytes,
         seed, tail_bytes,
     },
-    index::Slot,
     recovery::{OpenError, Report, Zeros, recover},
     seal::{NodeKeys, Sealer},
     segment::FileSegment,
-    storage::{Begin, Framing, Recovered, SegmentId, SegmentInfo, Storage, StorageError, Written},
+    storage::{Begin, Framing, Recovered, SegmentInfo, Storage, StorageError, Written},
 };
 
 /// Of files that hold room in reserve.

@@ -7,9 +7,8 @@ use bytes::{Buf, BufMut, Bytes};
 use tidegate_message::{Instant, Position};
 
 use crate::{
-    index::Slot,
+    entry::{SegmentId, Slot},
     seal::{MAC_BYTES, SEAL_BYTES, SegmentKey, WRAP_BYTES},
-    storage::SegmentId,
 };
 
 pub(crate) const HEADER_BYTES: usize = 80;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use tidegate_message::{Instant, Position};
 
 use crate::{
-    log::Entry,
-    storage::{RecoveredSegment, Segment, SegmentId, StorageError},
+    entry::{Entry, SegmentId, Slot},
+    storage::{RecoveredSegment, Segment, StorageError},
 };
 
 /// Place and time of every kept entry; the part of a log that is behind its lock.
@@ -44,32 +44,6 @@ pub(crate) struct IndexSegment<G> {
     pub(crate) end: usize,
     /// `None` if the segment keeps them itself.
     slots: Option<Vec<Slot>>,
-}
-
-/// Time and place of one entry within its segment: meta first, then the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// Its time.
-    pub at: Instant,
-    /// Offset of its meta; 0 in a storage with [framing](crate::Framing) says that the entry is lost.
-    pub start: u32,
-    /// Bytes of its meta.
-    pub meta_bytes: u32,
-    /// Bytes of its body.
-    pub body_bytes: u32,
-}
-
-impl Slot {
-    pub(crate) const BYTES: usize = size_of::<Self>();
-
-    /// Offset after the entry.
-    pub fn end(&self) -> usize {
-        self.start as usize + self.bytes()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.meta_bytes as usize + self.body_bytes as usize
-    }
 }
 
 /// An entry that was found, with a handle that pins its segment.

@@ -17,8 +17,9 @@ use tidegate_message::{Instant, Position};
 use tidegate_sys::folder::Folder;
 
 use crate::{
-    commit::{Commits, Durability},
+    commit::Commits,
     disk::Disk,
+    entry::Durability,
     files::{Files, FilesConfig, Opened},
     flusher::Flusher,
     log::{Log, LogConfig, LogError, just_after},
@@ -513,7 +514,7 @@ mod tests {
         for number in 0..40 {
             positions.push(opened.journal.append(NOW, [&record(number, 3_000)[..]]).unwrap());
         }
-        let name = |id: u64| crate::files::file_name(crate::storage::SegmentId(id));
+        let name = |id: u64| crate::files::file_name(crate::SegmentId(id));
         let first = disk.bytes_of(&name(0)).unwrap();
         opened.journal.release(positions[20]).unwrap();
         let (kept, _) = all(&opened.journal);

@@ -52,6 +52,7 @@
 mod capture;
 mod commit;
 mod disk;
+mod entry;
 mod files;
 mod flusher;
 mod format;
@@ -74,22 +75,22 @@ mod writer;
 pub use capture::{
     CaptureAnchor, CaptureClock, CaptureStamp, Continuity, TimestampError, TimestampLimits,
 };
-pub use commit::{CommitConfig, CommitCounts, Commits, Durability, GroupCommit, NotDurable};
+pub use commit::{CommitConfig, CommitCounts, Commits, GroupCommit, NotDurable};
 pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
+pub use entry::{Durability, Entry, SegmentId, Slot};
 pub use files::{Files, FilesConfig, Opened, is_reserve};
 pub use flusher::Flusher;
-pub use index::Slot;
 pub use journal::{Journal, JournalConfig, OpenJournalError, OpenedJournal};
 pub use key_file::{KeyError, KeyFile, PassphraseCost, PassphraseKey};
-pub use log::{Entry, Log, LogConfig, LogError};
+pub use log::{Log, LogConfig, LogError};
 pub use memory::{Memory, MemorySegment};
 pub use reader::{Entries, Overtaken, ReadError, Reader};
 pub use recovery::{Damage, Finding, OpenError, Report};
 pub use seal::{KeyId, NodeKey, NodeKeys};
 pub use segment::FileSegment;
 pub use storage::{
-    Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,
-    StorageError, StoredSlots, Written,
+    Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentInfo, Storage, StorageError,
+    StoredSlots, Written,
 };
 pub use store::{ASIDE_BYTES_MAX, Health, HealthCounts, Store, StoreSegment};
 pub use survey::{SegmentState, Survey, segment_named, survey};

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tidegate_message::{Instant, Position};
 
 use crate::{
+    entry::Entry,
     index::{Index, Located, Next},
     memory::Memory,
     reader::{Entries, ReadError, Reader},
@@ -64,22 +64,6 @@ impl Default for LogConfig {
     fn default() -> Self {
         Self::bounded(1 << 30)
     }
-}
-
-/// One entry, shared with its log and not copied.
-///
-/// `meta` and `body` pin their segment: its memory stays taken, and counts against the log's limit,
-/// until all clones and slices of both are dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Where it stands in its log.
-    pub position: Position,
-    /// Its time.
-    pub at: Instant,
-    /// The writer's metadata, kept apart from the body.
-    pub meta: Bytes,
-    /// The message itself, in one piece.
-    pub body: Bytes,
 }
 
 impl<S: Storage> Log<S> {

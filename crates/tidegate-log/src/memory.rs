@@ -5,7 +5,10 @@ use std::{collections::VecDeque, io, ops::Range};
 use bytes::Bytes;
 use tidegate_sys::region::{Region, RegionError, RegionWriter};
 
-use crate::storage::{Begin, Segment, SegmentId, SegmentInfo, Storage, StorageError, Written};
+use crate::{
+    entry::SegmentId,
+    storage::{Begin, Segment, SegmentInfo, Storage, StorageError, Written},
+};
 
 /// A storage in memory, which outlives nothing and is recycled.
 ///
@@ -179,7 +182,7 @@ mod tests {
     use tidegate_message::{Instant, Position};
 
     use super::*;
-    use crate::index::Slot;
+    use crate::entry::Slot;
 
     const BEGIN: Begin = Begin { position: Position(0), last: None, kept: Position(0) };
 

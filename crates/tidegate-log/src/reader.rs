@@ -3,8 +3,9 @@
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
+    entry::Entry,
     index::{Next, is_lost},
-    log::{Entry, Log, just_after},
+    log::{Log, just_after},
     memory::Memory,
     storage::{Storage, StorageError},
 };

@@ -10,8 +10,8 @@
 use tidegate_message::{Instant, Position};
 
 use crate::{
+    entry::Slot,
     format::{DATA_START, Proof, RECORD_ALIGN, RecordHead, SLOT_BYTES, Unproven, align},
-    index::Slot,
 };
 
 /// How much is checked, in lengths of the segment, before bytes that only look like records end the scan.

@@ -11,11 +11,11 @@ use tidegate_message::Position;
 use tidegate_sys::region::Region;
 
 use crate::{
+    entry::{SegmentId, Slot},
     format::{Proof, SLOT_BYTES, Trailer, Unproven, encode_slot},
-    index::Slot,
     scan::scan,
     seal::MAC_BYTES,
-    storage::{Segment, SegmentId, StorageError, StoredSlots},
+    storage::{Segment, StorageError, StoredSlots},
 };
 
 /// The readers' end of a segment file. Sealed content is opened for each reader, into memory of its own.

@@ -1,14 +1,13 @@
 //! Where the bytes of a log are kept.
 
-use std::{fmt, io, ops::Range, sync::Arc, time::Duration};
+use std::{io, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
-    commit::Durability,
+    entry::{Durability, SegmentId, Slot},
     format::{SLOT_BYTES, decode_slot},
-    index::Slot,
 };
 
 /// The segments of one log: created empty, filled from the start, removed whole.
@@ -293,16 +292,6 @@ impl StoredSlots {
     /// How many slots have times before `at`.
     pub(crate) fn before(&self, at: Instant) -> usize {
         self.0.as_chunks().0.partition_point(|slot| decode_slot(slot).at < at)
-    }
-}
-
-/// Names a segment of one storage; later segments have greater ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SegmentId(pub u64);
-
-impl fmt::Display for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -25,15 +25,14 @@ use tidegate_message::Position;
 use tidegate_sys::folder::Folder;
 
 use crate::{
-    commit::Durability,
     disk::Disk,
+    entry::{Durability, SegmentId, Slot},
     files::Files,
-    index::Slot,
     memory::{Memory, MemorySegment},
     segment::FileSegment,
     storage::{
-        Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentId, SegmentInfo, Storage,
-        StorageError, StoredSlots, Written,
+        Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentInfo, Storage, StorageError,
+        StoredSlots, Written,
     },
 };
 

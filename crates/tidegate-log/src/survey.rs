@@ -3,6 +3,7 @@
 use tidegate_message::{Instant, Position};
 
 use crate::{
+    entry::SegmentId,
     format::{
         DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, SLOT_BYTES,
         Trailer, WRAPS, seed, slots_start,
@@ -10,7 +11,6 @@ use crate::{
     recovery::{segment_of, wrap_in},
     scan::scan,
     seal::{KeyId, Locked, NodeKeys, key_of},
-    storage::SegmentId,
 };
 
 /// The content of one segment file.

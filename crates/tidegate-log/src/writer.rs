@@ -6,11 +6,11 @@ use bytes::Bytes;
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
-    commit::Durability,
-    index::{IndexSegment, Next, Slot},
-    log::{Entry, LogConfig, Shared},
+    entry::{Durability, Entry, SegmentId, Slot},
+    index::{IndexSegment, Next},
+    log::{LogConfig, Shared},
     memory::Memory,
-    storage::{Begin, Framing, SegmentId, Storage, StorageError, Written},
+    storage::{Begin, Framing, Storage, StorageError, Written},
 };
 
 /// The one writer of a log.
