@@ -14,7 +14,7 @@ use crate::{
     layout::{self, Role},
     meter::Meter,
     packet::{self, Header, Malformed, Stamp},
-    run::Shared,
+    shared::Shared,
     socket::{Socket, SocketError},
     spec::Spec,
     track::{Arrival, Sequence},

@@ -34,6 +34,7 @@ mod meter;
 mod outlet;
 mod packet;
 mod run;
+mod shared;
 mod socket;
 mod track;
 mod worker;

@@ -27,7 +27,7 @@ use crate::{
     meter::Counts,
     packet::Stamp,
     process::{self, Usage},
-    run::{Board, Shared},
+    shared::{Board, Shared},
     socket::Socket,
     spec::Spec,
 };
