@@ -354,6 +354,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     violations.extend(forbids_unsafe(&read(&root.join("Cargo.toml"))?)?);
     violations.extend(map(RULES, &read(&root.join("ARCHITECTURE.md"))?));
     violations.extend(crate::modules::violations(root)?);
+    violations.extend(crate::lines::violations()?);
     Ok(crate::verdict("layers", "every crate and every module keeps its place", &violations))
 }
 

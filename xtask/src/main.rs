@@ -6,6 +6,7 @@ mod dist;
 mod house;
 mod layers;
 mod licences;
+mod lines;
 mod metadata;
 mod modules;
 mod test;
@@ -20,7 +21,7 @@ cargo xtask TASK
   test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
   dist [ARGUMENTS]   the program as it is handed out, and its size; ARGUMENTS go to `cargo build`
   check              layers, licences, house, words and tests
-  layers             which crate and which module may use which, and that cores read no clock
+  layers             which crate and which module may use which, that cores read no clock, and how large a crate may be
   licences           licences, sources and banned crates of all dependencies, by deny.toml
   house              no machine's own paths in tracked files; shell and Python scripts parse
   words              comments, messages and documents: no sentence begins with what, who or nobody in the place of its subject
