@@ -307,9 +307,12 @@ impl<D: Disk> Files<D> {
     }
 
     /// Does what needs room on the disk; where that is full, files that are kept to be used again go first.
-    fn with_room<T>(&mut self, work: impl Fn(&mut Self) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn with_room<T>(
+        &mut self,
+        work: impl Fn(&mut Self) -> io::Result<T>,
+    ) -> io::Result<T> {
         match work(self) {
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 self.tidy(0);
                 // Removed files are free at the latest once their removal is on the disk.
                 if !std::mem::take(&mut self.shared.state().is_renamed) {
@@ -768,12 +771,15 @@ pub fn is_reserve(name: &str) -> bool {
 }
 
 fn not_created(bytes: usize, source: io::Error) -> StorageError {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            StorageError::Full { bytes, source }
-        }
-        _ => StorageError::Create { bytes, source },
+    match is_full(&source) {
+        true => StorageError::Full { bytes, source },
+        false => StorageError::Create { bytes, source },
     }
+}
+
+/// Whether the disk has no room, or a user or project has no more of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 pub(crate) fn refused(

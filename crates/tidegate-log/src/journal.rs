@@ -10,7 +10,7 @@
 //!
 //! Always true: a record is read whole or not at all; a record that was not released is kept.
 
-use std::sync::Arc;
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tidegate_message::{Instant, Position};
@@ -44,6 +44,8 @@ const RESERVE_PART: u64 = 8;
 const RESERVE_FILE_BYTES_MIN: u64 = 64 << 10;
 /// At most this part of the journal is held in reserve.
 const RESERVE_PART_MAX: u64 = 2;
+/// A reserve that the disk had no room for is tried again after so long: to find that out, files are made and removed.
+const RESERVE_RETRY: Duration = Duration::from_millis(500);
 /// Bytes of a record in addition to its content, at most, if it is one entry.
 const ENTRY_BYTES: u64 = 128;
 
@@ -61,8 +63,31 @@ pub struct Journal<D: Disk = Folder> {
     released: Position,
     /// Files that are to hold room on the disk.
     reserve_files: u32,
+    /// The last time that the disk had no room for those that were missing.
+    reserve_refused: Option<ReserveRefused>,
     /// The last entry begins a record whose rest found no room.
     has_given_up: bool,
+}
+
+/// The disk had no room for the reserve.
+#[derive(Clone, Copy, Debug)]
+struct ReserveRefused {
+    at: Instant,
+    /// Files that were missing then.
+    missing: u32,
+    file_bytes: usize,
+    kind: io::ErrorKind,
+}
+
+impl ReserveRefused {
+    /// Whether so many files more would most likely find no room either, a moment later.
+    fn holds(&self, now: Instant, missing: u32) -> bool {
+        missing >= self.missing && (self.at..self.at + RESERVE_RETRY).contains(&now)
+    }
+
+    fn error(&self) -> AppendError {
+        StorageError::Full { bytes: self.file_bytes, source: self.kind.into() }.into()
+    }
 }
 
 /// The configuration of a journal.
@@ -115,6 +140,7 @@ impl<D: Disk> Journal<D> {
             next,
             released,
             reserve_files: 1,
+            reserve_refused: None,
             has_given_up: false,
         };
         Ok(OpenedJournal { journal, flusher, commits, report })
@@ -164,12 +190,14 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Sees to it that records of so many bytes can be appended, and some more for what must be appended all the same.
+    /// Sees to it that records of so many bytes can be appended, and some more for what must be appended all the same. `now` is when:
+    /// where the disk had no room for the reserve, it is asked for no more of it for half a second, or until the next
+    /// [`Journal::release`].
     ///
     /// # Errors
     /// There is no room, or the disk failed.
-    pub fn ensure(&mut self, bytes: usize) -> Result<(), AppendError> {
-        self.hold_in_reserve()?;
+    pub fn ensure(&mut self, now: Instant, bytes: usize) -> Result<(), AppendError> {
+        self.hold_in_reserve(now)?;
         let needed = bytes as u64 + ENTRY_BYTES;
         if self.credit < needed {
             let held = self.writer.bytes_held();
@@ -255,16 +283,26 @@ impl<D: Disk> Journal<D> {
         (segment_bytes / RESERVE_PART).max(RESERVE_FILE_BYTES_MIN).min(segment_bytes)
     }
 
-    fn hold_in_reserve(&mut self) -> Result<(), AppendError> {
+    fn hold_in_reserve(&mut self, now: Instant) -> Result<(), AppendError> {
         let len = self.reserve_file_bytes();
         let before = (self.writer.storage_mut().reserve_bytes() / len) as u32;
-        let lacking = u64::from(self.reserve_files.saturating_sub(before)) * len;
+        let missing = self.reserve_files.saturating_sub(before);
+        if let Some(refused) = self.reserve_refused.filter(|refused| refused.holds(now, missing)) {
+            // A caller that asks for less may have it.
+            self.reserve_files = before.max(1);
+            return Err(refused.error());
+        }
+        let lacking = u64::from(missing) * len;
         let held = if lacking > 0 { self.writer.bytes_held() } else { 0 };
         let bytes_max = self.config.bytes_max;
         let holding = if held + lacking > bytes_max {
             Err(AppendError::Full { held, bytes_max })
         } else {
             let held = self.writer.storage_mut().hold_in_reserve(self.reserve_files, len);
+            if let Err(StorageError::Full { source, .. }) = &held {
+                let (file_bytes, kind) = (len as usize, source.kind());
+                self.reserve_refused = Some(ReserveRefused { at: now, missing, file_bytes, kind });
+            }
             held.map_err(AppendError::from)
         };
         if holding.is_err() {
@@ -282,6 +320,7 @@ impl<D: Disk> Journal<D> {
     pub fn release(&mut self, position: Position) -> Result<usize, StorageError> {
         self.credit = 0;
         self.reserve_files = 1;
+        self.reserve_refused = None;
         self.writer.release(position)
     }
 
@@ -478,7 +517,7 @@ mod tests {
         let mut written = 0_u64;
         let mut ends = Vec::new();
         let error = loop {
-            match journal.ensure(1_000) {
+            match journal.ensure(NOW, 1_000) {
                 Ok(()) => ends.push(journal.append(NOW, [&[written as u8; 1_000][..]]).unwrap()),
                 Err(error) => break error,
             }
@@ -500,7 +539,7 @@ mod tests {
         assert_eq!((records[0][0], lost), (0, 0), "the oldest is there");
         // Most of it is let go of.
         assert!(journal.release(ends[90]).unwrap() >= 4);
-        journal.ensure(1_000).unwrap();
+        journal.ensure(NOW, 1_000).unwrap();
         journal.append(NOW, [&[8; 1_000][..]]).unwrap();
         let (records, _) = all(journal);
         assert!(records[0][0] <= 90 && records.last().unwrap()[0] == 8);
@@ -578,7 +617,7 @@ mod tests {
             let journal = &mut opened.journal;
             let mut appended = 0_u64;
             let refused = loop {
-                if let Err(error) = journal.ensure(900) {
+                if let Err(error) = journal.ensure(NOW, 900) {
                     break error;
                 }
                 journal.append(NOW, [&[1; 900][..]]).unwrap();
@@ -598,7 +637,7 @@ mod tests {
             }
             journal.use_reserve(false);
             journal.release(start).unwrap();
-            assert!(journal.ensure(900).is_ok(), "{kilobytes}: it takes records again");
+            assert!(journal.ensure(NOW, 900).is_ok(), "{kilobytes}: it takes records again");
             journal.append(NOW, [&[4; 900][..]]).unwrap();
             let (records, lost) = all(journal);
             let kinds: Vec<u8> = records.iter().map(|record| record[0]).collect();
@@ -620,7 +659,7 @@ mod tests {
             let journal = &mut opened.journal;
             let wanted = 50_000 * (seed % 7 + 1);
             journal.want_reserve(wanted);
-            journal.ensure(900).unwrap();
+            journal.ensure(NOW, 900).unwrap();
             journal.append(NOW, [&[1; 900][..]]).unwrap();
             disk.set_capacity(0);
             while journal.append(NOW, [&[2; 900][..]]).is_ok() {}
@@ -645,24 +684,24 @@ mod tests {
         let mut opened = open(&disk, Durability::Page);
         let journal = &mut opened.journal;
         journal.want_reserve(u64::MAX);
-        journal.ensure(100).unwrap();
+        journal.ensure(NOW, 100).unwrap();
         let held = journal.writer.bytes_held();
         assert!(held <= journal.config.bytes_max / 2 + journal.config.segment_bytes, "{held}");
         let mut appended = Vec::new();
-        while journal.ensure(1_000).is_ok() {
+        while journal.ensure(NOW, 1_000).is_ok() {
             appended.push(journal.append(NOW, [&[1; 1_000][..]]).unwrap());
         }
         assert!(appended.len() > 40, "{} are few", appended.len());
         // It is less again once others need less; what finds no room within the limit is refused.
         journal.release(appended[appended.len() - 1]).unwrap();
         journal.want_reserve(1);
-        journal.ensure(1_000).unwrap();
-        while journal.ensure(1_000).is_ok() {
+        journal.ensure(NOW, 1_000).unwrap();
+        while journal.ensure(NOW, 1_000).is_ok() {
             journal.append(NOW, [&[1; 1_000][..]]).unwrap();
         }
         journal.ensure_last(1_000).unwrap();
         journal.want_reserve(u64::MAX);
-        assert!(journal.ensure(1).is_err());
+        assert!(journal.ensure(NOW, 1).is_err());
         assert!(journal.writer.bytes_held() <= journal.config.bytes_max);
     }
 
@@ -683,7 +722,7 @@ mod tests {
         let before = segments();
         journal.give_way();
         assert!(segments() < before, "{before}");
-        journal.ensure(1_000).unwrap();
+        journal.ensure(NOW, 1_000).unwrap();
         for _ in 0..60 {
             journal.append(NOW, [&[2; 1_000][..]]).unwrap();
         }
@@ -694,17 +733,68 @@ mod tests {
     fn a_disk_that_others_filled_and_freed_is_used_again() {
         let (disk, mut opened) = on_small_disk(10 << 10);
         let journal = &mut opened.journal;
-        assert!(journal.ensure(900).is_err() && journal.append(NOW, [&[1; 900][..]]).is_err());
+        assert!(journal.ensure(NOW, 900).is_err() && journal.append(NOW, [&[1; 900][..]]).is_err());
         disk.set_capacity(300 << 10);
-        journal.ensure(900).expect("segments are smaller than usual");
+        let later = NOW + RESERVE_RETRY;
+        journal.ensure(later, 900).expect("segments are smaller than usual");
         journal.append(NOW, [&[1; 900][..]]).unwrap();
-        while journal.ensure(900).is_ok() {
+        while journal.ensure(NOW, 900).is_ok() {
             journal.append(NOW, [&[1; 900][..]]).unwrap();
         }
         disk.set_capacity(30 << 20);
         for _ in 0..10_000 {
-            journal.ensure(900).unwrap();
+            journal.ensure(NOW, 900).unwrap();
             journal.append(NOW, [&[1; 900][..]]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reserve_that_the_disk_had_no_room_for_is_tried_again_after_a_while() {
+        let (disk, mut opened) = on_small_disk(3 << 20);
+        let journal = &mut opened.journal;
+        journal.ensure(NOW, 900).unwrap();
+        journal.want_reserve(10 << 20);
+        assert!(journal.ensure(NOW, 900).is_err());
+        // Less is there still, and can be had at once.
+        journal.ensure(NOW, 900).unwrap();
+        let files = || disk.list().unwrap().len();
+        let before = files();
+        disk.set_capacity(100 << 20);
+        let a_moment_later = NOW + Duration::from_millis(499);
+        journal.want_reserve(10 << 20);
+        let refused = journal.ensure(a_moment_later, 900).unwrap_err();
+        assert_eq!((refused.code().as_str(), files()), ("storage.full", before));
+        journal.want_reserve(200_000);
+        journal.ensure(a_moment_later, 900).unwrap();
+        assert!(files() > before, "less than was refused is tried at once");
+        disk.set_capacity(3 << 20);
+        journal.want_reserve(10 << 20);
+        assert!(journal.ensure(NOW, 900).is_err());
+        disk.set_capacity(100 << 20);
+        journal.want_reserve(10 << 20);
+        journal.ensure(NOW + RESERVE_RETRY, 900).unwrap();
+        // A clock that was put back does not put the next try off.
+        disk.set_capacity(3 << 20);
+        journal.want_reserve(30 << 20);
+        assert!(journal.ensure(NOW, 900).is_err());
+        disk.set_capacity(100 << 20);
+        journal.want_reserve(30 << 20);
+        journal.ensure(Instant::EPOCH, 900).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_kept_make_room_where_a_quota_is_reached() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let tried = std::cell::Cell::new(0);
+            let (_disk, mut opened) = on_small_disk(20 << 20);
+            let journal = &mut opened.journal;
+            journal.ensure(NOW, 900).unwrap();
+            journal.append(NOW, [&[1; 900][..]]).unwrap();
+            let done = journal.writer.storage_mut().with_room(|_| {
+                tried.set(tried.get() + 1);
+                if tried.get() == 1 { Err(kind.into()) } else { Ok(()) }
+            });
+            assert!(done.is_ok() && tried.get() == 2, "{kind:?}: {done:?}");
         }
     }
 

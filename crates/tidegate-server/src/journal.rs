@@ -878,7 +878,7 @@ impl Journal for ShardJournal {
         if !self.is_named.load(Ordering::Acquire) {
             return Err(JournalError::Failed(Arc::new(JournalStartError::Unnamed)));
         }
-        self.log.ensure(bytes).map_err(refused)
+        self.log.ensure(clock::now(), bytes).map_err(refused)
     }
 
     fn room(&mut self) -> u64 {
