@@ -644,17 +644,17 @@ impl Broker {
 
     /// Where messages of `topic` go: as remembered, if nothing changed.
     fn route(&mut self, topic: &str) -> Arc<Route> {
-        let generation = self.shared.generation();
+        let made = self.shared.generations();
         let place = self.place(topic.as_bytes());
         let known = place.and_then(|place| self.routes[place].as_ref()).map(|known| &known.route);
         if let Some(route) = known
-            && route.generation == generation
+            && route.generation == made.number()
         {
             return route.clone();
         }
         let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
         let shared = &self.shared;
-        let route = shared.routes().route(&topic, shared.shards(), generation, &shared.topics());
+        let route = shared.routes().route(&topic, shared.shards(), made, &shared.topics());
         let route = Arc::new(route);
         let remembered = Some(Remembered { route: route.clone(), decided: None });
         let first = slot(topic.as_bytes());

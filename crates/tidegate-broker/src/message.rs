@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use tidegate_journal::RECORD_ADDS;
 use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 pub use tidegate_wire::mqtt::seconds_left;
@@ -150,6 +151,12 @@ impl Message {
             received: self.received,
             publisher: self.publisher,
         }
+    }
+
+    /// Bytes of its record in a journal: about, and not less.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        let bytes = self.payload.len() + self.topic.len() + self.forwarded.len();
+        RECORD_ADDS + bytes as u64
     }
 
     /// Bytes that it takes from the budget.

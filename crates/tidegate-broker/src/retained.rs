@@ -15,7 +15,7 @@ use std::{
     ops::{Bound, ControlFlow},
 };
 
-pub(crate) use self::expiring::{Expiring, Kept};
+pub(crate) use self::expiring::{Expiring, Kept, is_written};
 
 /// Retained messages by topic.
 ///

@@ -56,6 +56,9 @@ pub(crate) struct Route {
     pub(crate) topic: Arc<str>,
     /// Of the subscriptions and rules that it was made from.
     pub(crate) generation: u64,
+    /// The two parts of that: a subscription that is older is among its targets, and a decision about its topic is by these rules or later
+    /// ones.
+    pub(crate) made: Generations,
     /// By shard.
     targets: Box<[Box<[Target]>]>,
     groups: Box<[Turns]>,
@@ -64,6 +67,21 @@ pub(crate) struct Route {
     is_sole: bool,
     pub(crate) overflow: Option<Overflow>,
     pub(crate) large_bytes: Option<u32>,
+}
+
+/// What counts changes of subscriptions and routes, and of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generations {
+    pub(crate) routes: u64,
+    pub(crate) rules: u64,
+}
+
+impl Generations {
+    /// Both in one number.
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.routes.wrapping_add(self.rules << 40)
+    }
 }
 
 /// One subscriber of a topic: all its subscriptions that match, as one.
@@ -191,7 +209,7 @@ impl Routes {
         &self,
         topic: &Arc<str>,
         shards: usize,
-        generation: u64,
+        made: Generations,
         exceptions: &[TopicConfig],
     ) -> Route {
         let mut found: Vec<(SessionKey, SubscriptionOptions)> = Vec::new();
@@ -226,7 +244,8 @@ impl Routes {
             is_written,
             is_sole: groups.is_empty() && targets.iter().flatten().count() == 1,
             topic: topic.clone(),
-            generation,
+            generation: made.number(),
+            made,
             targets: targets.into_iter().map(Vec::into_boxed_slice).collect(),
             groups: groups.into(),
             overflow: exception.and_then(|exception| exception.overflow),

@@ -6,11 +6,13 @@ use std::{
 };
 
 use tidegate_message::{Action, Authorize, Identity, Instant, Target};
+use tidegate_wire::mqtt::QoS;
 
 use crate::{
     message::Message,
     retained::{Cursor, Kept},
     session::SubscriptionOptions,
+    slab::Key,
 };
 
 /// Retained messages that a new subscription is still owed.
@@ -21,10 +23,24 @@ pub(crate) struct RetainedScan {
     pub(crate) cursor: Option<Cursor>,
     pub(crate) options: SubscriptionOptions,
     pub(crate) since: Instant,
+    /// The generation of the routes from which on they lead to the subscription.
+    pub(crate) routed_from: u64,
+    /// The connection on which it was asked for.
+    pub(crate) connection: Key,
     /// Whether the cursor has come to the end.
     pub(crate) is_done: bool,
     /// Found, and not yet in the queue.
     pub(crate) found: VecDeque<FoundRetained>,
+}
+
+impl RetainedScan {
+    /// Whether the subscription got that message when it was published, which was later: `connection` is the one that its session has
+    /// now. One of QoS 0 went to nobody while the session had no connection.
+    pub(crate) fn had(&self, kept: &Kept, connection: Option<Key>) -> bool {
+        let qos = kept.message.qos.min(self.options.qos);
+        kept.routed_by >= self.routed_from
+            && (qos > QoS::AtMostOnce || connection == Some(self.connection))
+    }
 }
 
 /// A retained message that a subscription is owed, and by whose right it was published.
@@ -108,8 +124,6 @@ impl RetainedScans {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_wire::mqtt::QoS;
-
     use super::*;
 
     fn scan(filter: &str, id: u32) -> RetainedScan {
@@ -125,6 +139,8 @@ mod tests {
                 id,
             },
             since: Instant::default(),
+            routed_from: 0,
+            connection: Key { slot: 0, use_count: 0 },
             is_done: false,
             found: VecDeque::new(),
         }

@@ -19,8 +19,8 @@ use crate::{
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
     message::Message,
-    retained::{Expiring, Kept},
-    routes::Routes,
+    retained::{Expiring, Kept, is_written},
+    routes::{Generations, Routes},
     segments::Segments,
     session::SessionState,
 };
@@ -409,10 +409,17 @@ impl Shared {
         self.heaviest.lock().expect("no panic while it is held")[shard] = heaviest;
     }
 
+    /// Changes of subscriptions, exceptions and rules until now.
+    #[inline]
+    pub(crate) fn generations(&self) -> Generations {
+        let routes = self.changes.load(Ordering::Acquire);
+        Generations { routes, rules: self.authorize.generation() }
+    }
+
     /// Changes whenever a route may no longer hold.
     #[inline]
     pub(crate) fn generation(&self) -> u64 {
-        self.changes.load(Ordering::Acquire).wrapping_add(self.authorize.generation() << 40)
+        self.generations().number()
     }
 
     /// Publishes what `counts` gives in `$SYS/broker/PREFIX/`, each with its name, until it gives nothing.
@@ -489,6 +496,7 @@ impl Shared {
     /// Retains a message; without one, forgets the topic's. Says what came of it, with the number that puts changes of one
     /// topic in order.
     pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> Retention {
+        let owner = kept.as_ref().and_then(|_| self.owner_of_retained(topic));
         let mut retained = self.retained();
         let is_known = retained.get(topic).is_some();
         // An expired message has no place, whenever its timer comes. Its memory is given back after the lock.
@@ -508,6 +516,7 @@ impl Shared {
             }
             Some(mut kept) => {
                 kept.sequence = self.next_sequence();
+                kept.owner = owner;
                 let sequence = kept.sequence;
                 retained.insert(kept);
                 Retention::Changed(sequence)
@@ -553,6 +562,11 @@ impl Shared {
         (hasher.finish() % self.shards as u64) as usize
     }
 
+    /// The same; none where no journal is to have it.
+    fn owner_of_retained(&self, topic: &str) -> Option<usize> {
+        is_written(topic).then(|| self.owner_of(topic))
+    }
+
     /// Brings a retained message of an earlier process back, however many there are.
     pub(crate) fn restore_retained(
         &self,
@@ -561,9 +575,19 @@ impl Shared {
         source: Option<Arc<Identity>>,
         account: Option<Arc<Account>>,
     ) {
+        let owner = self.owner_of_retained(&message.topic);
         let mut retained = self.retained();
         let sequence = self.next_sequence();
-        let kept = Kept { message, sequence, client, source, allowed_by: None, account };
+        let kept = Kept {
+            message,
+            sequence,
+            client,
+            source,
+            allowed_by: None,
+            routed_by: 0,
+            owner,
+            account,
+        };
         retained.insert(kept);
         self.retained_count.store(retained.len(), Ordering::Relaxed);
     }

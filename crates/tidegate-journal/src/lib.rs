@@ -127,6 +127,15 @@ impl JournalError {
     }
 }
 
+/// Bytes of a record in the journal besides its texts and its payload, at most.
+pub const RECORD_ADDS: u64 = 160;
+
+/// Bytes of a user and the groups that it is in, in a record: about, and not less.
+pub fn user_bytes(user: &str, groups: &[Arc<str>]) -> u64 {
+    let groups: usize = groups.iter().map(|group| group.len() + 8).sum();
+    (user.len() + groups) as u64
+}
+
 /// Counts of a shard's journals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalCounts {

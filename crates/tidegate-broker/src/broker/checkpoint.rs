@@ -21,15 +21,14 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_journal::{Record, RetainedAs, Sent, Source, StoredMessage};
-use tidegate_message::{Identity, Instant, Payload, Position};
+use tidegate_journal::{RECORD_ADDS, Record, RetainedAs, Sent, Source, StoredMessage, user_bytes};
+use tidegate_message::{Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
     Broker, Peer,
     journal_writer::{
-        self, EXCHANGE_BYTES, Keeper, RECORD_ADDS, Reserved, SLACK_BYTES, closed, message_bytes,
-        message_record, opened, waiting,
+        EXCHANGE_BYTES, Keeper, Reserved, SLACK_BYTES, closed, message_record, opened, waiting,
     },
     spill::{FETCH_BYTES, FETCH_MESSAGES},
 };
@@ -37,6 +36,7 @@ use crate::{
     inflight::Awaits,
     message::Message,
     queue::{Held, Queued},
+    retained::is_written,
     slab::Key,
     spill::{Spilled, Wanted, WantedBy},
     timers::Timer,
@@ -349,11 +349,11 @@ impl Broker {
         for (_, session) in self.sessions.iter().filter(|(_, session)| session.number > 0) {
             // It is opened, and closed.
             *bytes += 2 * RECORD_ADDS + of_text(&session.client_id);
-            *bytes += identity_bytes(&session.identity);
+            *bytes += user_bytes(&session.identity.name, &session.identity.groups);
             let connection = session.connection.and_then(|key| self.connections.get(key));
             let will = connection.and_then(|connection| connection.will.as_deref());
             let will = will.or(session.will.as_ref().map(|(will, _)| &**will));
-            *bytes += will.map_or(0, |will| message_bytes(&will.message));
+            *bytes += will.map_or(0, |will| will.message.record_bytes());
             *bytes += session.subscriptions.keys().map(|filter| of_text(filter)).sum::<u64>();
             *bytes += RECORD_ADDS * session.received.len() as u64;
             let is_twice = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
@@ -363,21 +363,8 @@ impl Broker {
             reserved.exchanges += RECORD_ADDS * session.received.len() as u64;
             reserved.exchanges += RECORD_ADDS * u64::from(session.will_is_written);
         }
-        let mut after: Option<String> = None;
-        loop {
-            let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
-                let topic = &kept.message.topic;
-                if journal_writer::is_written(topic) && self.shared.owner_of(topic) == self.shard {
-                    let client = kept.client.as_deref().map_or(0, str::len);
-                    let source = kept.source.as_deref().map_or(0, identity_bytes);
-                    *bytes += message_bytes(&kept.message) + client as u64 + source;
-                }
-            });
-            if last.is_none() {
-                return reserved;
-            }
-            after = last;
-        }
+        *bytes += self.shared.retained().record_bytes(self.shard);
+        reserved
     }
 
     /// Bytes of the records of a checkpoint, once [`Broker::count_reserved`] has counted: about, and not less; or more than `most`.
@@ -394,7 +381,7 @@ impl Broker {
                 bytes += match queued {
                     Some(queued) if queued.number == 0 => 0,
                     Some(queued) if known.insert(queued.number) => match &queued.message {
-                        Held::Memory(message) => message_bytes(message),
+                        Held::Memory(message) => message.record_bytes(),
                         Held::Disk(spilled) => RECORD_ADDS + spilled.charged,
                         Held::Gone(_) => 0,
                     },
@@ -585,7 +572,7 @@ impl Broker {
         let keeper = self.keeper.as_mut()?;
         let mut found = Vec::new();
         let last = self.shared.retained().walk(after.as_deref(), STEP, |kept| {
-            if journal_writer::is_written(&kept.message.topic) {
+            if is_written(&kept.message.topic) {
                 let source = kept.source.as_deref().map(Source::from);
                 let (sequence, client) = (kept.sequence, kept.client.clone());
                 found.push((kept.message.clone(), RetainedAs { sequence, client, source }));
@@ -706,14 +693,8 @@ impl Checkpoint {
     }
 }
 
-/// Bytes of an identity in a record: about, and not less.
-fn identity_bytes(identity: &Identity) -> u64 {
-    let groups: usize = identity.groups.iter().map(|group| group.len() + 8).sum();
-    (identity.name.len() + groups) as u64
-}
-
 /// The empty message that clears a topic.
-fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
+pub(super) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
     StoredMessage {
         number: 0,
         origin: None,

@@ -216,7 +216,7 @@ impl Broker {
             }
         }
         if message.retain {
-            match self.retain(message, held) {
+            match self.retain(route, message, held) {
                 Retained::Done => {}
                 // A publisher that sends it again until it is accepted would do so forever, and hold up all that is
                 // behind it.
@@ -378,7 +378,12 @@ impl Broker {
         }
     }
 
-    fn retain(&mut self, message: &Incoming<'_>, held: &mut Option<Arc<Message>>) -> Retained {
+    fn retain(
+        &mut self,
+        route: &Route,
+        message: &Incoming<'_>,
+        held: &mut Option<Arc<Message>>,
+    ) -> Retained {
         if message.payload.is_empty() {
             if let Retention::Changed(sequence) = self.shared.retain(message.topic, None) {
                 self.note_retained(
@@ -402,7 +407,10 @@ impl Broker {
             sequence: 0,
             client: client.clone(),
             source: source.clone(),
-            allowed_by: Some(self.shared.authorize().generation()),
+            // Rules that changed since may deny it.
+            allowed_by: Some(route.made.rules),
+            routed_by: route.made.routes,
+            owner: None,
             account: account.clone(),
         };
         let sequence = match self.shared.retain(topic, Some(kept)) {

@@ -6,8 +6,8 @@
 use std::{collections::VecDeque, num::NonZeroU64, sync::Arc};
 
 use tidegate_journal::{
-    CameFrom, Journal, JournalCounts, JournalError, Opened, Options, Record, RetainedAs, Sent,
-    StoredMessage, StoredWill, Waiting,
+    CameFrom, Journal, JournalCounts, JournalError, Opened, Options, RECORD_ADDS, Record,
+    RetainedAs, Sent, StoredMessage, StoredWill, Waiting, user_bytes,
 };
 use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
@@ -17,6 +17,7 @@ use crate::{
     connection::WillMessage,
     message::{Body, Incoming, Message},
     queue::Queued,
+    retained::is_written,
     routes::Route,
     session::{Session, SubscriptionOptions},
     shared::Shared,
@@ -63,7 +64,7 @@ pub(super) struct Keeper {
     pub(super) is_failing: bool,
     /// For how many bytes it had no room then, at most [`WANTED_MAX`].
     pub(super) wanted: usize,
-    /// For how many bytes in reserve it had none, and how often it is still asked for them.
+    /// For how many bytes in reserve it had none, at most [`WANTED_MAX`], and how often it is still asked for them.
     wanted_lasting: (usize, u8),
     /// Why.
     pub(super) error: Option<JournalError>,
@@ -137,15 +138,18 @@ pub(super) struct Unconfirmed {
 impl Unconfirmed {
     /// Bytes of its record: about, and not less.
     pub(super) fn bytes(&self) -> u64 {
-        let message = self.message.as_deref().map_or(0, message_bytes);
-        RECORD_ADDS + self.topic.len() as u64 + message
+        let message = self.message.as_deref().map_or(0, Message::record_bytes);
+        let sent = match &self.sent {
+            Sent::Retained(RetainedAs { client, source, .. }) => {
+                let client = client.as_deref().map_or(0, str::len) as u64;
+                client
+                    + source.as_ref().map_or(0, |source| user_bytes(&source.user, &source.groups))
+            }
+            Sent::Group(name) => name.len() as u64,
+            Sent::Plain => 0,
+        };
+        RECORD_ADDS + self.topic.len() as u64 + message + sent
     }
-}
-
-/// Bytes of the record of a message: about, and not less.
-pub(super) fn message_bytes(message: &Message) -> u64 {
-    let bytes = message.payload.len() + message.topic.len() + message.forwarded.len();
-    RECORD_ADDS + bytes as u64
 }
 
 /// Bytes of records that a journal must find room for, whatever else fills the disk.
@@ -184,8 +188,6 @@ const LASTING_TRIES: u8 = 16;
 const RECORD_BYTES: usize = 4 << 10;
 /// And for each session that waits.
 const WAITING_BYTES: usize = 64;
-/// Bytes of a record in the journal besides its texts and its payload, at most.
-pub(super) const RECORD_ADDS: u64 = 160;
 /// Bytes of the records by which a QoS 2 exchange with a subscriber ends: that it begins, that PUBREC came, that PUBCOMP came.
 pub(super) const EXCHANGE_BYTES: u64 = 3 * RECORD_ADDS;
 /// Room for what comes while it is looked whether there is room, and during a checkpoint.
@@ -387,8 +389,8 @@ impl Keeper {
             }
             Ok(()) => true,
             Err(error) => {
-                (self.wanted, self.wanted_lasting) =
-                    (bytes.min(WANTED_MAX), (lasting, LASTING_TRIES));
+                self.wanted = bytes.min(WANTED_MAX);
+                self.wanted_lasting = (lasting.min(WANTED_MAX), LASTING_TRIES);
                 self.fail(&error);
                 false
             }
@@ -821,11 +823,6 @@ impl From<&Message> for StoredMessage {
     }
 }
 
-/// Whether a topic's retained message is written: each process publishes `$SYS` itself.
-pub(super) fn is_written(topic: &str) -> bool {
-    !topic.starts_with("$SYS/")
-}
-
 pub(super) fn opened(session: &Session, will: Option<&WillMessage>) -> Record {
     let identity = &session.identity;
     Record::Opened(Opened {
@@ -877,5 +874,42 @@ impl From<SubscriptionOptions> for Options {
     fn from(options: SubscriptionOptions) -> Self {
         let SubscriptionOptions { qos, no_local, retain_as_published, id, .. } = options;
         Self { qos, no_local, retain_as_published, id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_journal::Source;
+
+    use super::*;
+    use crate::broker::checkpoint::cleared;
+
+    #[test]
+    fn a_record_that_no_other_shard_has_confirmed_is_counted_with_client_and_user() {
+        let long: Arc<str> = "n".repeat(2_000).into();
+        let source = |groups: Arc<[Arc<str>]>| Source {
+            kind: IdentityKind::User,
+            user: long.clone(),
+            groups,
+        };
+        let retained = |client: Option<&Arc<str>>, source: Option<Source>| {
+            Sent::Retained(RetainedAs { sequence: u64::MAX, client: client.cloned(), source })
+        };
+        let groups: Arc<[Arc<str>]> = (0..20).map(|_| long.clone()).collect();
+        for sent in [
+            Sent::Plain,
+            Sent::Group((*long).into()),
+            retained(None, None),
+            retained(Some(&long), None),
+            retained(Some(&long), Some(source(Arc::default()))),
+            retained(Some(&long), Some(source(groups))),
+        ] {
+            let topic: Arc<str> = "t".into();
+            let record = cleared(&topic, vec![(1, u64::MAX, sent.clone())]);
+            let mut encoded = Vec::new();
+            Record::Message(record).encode(&mut encoded);
+            let unconfirmed = Unconfirmed { number: u64::MAX, topic, message: None, sent };
+            assert!(unconfirmed.bytes() >= encoded.len() as u64, "{unconfirmed:?}");
+        }
     }
 }

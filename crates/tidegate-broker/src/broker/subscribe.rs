@@ -160,7 +160,10 @@ impl Broker {
                 (_, None) => {}
             }
         }
-        let is_new = self.shared.routes_mut().insert(&filter, own, options, &session.state);
+        let mut routes = self.shared.routes_mut();
+        let routed_from = self.shared.generations().routes;
+        let is_new = routes.insert(&filter, own, options, &session.state);
+        drop(routes);
         let wanted = match asked.retain_handling {
             RetainHandling::Send => true,
             RetainHandling::SendIfNew => is_new,
@@ -173,6 +176,8 @@ impl Broker {
                 cursor: None,
                 options,
                 since: now,
+                routed_from,
+                connection: key,
                 is_done: false,
                 found: Default::default(),
             });

@@ -548,20 +548,25 @@ impl Broker {
                 continue;
             }
             let mut expired = Vec::new();
+            let mut found = std::mem::take(&mut scan.found);
+            let cursor = scan.cursor.take();
             scan.cursor = self.shared.retained().matches_from(
                 &scan.filter,
-                scan.cursor.take(),
+                cursor,
                 RETAINED_STEP,
                 |_, kept| {
                     let Kept { message, client, .. } = kept;
                     let is_own = client.as_ref() == Some(&session.client_id);
                     if message.is_expired(now) {
                         expired.push(message.clone());
-                    } else if !(scan.options.no_local && is_own) {
-                        scan.found.push_back(FoundRetained::of(kept));
+                    } else if !(scan.options.no_local && is_own
+                        || scan.had(kept, session.connection))
+                    {
+                        found.push_back(FoundRetained::of(kept));
                     }
                 },
             );
+            scan.found = found;
             scan.is_done = scan.cursor.is_none();
             for message in expired {
                 self.shared.forget_retained(&message);

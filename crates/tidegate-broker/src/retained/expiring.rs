@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, ops::Deref, sync::Arc};
 
+use tidegate_journal::user_bytes;
 use tidegate_message::{Identity, Instant};
 
 use super::Retained;
@@ -14,6 +15,8 @@ use crate::{accounts::Account, message::Message};
 pub(crate) struct Expiring {
     messages: Retained<Kept>,
     order: BTreeSet<(Instant, Arc<str>)>,
+    /// By shard, bytes of the records of those that its journal has.
+    record_bytes: Vec<u64>,
 }
 
 /// A retained message.
@@ -26,13 +29,30 @@ pub(crate) struct Kept {
     pub(crate) client: Option<Arc<str>>,
     /// The publisher, whose right to publish it still counts; none of the node itself, and where a former version wrote it down.
     pub(crate) source: Option<Arc<Identity>>,
-    /// The generation of the rules by which it was published; none of those of an earlier process.
+    /// The generation of the rules by which its publisher was allowed, or an earlier one; none of those of an earlier process.
     pub(crate) allowed_by: Option<u64>,
+    /// The generation of the routes by which it went to subscribers: those subscriptions have it that are older.
+    pub(crate) routed_by: u64,
+    /// The shard whose journal has it; none where no journal is to.
+    pub(crate) owner: Option<usize>,
     /// In whose share it counts.
     pub(crate) account: Option<Arc<Account>>,
 }
 
+/// Whether a topic's retained message is written down: each process publishes `$SYS` itself.
+pub(crate) fn is_written(topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
+}
+
 impl Kept {
+    /// Bytes of its record in a journal: about, and not less.
+    fn record_bytes(&self) -> u64 {
+        let client = self.client.as_deref().map_or(0, str::len) as u64;
+        let source = self.source.as_deref();
+        let source = source.map_or(0, |source| user_bytes(&source.name, &source.groups));
+        self.message.record_bytes() + client + source
+    }
+
     fn begin(&self) {
         if let Some(account) = &self.account {
             self.message.hold_for(account);
@@ -65,8 +85,15 @@ impl Expiring {
         let expiry = message.expires.map(|at| (at, message.topic.clone()));
         let topic = message.topic.clone();
         kept.begin();
+        if let Some(owner) = kept.owner {
+            if self.record_bytes.len() <= owner {
+                self.record_bytes.resize(owner + 1, 0);
+            }
+            self.record_bytes[owner] += kept.record_bytes();
+        }
         if let Some(former) = self.messages.insert(&topic, kept) {
-            self.forget_expiry(&former.end());
+            let former = self.end(former);
+            self.forget_expiry(&former);
         }
         self.order.extend(expiry);
     }
@@ -74,7 +101,8 @@ impl Expiring {
     /// Forgets the message of a topic; false if there was none.
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
         let Some(former) = self.messages.remove(topic) else { return false };
-        self.forget_expiry(&former.end());
+        let former = self.end(former);
+        self.forget_expiry(&former);
         true
     }
 
@@ -101,9 +129,24 @@ impl Expiring {
             && self.next_expiry().is_some_and(|at| at <= now)
             && let Some((_, topic)) = self.order.pop_first()
         {
-            taken.extend(self.messages.remove(&topic).map(Kept::end));
+            if let Some(former) = self.messages.remove(&topic) {
+                taken.push(self.end(former));
+            }
         }
         taken
+    }
+
+    /// Bytes of the records of those that the journal of that shard has: about, and not less.
+    pub(crate) fn record_bytes(&self, shard: usize) -> u64 {
+        self.record_bytes.get(shard).copied().unwrap_or(0)
+    }
+
+    /// It is retained no more.
+    fn end(&mut self, former: Kept) -> Arc<Message> {
+        if let Some(owner) = former.owner {
+            self.record_bytes[owner] -= former.record_bytes();
+        }
+        former.end()
     }
 
     fn forget_expiry(&mut self, message: &Message) {

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use tidegate_message::{Action, Decision, Target};
@@ -173,6 +173,49 @@ fn retained_messages_are_sent_while_their_publisher_may_publish_them() {
             world.end();
         }
     }
+}
+
+/// The rules change right after each decision that a client may publish: it may no longer.
+#[derive(Debug, Default)]
+struct ChangesAfterwards {
+    generation: AtomicU64,
+    is_changed: AtomicBool,
+}
+
+impl Authorize for ChangesAfterwards {
+    fn decide(&self, _: &Identity, action: Action, _: Target<'_>) -> Decision {
+        if action != Action::Publish {
+            return Decision::allow("no rule");
+        }
+        if self.is_changed.swap(true, Ordering::Relaxed) {
+            return Decision::deny("a rule");
+        }
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        Decision::allow("no rule")
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn receives_all(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_retained_message_whose_rule_goes_right_after_the_decision_is_not_sent() {
+    let rules = Arc::new(ChangesAfterwards::default());
+    let config = BrokerConfig { check_retain_source: true, ..settings() };
+    let mut world = World::with_rules(config, 1, rules);
+    let p = world.join(v5("p"));
+    let id = world.publish(p, retained("a", AtLeastOnce, "x")).unwrap();
+    assert_eq!(world.accepted(p, id), ReasonCode::NO_MATCHING_SUBSCRIBERS);
+    assert_eq!(world.shared.retained_count(), 1);
+    let s = world.join(v5("s"));
+    world.subscribe(s, "a", AtLeastOnce);
+    assert_eq!(world.texts(s), [""; 0]);
+    world.end();
 }
 
 fn not_allowed(world: &World) -> u64 {

@@ -244,3 +244,41 @@ fn a_will_that_is_not_to_come_does_not_come_after_a_kill_though_the_disk_is_full
         }
     }
 }
+
+#[test]
+fn a_message_that_is_far_too_large_does_not_have_others_refused_for_long() {
+    let mut config = settings();
+    config.payload_bytes_max = 1 << 30;
+    config.session.queue_bytes_max = 1 << 30;
+    let mut world = World::keeping(config, 3, false);
+    let disk = SmallDisk::new(4 << 20);
+    world.tapes.iter().for_each(|tape| tape.put_on(&disk));
+    sessions(&mut world);
+    let publishers: Vec<At> = (0..20).map(|n| world.join(v5(&format!("p{n}")))).collect();
+    let large = "x".repeat(3 << 20);
+    assert!(!publish(&mut world, publishers[0], message("t/s0", AtLeastOnce, &large)));
+    world.advance(seconds(3));
+    for at in publishers.into_iter().skip(1) {
+        assert!(publish(&mut world, at, message("t/s0", AtLeastOnce, "x")));
+    }
+}
+
+#[test]
+fn a_journal_without_room_is_tried_again_without_a_walk_through_what_is_retained() {
+    let [few, many] = [10, 10_240].map(|count| {
+        let mut world = World::keeping(settings(), 1, false);
+        let p = world.join(v5("p"));
+        for number in 0..count {
+            world.publish(p, retained(&format!("r/{number}"), AtMostOnce, "x"));
+        }
+        world.advance(seconds(5));
+        let disk = SmallDisk::new(64 << 20);
+        world.tapes[0].put_on(&disk);
+        *disk.free() = 0;
+        assert!(!publish(&mut world, p, retained("r/more", AtLeastOnce, &"x".repeat(200_000))));
+        world.advance(seconds(5));
+        assert!(world.shared.has_failing_journal());
+        allocation_counter::measure(|| world.advance(seconds(20))).count_total
+    });
+    assert!(many < few + 100, "{many} allocations in 20 s, {few} where less is retained");
+}

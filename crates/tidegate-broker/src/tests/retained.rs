@@ -352,3 +352,58 @@ fn a_topics_threshold_holds_for_its_retained_message() {
         assert_eq!(world.texts(s), ["small".to_owned(), large]);
     });
 }
+
+#[test]
+fn a_message_that_is_published_while_a_subscription_gets_what_is_retained_comes_once() {
+    for qos in [AtMostOnce, AtLeastOnce] {
+        each(|world| {
+            let p = world.join(v5("p"));
+            for number in 0..1_500 {
+                world.publish(p, retained(&format!("a/{number:04}"), AtLeastOnce, "old"));
+            }
+            let mut connect = kept("s");
+            connect.properties.receive_maximum = NonZeroU16::new(10);
+            let s = world.join(connect);
+            world.acknowledges(s, false);
+            world.subscribe(s, "a/#", AtLeastOnce);
+            // Before where the scan is, and far behind.
+            for topic in ["a/0000", "a/1499", "a/new"] {
+                world.publish(p, retained(topic, qos, "new"));
+            }
+            world.cut(s);
+            // While it is away, those of QoS 0 wait for it nowhere else.
+            world.publish(p, retained("a/1498", qos, "away"));
+            let s = world.join(kept("s"));
+            let got = world.messages(s);
+            let count = |topic: &str, text: &str| {
+                got.iter().filter(|d| &*d.topic == topic && d.text() == text).count()
+            };
+            assert_eq!(count("a/1498", "away"), 1, "{qos:?}");
+            assert_eq!((count("a/1498", "old"), count("a/1497", "old")), (0, 1), "{qos:?}");
+            if qos == AtLeastOnce {
+                for topic in ["a/0000", "a/1499", "a/new"] {
+                    assert_eq!(count(topic, "new"), 1, "{topic}");
+                }
+                assert_eq!(got.len(), 1_501 + 1, "each but a/0000 has one, and that came anew");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_of_qos_0_that_is_published_while_a_subscription_gets_what_is_retained_comes_once() {
+    each(|world| {
+        let p = world.join(v5("p"));
+        for number in 0..1_500 {
+            world.publish(p, retained(&format!("a/{number:04}"), AtLeastOnce, "old"));
+        }
+        let s = world.join(v5("s"));
+        world.room(s, 2_000);
+        world.subscribe(s, "a/#", AtLeastOnce);
+        world.publish(p, retained("a/1499", AtMostOnce, "new"));
+        world.room(s, usize::MAX);
+        let texts = world.texts(s);
+        assert_eq!(texts.iter().filter(|text| *text == "new").count(), 1);
+        assert_eq!(texts.len(), 1_500);
+    });
+}
