@@ -98,6 +98,11 @@ pub trait Journal: Send + fmt::Debug {
     /// Bytes of the records that are kept.
     fn bytes(&self) -> u64;
 
+    /// Bytes that it may hold by its own limit, what is held in reserve included.
+    fn bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Makes all that was appended survive a loss of power, whatever is asked of records, and waits for that.
     ///
     /// # Errors

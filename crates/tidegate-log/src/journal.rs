@@ -324,6 +324,11 @@ impl<D: Disk> Journal<D> {
         self.writer.release(position)
     }
 
+    /// Bytes that it may hold, the reserve included.
+    pub fn bytes_max(&self) -> u64 {
+        self.config.bytes_max
+    }
+
     /// When the newest record was appended, also by a former process; none if there was none.
     pub fn last_at(&self) -> Option<Instant> {
         self.writer.last_at()

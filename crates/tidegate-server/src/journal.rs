@@ -937,6 +937,10 @@ impl Journal for ShardJournal {
         self.log.bytes()
     }
 
+    fn bytes_max(&self) -> u64 {
+        self.log.bytes_max()
+    }
+
     fn flush(&mut self) -> Result<(), JournalError> {
         self.log.flush().map(drop).map_err(storage)
     }

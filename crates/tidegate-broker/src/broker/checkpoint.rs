@@ -44,6 +44,9 @@ use crate::{
 
 /// A journal below this is let be.
 const LEAST_BYTES: u64 = 16 << 20;
+/// A smaller one is written again once it is over this part of its limit and has grown by the other since the last checkpoint.
+const SMALL_PART: u64 = 4;
+const SMALL_SINCE_PART: u64 = 8;
 /// Records of one turn, and the time to the next.
 const STEP: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -618,9 +621,13 @@ impl Keeper {
         self.checkpoint.is_none() && self.journal.failure().is_none()
     }
 
-    /// Whether most of the journal is old.
+    /// Whether most of the journal is old, or much of a small one: half of it may be held in reserve, and what is written again needs room
+    /// beside what it stands for.
     fn is_large(&self) -> bool {
-        self.journal.bytes() > (2 * self.checkpoint_bytes).max(LEAST_BYTES)
+        let bytes_max = self.journal.bytes_max();
+        let since = self.checkpoint_bytes.saturating_add(bytes_max / SMALL_SINCE_PART);
+        let small = since.max(bytes_max / SMALL_PART);
+        self.journal.bytes() > (2 * self.checkpoint_bytes).max(LEAST_BYTES).min(small)
     }
 
     /// Whether a checkpoint is to begin once there is room.

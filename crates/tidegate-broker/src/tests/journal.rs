@@ -37,6 +37,8 @@ struct TapeState {
     /// one does.
     bytes: u64,
     bytes_max: Option<usize>,
+    /// Whether it says that it is bounded.
+    says_bytes_max: bool,
     disk: Option<SmallDisk>,
     /// Bytes that it holds in reserve on that, and that it is asked for.
     reserve: u64,
@@ -233,6 +235,12 @@ impl Journal for Tape {
 
     fn bytes(&self) -> u64 {
         self.state().bytes
+    }
+
+    fn bytes_max(&self) -> u64 {
+        let state = self.state();
+        let bytes_max = state.bytes_max.filter(|_| state.says_bytes_max);
+        bytes_max.map_or(u64::MAX, |bytes_max| bytes_max as u64)
     }
 }
 
@@ -1154,5 +1162,29 @@ fn messages_sent_again_after_restarts_say_so() {
                 });
             }
         }
+    }
+}
+
+#[test]
+fn a_small_journal_is_written_again_before_it_is_full() {
+    for is_gated in [false, true] {
+        let mut world = World::keeping(settings(), 1, is_gated);
+        world.tapes[0].limit(Some(1 << 20));
+        world.tapes[0].state().says_bytes_max = true;
+        let s = world.join(kept("s"));
+        world.subscribe(s, "t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        let payload = "x".repeat(1_000);
+        for number in 0..4_000 {
+            let id = world.publish(p, message("t", AtLeastOnce, &payload)).unwrap();
+            while world.flush_journals() {}
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS, "gated {is_gated}, {number}");
+            world.advance(Duration::from_millis(1));
+        }
+        let written = world.shards[0].journal_counts().unwrap();
+        assert!((4..200).contains(&written.checkpoints), "{written:?}");
+        check(&world);
+        assert_eq!(world.messages(s).len(), 4_000);
+        world.end();
     }
 }
