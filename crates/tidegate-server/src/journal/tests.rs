@@ -11,7 +11,13 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::*;
+use super::{
+    clock_note::note_clock,
+    contents::{Contents, SHARDS_MAX},
+    generations::{ASIDES_MAX, asides},
+    mark::MARK,
+    *,
+};
 
 fn settings(folder: &Path) -> JournalSettings {
     JournalSettings {
