@@ -18,7 +18,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask TASK
 
-  test [ARGUMENTS]   every test of the workspace and of the workers; ARGUMENTS go to `cargo test`
+  test [ARGUMENTS]   every test of the workspace, of the workers and of the SDK; ARGUMENTS go to `cargo test`
   dist [ARGUMENTS]   the program as it is handed out, and its size; ARGUMENTS go to `cargo build`
   check              layers, licences, house, words and tests
   layers             which crate and which module may use which, that cores read no clock, and how large a crate may be

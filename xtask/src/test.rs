@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  cargo test --workspace ─┬─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
-//!  workers' unittest ──────┘
+//!  workers' unittest ──────┤
+//!  the SDK's pytest ───────┘
 //! ```
 //!
 //! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
@@ -14,13 +15,19 @@ use std::{
     fmt,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode, ExitStatus, Stdio},
 };
 
 use anyhow::Context as _;
 
 /// Features that are off by default are tested all the same.
 const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
+
+/// The Python SDK, whose tests run against the program that was built for the others.
+const SDK: &str = "sdk/python";
+const SDK_SCRIPT: &str = "scripts/sdk-python";
+/// The script's exit status where Python or its packages cannot be had.
+const UNAVAILABLE: i32 = 69;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Totals {
@@ -65,6 +72,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
             broken.push(format!("the tests of {} ended badly", suite.folder.display()));
         }
     }
+    println!("\npython tests of {SDK}");
+    let counted = sdk(&program(arguments)?)?;
+    totals.add(counted.totals);
+    if !counted.ended_well && counted.totals.failed == 0 {
+        broken.push(format!("the tests of {SDK} ended badly"));
+    }
     if totals.passed + totals.failed == 0 {
         broken.push("no test ran".to_owned());
     }
@@ -86,7 +99,12 @@ impl Totals {
 }
 
 /// Runs `command` and hands over its lines as they come. Returns whether it ended well.
-fn watch(command: &mut Command, mut each: impl FnMut(&str)) -> anyhow::Result<bool> {
+fn watch(command: &mut Command, each: impl FnMut(&str)) -> anyhow::Result<bool> {
+    Ok(follow(command, each)?.success())
+}
+
+/// Runs `command` and hands over its lines as they come.
+fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
     let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
     let out = child.stdout.take().context("the command's output is piped")?;
     let mut out = BufReader::new(out);
@@ -95,7 +113,7 @@ fn watch(command: &mut Command, mut each: impl FnMut(&str)) -> anyhow::Result<bo
         each(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
         line.clear();
     }
-    Ok(child.wait().context("waiting for the tests")?.success())
+    child.wait().context("waiting for the tests")
 }
 
 /// Reads what Rust's test programs print.
@@ -216,6 +234,55 @@ impl PythonSuite {
     }
 }
 
+/// The program that `cargo test` with these arguments has built, beside this one or in the folder of another profile.
+fn program(arguments: &[String]) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("looking where this program is")?;
+    let target =
+        own.parent().and_then(Path::parent).context("this program is in no target folder")?;
+    let profile = if arguments.iter().any(|argument| argument == "--release" || argument == "-r") {
+        "release"
+    } else {
+        "debug"
+    };
+    Ok(target.join(profile).join("tidegate"))
+}
+
+/// Runs the SDK's tests against `program`.
+fn sdk(program: &Path) -> anyhow::Result<Counted> {
+    let mut tests = Command::new("sh");
+    tests.args(["-c", "exec \"$@\" 2>&1", "sh", SDK_SCRIPT, "test", "-rs", "--color=no"]);
+    tests.env("TIDEGATE_PROGRAM", program).stdout(Stdio::piped());
+    let mut lines = Vec::new();
+    let status = follow(&mut tests, |line| {
+        println!("{line}");
+        lines.push(line.to_owned());
+    })?;
+    if status.code() == Some(UNAVAILABLE) {
+        println!("skipped: the tests of {SDK}, whose Python packages cannot be had here");
+        let totals = Totals { skipped: 1, ..Totals::default() };
+        return Ok(Counted { totals, ended_well: true });
+    }
+    Ok(Counted { totals: pytest(&lines), ended_well: status.success() })
+}
+
+/// `2 failed, 7 passed, 1 skipped, 1 error in 8.21s`; all zero if pytest did not come so far.
+fn pytest(lines: &[String]) -> Totals {
+    let last =
+        lines.iter().rev().find(|line| line.contains(" in ") && line.ends_with(['s', ')', '=']));
+    let count_of = |words: &[&str]| {
+        let parts =
+            last.map(|line| line.trim_matches(['=', ' ']).split([',', ' '])).into_iter().flatten();
+        let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+        let pairs = parts.windows(2).filter(|pair| words.contains(&pair[1]));
+        pairs.filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
+    };
+    Totals {
+        passed: count_of(&["passed"]),
+        failed: count_of(&["failed", "error", "errors"]),
+        skipped: count_of(&["skipped"]),
+    }
+}
+
 /// Reads what Python's unittest prints at its end: `Ran 7 tests in 0.1s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=2)`.
 fn unittest(lines: &[String]) -> Totals {
     let ran: u64 = lines
@@ -297,6 +364,22 @@ mod tests {
         ] {
             let lines: Vec<String> = output.lines().map(str::to_owned).collect();
             assert_eq!(unittest(&lines), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn pytest_is_counted_from_its_last_line() {
+        for (output, expected) in [
+            ("....\n4 passed in 0.31s", Totals { passed: 4, failed: 0, skipped: 0 }),
+            (
+                "FAILED tests/a.py::b in c\n2 failed, 97 passed, 3 skipped, 1 error in 186.57s (0:03:06)",
+                Totals { passed: 97, failed: 3, skipped: 3 },
+            ),
+            ("==== 1 passed, 2 errors in 1.00s ====", Totals { passed: 1, failed: 2, skipped: 0 }),
+            ("ERROR: no such file", Totals::default()),
+        ] {
+            let lines: Vec<String> = output.lines().map(str::to_owned).collect();
+            assert_eq!(pytest(&lines), expected, "{output}");
         }
     }
 

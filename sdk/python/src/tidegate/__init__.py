@@ -1,0 +1,109 @@
+"""Camera frames within bounds of latency and accuracy, and messages, from a Tidegate node.
+
+    import tidegate
+
+    with tidegate.connect("127.0.0.1:7080", pki="tidegate-data/pki") as node:
+        for frame in node.frames("cam1", latency_ms=100, accuracy=0.95):
+            print(frame.verdict, frame.image.shape)
+
+`tidegate.aio` has the same for asyncio. Every failure is a `TidegateError`.
+"""
+
+from ._calls import FrameInput, Published, Refused, ServerInfo
+from ._connection import VERSION as __version__
+from ._connection import Retries
+from ._mqtt import MessageStream
+from .cameras import Camera, CameraList
+from .characterization import Characterization, characterize
+from .client import Client, EventStream, FramePublisher, FrameStream, connect
+from .errors import (
+    ActionDeniedError,
+    CameraOfflineError,
+    CameraTakenError,
+    CameraUnknownError,
+    FrameMissingError,
+    FrameRefusedError,
+    IdentityRefusedError,
+    InfeasibleError,
+    InvalidRequestError,
+    LimitReachedError,
+    LinkDownError,
+    NotInstalledError,
+    SourceSizeUnknownError,
+    TidegateError,
+)
+from .frames import (
+    AccuracyAssumed,
+    Bounds,
+    CameraOffline,
+    CameraOnline,
+    ControllerFailed,
+    Ended,
+    Event,
+    Feasible,
+    Frame,
+    Infeasible,
+    KnobsChanged,
+    Missed,
+    NoFrames,
+    Original,
+    Size,
+    Stages,
+    Started,
+    Unchanged,
+    Verdict,
+)
+from .messages import Message
+
+__all__ = [
+    "AccuracyAssumed",
+    "ActionDeniedError",
+    "Bounds",
+    "Camera",
+    "CameraList",
+    "CameraOffline",
+    "CameraOfflineError",
+    "CameraOnline",
+    "CameraTakenError",
+    "CameraUnknownError",
+    "Characterization",
+    "Client",
+    "ControllerFailed",
+    "Ended",
+    "Event",
+    "EventStream",
+    "Feasible",
+    "Frame",
+    "FrameInput",
+    "FrameMissingError",
+    "FramePublisher",
+    "FrameRefusedError",
+    "FrameStream",
+    "IdentityRefusedError",
+    "Infeasible",
+    "InfeasibleError",
+    "InvalidRequestError",
+    "KnobsChanged",
+    "LimitReachedError",
+    "LinkDownError",
+    "Message",
+    "MessageStream",
+    "Missed",
+    "NoFrames",
+    "NotInstalledError",
+    "Original",
+    "Published",
+    "Refused",
+    "Retries",
+    "ServerInfo",
+    "Size",
+    "SourceSizeUnknownError",
+    "Stages",
+    "Started",
+    "TidegateError",
+    "Unchanged",
+    "Verdict",
+    "__version__",
+    "characterize",
+    "connect",
+]

@@ -1,0 +1,180 @@
+"""Why a call failed: one class for each way out, with the node's stable code.
+
+TidegateError
+├── InvalidRequestError     the request can never work: fix it
+├── InfeasibleError         both bounds cannot be kept
+├── CameraUnknownError      no camera of that name
+├── CameraOfflineError      the camera is not reached now
+├── CameraTakenError        the name is another's
+├── FrameMissingError       the log has no such frame, or no longer
+├── FrameRefusedError       a published frame was not taken; the next one may be
+├── IdentityRefusedError    this side or the other is not who it must be
+├── ActionDeniedError       the caller may not
+├── LimitReachedError       full now: later
+├── LinkDownError           the node is not reached
+├── SourceSizeUnknownError  boxes cannot be put on the original
+└── NotInstalledError       an optional package or program is missing
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+_CODE_METADATA = "tidegate-code"
+
+
+class TidegateError(Exception):
+    """A failure: `code` is stable and for programs, the text is for people and may change.
+
+    `code` is one of the node's, such as `frames.camera.unknown`, or `sdk.…` for a failure that this package found itself.
+    """
+
+    code: str
+
+    def __init__(self, message: str, code: str = "internal") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class InvalidRequestError(TidegateError):
+    """The request can never work: a bound out of its range, an empty time range, no table, an address that is none."""
+
+
+class InfeasibleError(TidegateError):
+    """Both bounds cannot be kept at the capacity there is; the bounds that could be kept stand in the fields.
+
+    Raised by streams that were opened with `when_infeasible="raise"`.
+    """
+
+    latency_at_accuracy_ms: float | None
+    """The shortest latency at the accuracy asked for, in ms; None if no setting is accurate enough."""
+    accuracy_at_latency: float | None
+    """The highest accuracy at the latency asked for, 0 to 1; None if nothing fits."""
+    frames_per_second: float | None
+    """The frame rate at which both are kept; None if it is not the rate that is too high."""
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "frames.bound.infeasible",
+        latency_at_accuracy_ms: float | None = None,
+        accuracy_at_latency: float | None = None,
+        frames_per_second: float | None = None,
+    ) -> None:
+        super().__init__(message, code)
+        self.latency_at_accuracy_ms = latency_at_accuracy_ms
+        self.accuracy_at_latency = accuracy_at_latency
+        self.frames_per_second = frames_per_second
+
+
+class CameraUnknownError(TidegateError):
+    """The node knows no camera of that name."""
+
+
+class CameraOfflineError(TidegateError):
+    """The camera is known and not reached now."""
+
+
+class CameraTakenError(TidegateError):
+    """Another client or a camera node holds the name."""
+
+
+class FrameMissingError(TidegateError):
+    """The camera's log no longer has the frame, or never had it."""
+
+
+class FrameRefusedError(TidegateError):
+    """A published frame was not taken: no JPEG image, too large, or not later than the one before. The next one may follow."""
+
+
+class IdentityRefusedError(TidegateError):
+    """A certificate, token or password was not accepted, by the node or by this side."""
+
+
+class ActionDeniedError(TidegateError):
+    """The node knows who calls, and its rules do not allow it."""
+
+
+class LimitReachedError(TidegateError):
+    """The node, the camera or the disk takes no more now; the same call may succeed later."""
+
+
+class LinkDownError(TidegateError):
+    """The node is not reached, or the connection broke and the tries are used up."""
+
+
+class SourceSizeUnknownError(TidegateError):
+    """The node does not tell the size of the original, so that boxes cannot be put on it."""
+
+
+class NotInstalledError(TidegateError, ImportError):
+    """An optional package, or the program `tidegate`, is needed for this and is not installed."""
+
+
+_BY_CODE: dict[str, type[TidegateError]] = {
+    "frames.bound.invalid": InvalidRequestError,
+    "frames.bound.infeasible": InfeasibleError,
+    "frames.camera.unknown": CameraUnknownError,
+    "frames.camera.offline": CameraOfflineError,
+    "frames.camera.taken": CameraTakenError,
+    "frames.frame.invalid": FrameRefusedError,
+    "frames.frame.too_large": FrameRefusedError,
+    "frames.frame.timestamp": FrameRefusedError,
+    "frames.frame.missing": FrameMissingError,
+    "frames.range.invalid": InvalidRequestError,
+    "frames.subscription.unknown": InvalidRequestError,
+    "frames.table.invalid": InvalidRequestError,
+    "frames.table.missing": InvalidRequestError,
+    "auth.identity.refused": IdentityRefusedError,
+    "auth.identity.revoked": IdentityRefusedError,
+    "auth.action.denied": ActionDeniedError,
+    "config.invalid": InvalidRequestError,
+    "storage.full": LimitReachedError,
+    "limit.reached": LimitReachedError,
+    "link.down": LinkDownError,
+}
+
+# Where no node gave a code, as when a proxy answers or nothing does, the kind of the status decides.
+_BY_STATUS: dict[grpc.StatusCode, str] = {
+    grpc.StatusCode.UNAVAILABLE: "link.down",
+    grpc.StatusCode.CANCELLED: "link.down",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "link.down",
+    grpc.StatusCode.UNAUTHENTICATED: "auth.identity.refused",
+    grpc.StatusCode.PERMISSION_DENIED: "auth.action.denied",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "limit.reached",
+    grpc.StatusCode.OUT_OF_RANGE: "frames.frame.too_large",
+    grpc.StatusCode.UNIMPLEMENTED: "link.protocol",
+}
+
+# grpcio keeps of a failed handshake only its text.
+_REFUSALS = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "Peer name", "BAD_CERTIFICATE", "UNKNOWN_CA")
+
+
+def of_code(code: str, message: str) -> TidegateError:
+    """The failure that a stable code stands for."""
+    return _BY_CODE.get(code, TidegateError)(message, code)
+
+
+def of_rpc(error: grpc.RpcError) -> TidegateError:
+    """The failure behind the status of a call."""
+    status = error.code()
+    text = error.details() or f"the call ended with {status.name if status else 'no status'}"
+    code = _code_of(error.trailing_metadata()) or _code_of(getattr(error, "initial_metadata", tuple)())
+    if code is not None:
+        return of_code(code, text)
+    if status is grpc.StatusCode.UNAVAILABLE and any(word in text for word in _REFUSALS):
+        return IdentityRefusedError(
+            f"the peers do not accept each other's certificates; both must come from the same `tidegate init` ({text})",
+            "auth.identity.refused",
+        )
+    return of_code(_BY_STATUS.get(status, "internal"), text)
+
+
+def _code_of(metadata: Any) -> str | None:
+    """The node's code among the metadata of an answer."""
+    for key, value in metadata or ():
+        if key == _CODE_METADATA:
+            return value if isinstance(value, str) else value.decode("ascii", "replace")
+    return None

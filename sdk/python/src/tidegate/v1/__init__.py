@@ -1,0 +1,1 @@
+"""The messages of the API, generated from proto/ by sdk/python/generate."""
