@@ -1,6 +1,6 @@
 """What a frame of 500 KB costs a program, without decoding, beside a bare stream of grpcio that carries the same bytes.
 
-    scripts/sdk-python bench [--frames 150] [--rounds 3] [--fps 30]
+    scripts/sdk-python bench [--frames 150] [--rounds 3] [--fps 30] [--json FILE]
 
 One node and one camera on loopback; each way to read is a process of its own, they take turns, and each counts its own processor time
 over the same number of frames once the first ones are through:
@@ -176,6 +176,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=3, help="turns of each way (default: %(default)s)")
     options.add_argument("--fps", type=float, default=30, help="of the camera (default: %(default)s)")
     options.add_argument("--bytes", type=int, default=500_000, help="of a frame, about (default: %(default)s)")
+    options.add_argument("--json", type=Path, help="keeps each run there")
     options.add_argument("--read", nargs=3, metavar=("WAY", "URL", "PKI"), help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.read:
@@ -222,6 +223,9 @@ def main() -> int:
         bare = cpu["aio-bare" if way.startswith("aio") else "bare"]
         fps, size = (statistics.median(run[key] for run in runs) for key in ("fps", "bytes"))
         print(f"{way:<12}{cpu[way]:>14.0f}{cpu[way] / bare:>9.2f}{fps:>10.1f}{size:>10.0f}")
+    if given.json:
+        machine = {"processors": os.cpu_count(), "load": os.getloadavg(), "python": sys.version}
+        given.json.write_text(json.dumps({"machine": machine, "arguments": sys.argv[1:], "runs": found}, indent=1) + "\n")
     ratio = cpu["sdk"] / cpu["bare"]
     print(f"sdk over bare: {ratio:.2f}, at most {RATIO_MAX} wanted")
     return 0 if ratio <= RATIO_MAX else 1

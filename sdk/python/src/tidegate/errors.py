@@ -53,7 +53,8 @@ class InfeasibleError(TidegateError):
     accuracy_at_latency: float | None
     """The highest accuracy at the latency asked for, 0 to 1; None if nothing fits."""
     frames_per_second: float | None
-    """The frame rate at which both are kept; None if it is not the rate that is too high."""
+    """The frame rate at which the accuracy could be kept, within `latency_at_accuracy_ms` where that is given and else within the latency
+    asked for; None if it is not the rate that is too high."""
 
     def __init__(
         self,

@@ -327,9 +327,14 @@ class Infeasible:
     """No setting keeps both bounds at the capacity there is; the fields say which could be kept."""
 
     sentence: str
+    """The whole in one sentence."""
     latency_at_accuracy_ms: float | None = None
+    """The shortest latency at the accuracy asked for, in ms; None if no setting is accurate enough."""
     accuracy_at_latency: float | None = None
+    """The highest accuracy at the latency asked for, 0 to 1; None if nothing fits."""
     frames_per_second: float | None = None
+    """The frame rate at which the accuracy could be kept, within `latency_at_accuracy_ms` where that is given and else within the latency
+    asked for; None if it is not the rate that is too high."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Messages of MQTT 5 and the few packets that carry them, without I/O: both clients drive `Session`.
 
-Only what the node is asked for is spoken: QoS 0 and 1, no aliases of topics, no extended authentication. What a broker sends beyond that
-ends the connection with a LinkDownError that says so.
+Only the part of MQTT that this package needs is spoken: QoS 0 and 1, no aliases of topics, no extended authentication. A broker that sends
+more than that ends the connection with a LinkDownError that says so.
 """
 
 from __future__ import annotations
