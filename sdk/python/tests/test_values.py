@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 import tidegate
-from tidegate import frames
+from tidegate import _calls, frames
 from tidegate.v1 import event_pb2, frames_pb2
 
 
@@ -62,6 +62,12 @@ def test_messages_that_are_cut_or_damaged_are_refused_as_protobuf_does() -> None
         damaged[dice.randrange(len(data))] = dice.randrange(256)
         with suppress(DecodeError):
             frames.wire_of(bytes(damaged))
+
+
+def test_a_message_that_is_none_is_an_error_of_this_package() -> None:
+    with pytest.raises(tidegate.TidegateError) as refused:
+        _calls.wire_of(b"\x12\xff")
+    assert refused.value.code == "link.protocol"
 
 
 def test_every_event_has_its_type() -> None:

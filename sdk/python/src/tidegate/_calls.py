@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from . import frames, images
-from .errors import FrameRefusedError, of_code
+from .errors import FrameRefusedError, TidegateError, of_code
 from .v1 import frames_pb2
 
 _PREFIX = "/tidegate.v1.Frames/"
@@ -79,12 +80,25 @@ class Calls:
         self.get_camera_info = unary("GetCameraInfo", frames_pb2.GetCameraInfoResponse)
         self.update_subscription = unary("UpdateSubscription", frames_pb2.UpdateSubscriptionResponse)
         self.fetch_original = unary("FetchOriginal", frames_pb2.FetchOriginalResponse)
-        self.subscribe = channel.unary_stream(_PREFIX + "Subscribe", request_serializer=_serialize, response_deserializer=frames.wire_of)
+        # Bytes: the thread that reads them parses them (`frames.wire_of`), not the one of gRPC that all calls share.
+        self.subscribe = channel.unary_stream(_PREFIX + "Subscribe", request_serializer=_serialize, response_deserializer=None)
         self.publish = channel.stream_stream(
             _PREFIX + "Publish",
             request_serializer=_serialize,
             response_deserializer=frames_pb2.PublishResponse.FromString,
         )
+
+
+def wire_of(data: bytes) -> frames.Wire:
+    """One message of a subscription.
+
+    Raises:
+        TidegateError: it is none.
+    """
+    try:
+        return frames.wire_of(data)
+    except DecodeError as error:
+        raise TidegateError(f"the node sent a message that cannot be read: {error}", "link.protocol") from error
 
 
 def _serialize(message: Any) -> bytes:

@@ -35,6 +35,7 @@ from ._calls import (
     hello,
     publish_request,
     server_of,
+    wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._mqtt import keep_watch, unreachable
@@ -408,7 +409,7 @@ class EventStream(AsyncIterator[Event]):
 
     async def _receive(self, call: Any) -> frames.Wire:
         try:
-            wire = await call.read()
+            data = await call.read()
         except grpc.RpcError as error:
             raise of_rpc(error) from None
         except asyncio.CancelledError:
@@ -416,9 +417,9 @@ class EventStream(AsyncIterator[Event]):
             if self._closed.is_set() and not _is_cancelling():
                 raise LinkDownError("the stream is closed", "sdk.closed") from None
             raise
-        if wire is grpc.aio.EOF:
+        if data is grpc.aio.EOF:
             raise LinkDownError("the node closed the stream", "link.down")
-        return wire  # type: ignore[no-any-return]
+        return wire_of(data)
 
     def _cancel(self) -> None:
         self._closed.set()

@@ -26,6 +26,7 @@ from ._calls import (
     hello,
     publish_request,
     server_of,
+    wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._mqtt import MessageStream, MqttPublisher
@@ -511,12 +512,12 @@ class EventStream(Iterator[Event]):
     @staticmethod
     def _receive(call: Any) -> frames.Wire:
         try:
-            wire: frames.Wire = next(call)
+            data = next(call)
         except StopIteration:
             raise LinkDownError("the node closed the stream", "link.down") from None
         except grpc.RpcError as error:
             raise of_rpc(error) from None
-        return wire
+        return wire_of(data)
 
     def close(self) -> None:
         """Ends the subscription; an iteration under way in another thread ends. Idempotent."""
