@@ -454,17 +454,26 @@ def _jpeg_of(data: bytes) -> tuple[int, int, int, int, int] | None:
         if body + length != size:
             return None
         at = body
+        # Written out, since it runs for each frame: a tag below 16 and most lengths are one byte.
         while at < size:
             begin = at
-            tag, at = _varint(data, at)
+            tag = data[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = _varint(data, begin)
             kind = tag & 7
-            if kind == 2:
-                length, at = _varint(data, at)
+            if kind == 0:
+                while data[at] >= 0x80:
+                    at += 1
+                at += 1
+            elif kind == 2:
+                length = data[at]
+                at += 1
+                if length >= 0x80:
+                    length, at = _varint(data, at - 1)
                 if tag == _JPEG_TAG:
                     return (body, begin, at, at + length, size) if at + length <= size else None
                 at += length
-            elif kind == 0:
-                _, at = _varint(data, at)
             elif kind == 1:
                 at += 8
             elif kind == 5:
