@@ -73,3 +73,11 @@ def test_a_folder_is_a_camera(site: Site, client: tidegate.Client, python: Pytho
     said = run(site, python, "pictures_as_camera.py", "attic", str(tmp_path), "--fps", "50")
     assert "2 pictures taken, 1 refused" in said
     assert client.camera("attic").newest_at_ns
+
+
+def test_a_table_is_made_for_a_detector_of_ones_own(site: Site, python: Python, tmp_path: Path) -> None:
+    table = tmp_path / "own.table"
+    clip = "scene:street?size=320x180&fps=5&seconds=4"
+    example = [str(EXAMPLES / "own_detector.py"), clip, "--table", str(table), "--frames", "10", "--program", site.program]
+    out, said = python(*example).communicate(timeout=BOUND_S)
+    assert "front" in out and "detector own" in table.read_text(), said
