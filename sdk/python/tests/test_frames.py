@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -74,6 +76,28 @@ def test_callers_that_are_not_let_in(site: Site) -> None:
     for accepted in ({"token": site.token()}, {"user": admin}):
         with tidegate.connect(site.url, ca=ca, **accepted) as client:  # type: ignore[arg-type]
             assert client.cameras()
+
+
+@pytest.mark.parametrize("answer", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["nothing", "no TLS"])
+def test_what_is_no_node_is_told_in_time(site: Site, answer: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    waiting, _ = listener.accept()
+                    held.append(waiting)
+                    if answer is not None:
+                        waiting.sendall(answer)
+                        waiting.close()
+
+        held: list[socket.socket] = []
+        threading.Thread(target=serve, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(tidegate.LinkDownError, match="no node answers"):
+            tidegate.connect(f"127.0.0.1:{listener.getsockname()[1]}", pki=str(site.pki))
+        # A handshake over a long way may take some seconds, and is not given up before.
+        assert answer is not None or 4 < time.monotonic() - began < 20
 
 
 def test_a_certificate_may_come_as_text(site: Site) -> None:

@@ -137,7 +137,8 @@ class Settings:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1000),
+            # It is how long a handshake may take, in spite of its name.
+            ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
             ("grpc.max_reconnect_backoff_ms", 5000),
             # Each client has a connection of its own, whose end is its own.
             ("grpc.use_local_subchannel_pool", 1),
