@@ -53,7 +53,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate-process",
         &[
-            ("ground", &["clock", "descriptors", "health", "http", "reach", "step"]),
+            ("ground", &["clock", "descriptors", "health", "http", "reach", "step", "tls"]),
             ("peers", &["arrivals"]),
         ],
     ),

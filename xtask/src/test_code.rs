@@ -143,10 +143,7 @@ fn line_of(code: &str, at: usize) -> usize {
 /// whether they have a `main.rs`.
 fn integration(file: &Path, folders: &mut BTreeMap<String, bool>) -> Option<String> {
     let parts: Vec<&str> = file.iter().filter_map(|part| part.to_str()).collect();
-    let (crate_name, rest) = match parts[..] {
-        ["crates", name, "tests", ref rest @ ..] => (name, rest),
-        _ => return None,
-    };
+    let ["crates", crate_name, "tests", ref rest @ ..] = parts[..] else { return None };
     let (known, names): (bool, &[&str]) = match SURROUNDINGS {
         (name, names) if name == crate_name => (rest[0] == SHARED, names),
         _ => (false, &["it"]),

@@ -69,7 +69,7 @@ pub(crate) struct Route {
     pub(crate) large_bytes: Option<u32>,
 }
 
-/// What counts changes of subscriptions and routes, and of rules.
+/// Counters of the changes of subscriptions and routes, and of those of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generations {
     pub(crate) routes: u64,

@@ -406,7 +406,9 @@ fn remote(address: &str) -> Result<String, String> {
     };
     let is_bracketed = host.starts_with('[') && host.ends_with(']');
     if host.is_empty() || (host.contains(':') && !is_bracketed) {
-        return Err("its address is not a host with a port; an IPv6 address has brackets".to_owned());
+        return Err(
+            "its address is not a host with a port; an IPv6 address has brackets".to_owned()
+        );
     }
     match port.parse::<u16>() {
         Ok(port) if port > 0 => Ok(format!("{host}:{port}")),

@@ -59,7 +59,8 @@ impl Door {
             (Some(shown), _) => shown.who().clone(),
             (None, Some(identity)) => Identity { address: Some(address), ..identity.clone() },
             (None, None) => {
-                let text = "no credentials were sent: send a token, or a user name with its password";
+                let text =
+                    "no credentials were sent: send a token, or a user name with its password";
                 return Err(ApiError::new(Code::IDENTITY_REFUSED, text).into());
             }
         };

@@ -269,9 +269,7 @@ pub enum UrlError {
         other: u16,
     },
     /// TLS without certificates to trust.
-    #[error(
-        "{scheme} needs a trusted authority; name its certificates with --cafile FILE"
-    )]
+    #[error("{scheme} needs a trusted authority; name its certificates with --cafile FILE")]
     NobodyToTrust {
         /// Which scheme.
         scheme: Scheme,

@@ -218,7 +218,11 @@ fn bad_rows_are_named_or_left_out() {
             with("{a}"),
             "line 3 of trace cannot be played; mend it, or leave such rows out with --on-bad skip: column \"time\": \"1e309\" lies, in seconds, beyond",
         ),
-        (format!("{time}NaN,x\n"), with("{a}"), "column \"time\": \"NaN\" is not a time in seconds"),
+        (
+            format!("{time}NaN,x\n"),
+            with("{a}"),
+            "column \"time\": \"NaN\" is not a time in seconds",
+        ),
         (format!("{time},x\n"), with("{a}"), "column \"time\": \"\" is not a time in seconds"),
         (
             format!("{time}2\n"),
