@@ -1,4 +1,4 @@
-//! System facilities that need unsafe code: memory regions and hints on memory, locked folders, clocks, sockets, datagrams, programs at
+//! System facilities that need unsafe code: memory regions, hints on memory, files in memory, locked folders, clocks, sockets, datagrams, programs at
 //! packets, terminals, TUN devices, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
@@ -8,6 +8,7 @@ pub mod bpf;
 pub mod clock;
 pub mod datagram;
 pub mod folder;
+pub mod memfile;
 pub mod memory;
 pub mod net;
 mod pool;
