@@ -11,7 +11,9 @@ venv=${1:-${TIDEGATE_WORKER_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/worke
 python=${PYTHON:-python3}
 
 works() {
-    "$venv/bin/python" -c 'import cv2, numpy; cv2.HOGDescriptor_getDefaultPeopleDetector()' 2>/dev/null
+    "$venv/bin/python" -c '
+import cv2, numpy, onnxruntime
+cv2.HOGDescriptor_getDefaultPeopleDetector(), cv2.face.LBPHFaceRecognizer_create()' >/dev/null 2>&1
 }
 
 if works; then
@@ -26,9 +28,11 @@ if ! "$python" -m venv "$venv"; then
     echo "detector worker: cannot make $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
     exit 1
 fi
+# Packages of OpenCV share their files: an environment of before has another, which goes first.
+"$venv/bin/python" -m pip uninstall --quiet --yes opencv-python-headless >/dev/null 2>&1 || true
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
 if ! works; then
-    echo "detector worker: OpenCV does not load from $venv; remove that folder and run this again" >&2
+    echo "detector worker: OpenCV or onnxruntime does not load from $venv; remove that folder and run this again" >&2
     exit 1
 fi
 echo "detector worker: made $venv"

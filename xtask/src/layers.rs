@@ -151,11 +151,13 @@ const RULES: &[Rule] = &[
     rule("tidegate-process", Layer::Shell, &[], &[]),
     rule("tidegate-identity", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-link", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    // Its schedule is a core in a module of its own, which nothing else uses; the processes around it are all the rest.
+    rule("tidegate-workers", Layer::Shell, &[], &[]),
     rule(
         "tidegate-camera",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-link", "tidegate-process"],
+        &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-workers"],
     ),
     rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),

@@ -32,6 +32,15 @@ const FLOORS: &[(&str, &[Floor])] = &[
         ],
     ),
     (
+        "tidegate-workers",
+        &[
+            ("ground", &["locate", "protocol", "schedule"]),
+            ("work", &["work"]),
+            ("worker", &["worker"]),
+            ("pool", &["pool"]),
+        ],
+    ),
+    (
         "tidegate-cli",
         &[
             ("ground", &["arguments", "logging", "stop", "time"]),

@@ -1,33 +1,24 @@
-//! Detectors: programs that find objects in frames, run next to this process and watched.
+//! Detectors: programs that find objects in the frames of a scene, each a pool of one worker (`tidegate-workers`).
 //!
 //! ```text
-//!  characterize, demo ──▶ Detector ──socket──▶ worker (Python with OpenCV, or a program of the user's)
-//!                            │ started, given the scene again after each restart, killed with us
+//!  characterize, privacy, demo ──▶ Detector ──scene, frame──▶ pool ──▶ worker (Python with OpenCV, or a program of the user's)
 //! ```
-//!
-//! Native vision libraries stay out of this process: their build, their memory and their crashes are the worker's. The
-//! protocol is documented in `docs/src/detector-protocol.md`.
 //!
 //! Always true: a worker that dies, hangs or answers nonsense costs one request at most one restart; every wait has an end;
 //! boxes are in pixels of the scene's source size, of the picture as it is seen, whatever the size of the frame that was looked at.
 
-use std::{fmt, path::PathBuf, process::ExitStatus, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
 
 use tidegate_frame::{
     knob,
     score::{Detection, Labels, Pool, Report},
 };
-use tidegate_message::{Backoff, Code, FrameSize, command};
-
-mod locate;
-mod protocol;
-mod worker;
-
-pub use protocol::{Hello, MessageError, Reply};
-use worker::Worker;
+use tidegate_message::{Code, FrameSize, command};
+use tidegate_workers::{
+    Client, DetectError, Hello, MessageError, PoolSettings, Program, Request, Scene, WorkerError,
+};
 
 /// Which program detects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,26 +103,11 @@ pub struct Detections {
 /// A running detector. Dropping it kills its program.
 #[derive(Debug)]
 pub struct Detector {
-    spec: DetectorSpec,
-    worker: Option<Worker>,
-    scene: Option<Scene>,
-    hello: Hello,
-    /// Programs started so far.
-    starts: u64,
-    /// Since the last answer.
-    backoff: Backoff,
-    not_before: Instant,
+    pool: tidegate_workers::Pool,
+    client: Client,
+    scene: Option<Arc<Scene>>,
+    hello: Arc<Hello>,
 }
-
-#[derive(Clone, Debug)]
-struct Scene {
-    source: FrameSize,
-    background: Vec<Bytes>,
-}
-
-/// First wait before a program that failed is started again; it doubles up to [`BACKOFF_MAX`].
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 /// Background frames that are worth learning from.
 pub const BACKGROUND_FRAMES: usize = 31;
@@ -142,18 +118,18 @@ impl Detector {
     /// # Errors
     /// [`DetectorError`] if there is no such program, if it ends, or if it does not say hello in time.
     pub async fn start(spec: DetectorSpec) -> Result<Self, DetectorError> {
-        let worker = Worker::start(&spec).await?;
-        let hello = worker.hello().clone();
-        let not_before = Instant::now();
-        Ok(Self {
-            spec,
-            worker: Some(worker),
-            scene: None,
-            hello,
-            starts: 1,
-            backoff: Backoff::new(BACKOFF_MIN, BACKOFF_MAX),
-            not_before,
-        })
+        let program = match spec.kind {
+            DetectorKind::Command(words) => Program::Command(words),
+            kind => Program::Own(vec![kind.to_string()], spec.python),
+        };
+        let mut settings = PoolSettings::new(program);
+        settings.start_timeout = spec.start_timeout;
+        settings.schedule.answer_timeout = spec.answer_timeout;
+        let pool = tidegate_workers::Pool::start(settings)
+            .await
+            .map_err(|source| DetectorError::Program { source })?;
+        let (client, hello) = (pool.client(), pool.hello());
+        Ok(Self { pool, client, scene: None, hello })
     }
 
     /// The detector's own name: `moving`.
@@ -162,13 +138,13 @@ impl Detector {
     }
 
     /// Whether it learns a background: [`Self::begin_scene`] must then be given some frames.
-    pub const fn needs_background(&self) -> bool {
+    pub fn needs_background(&self) -> bool {
         self.hello.background
     }
 
     /// How often the program was started again.
-    pub const fn restarts(&self) -> u64 {
-        self.starts - 1
+    pub fn restarts(&self) -> u64 {
+        self.pool.state().restarts
     }
 
     /// Forgets the last scene. Frames now show what a camera of `source` size sees, whatever their own size. It is the size of the
@@ -185,8 +161,8 @@ impl Detector {
         background: &[Bytes],
     ) -> Result<FrameSize, DetectorError> {
         let background = if self.needs_background() { background.to_vec() } else { Vec::new() };
-        self.scene = Some(Scene { source, background });
-        self.exchange(Request::Scene).await.map(|answer| answer.input)
+        let scene = self.scene.insert(Arc::new(Scene::new(source, background)));
+        Ok(self.client.prepare(Arc::clone(scene)).await?)
     }
 
     /// Finds boxes in a frame of the scene, in pixels of the scene's source size.
@@ -197,7 +173,7 @@ impl Detector {
     /// [`DetectorError::Refused`] if the detector cannot use the frame; the others after the second failure.
     ///
     /// # Cancel safety
-    /// A call that is dropped kills the program; the next starts it again.
+    /// A call that is dropped wastes the program's answer.
     pub async fn detect(&mut self, jpeg: &[u8]) -> Result<Vec<Detection>, DetectorError> {
         Ok(self.detect_timed(jpeg).await?.boxes)
     }
@@ -207,79 +183,10 @@ impl Detector {
     /// # Errors
     /// As [`Self::detect`].
     pub async fn detect_timed(&mut self, jpeg: &[u8]) -> Result<Detections, DetectorError> {
-        self.exchange(Request::Detect(jpeg)).await.map(|answer| answer.detections)
-    }
-
-    async fn exchange(&mut self, request: Request<'_>) -> Result<Answer, DetectorError> {
-        match self.exchange_once(request).await {
-            Err(error) if error.is_of_worker() => self.exchange_once(request).await,
-            result => result,
-        }
-    }
-
-    /// The worker is out of `self` while it is asked: if this future is dropped half way, so is the worker.
-    async fn exchange_once(&mut self, request: Request<'_>) -> Result<Answer, DetectorError> {
-        let scene = self.scene.clone().ok_or(DetectorError::NoScene)?;
-        let (mut worker, fresh) = match self.worker.take() {
-            Some(worker) => (worker, false),
-            None => (self.restart().await?, true),
-        };
-        let timeout = self.spec.answer_timeout;
-        let answered = async {
-            let mut answer = Answer { input: scene.source, detections: Detections::none() };
-            if fresh || matches!(request, Request::Scene) {
-                answer.input = worker.begin_scene(scene.source, &scene.background, timeout).await?;
-            }
-            if let Request::Detect(jpeg) = request {
-                answer.detections = worker.detect(jpeg, timeout).await?;
-            }
-            Ok::<_, DetectorError>(answer)
-        }
-        .await;
-        match &answered {
-            Err(error) if error.is_of_worker() => self.failed(),
-            _ => {
-                self.backoff.reset();
-                self.worker = Some(worker);
-            }
-        }
-        answered
-    }
-
-    async fn restart(&mut self) -> Result<Worker, DetectorError> {
-        tokio::time::sleep_until(self.not_before).await;
-        self.starts += 1;
-        match Worker::start(&self.spec).await {
-            Ok(worker) => {
-                self.hello = worker.hello().clone();
-                Ok(worker)
-            }
-            Err(error) => {
-                self.failed();
-                Err(error)
-            }
-        }
-    }
-
-    fn failed(&mut self) {
-        self.not_before = Instant::now() + self.backoff.next_wait();
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Request<'a> {
-    Scene,
-    Detect(&'a [u8]),
-}
-
-struct Answer {
-    input: FrameSize,
-    detections: Detections,
-}
-
-impl Detections {
-    const fn none() -> Self {
-        Self { boxes: Vec::new(), took: Duration::ZERO }
+        let scene = Some(Arc::clone(self.scene.as_ref().ok_or(DetectorError::NoScene)?));
+        let request = Request { scene, ..Request::encoded(Bytes::copy_from_slice(jpeg)) };
+        let found = self.client.detect(request).await?;
+        Ok(Detections { boxes: found.boxes, took: found.times.decode + found.times.infer })
     }
 }
 
@@ -370,44 +277,11 @@ pub enum DetectorError {
         /// The command given.
         command: String,
     },
-    /// The worker's Python environment was not made.
-    #[error(
-        "the detector worker has no Python environment; run workers/detector/setup.sh, or set TIDEGATE_WORKER_PYTHON to a \
-         Python with opencv-python-headless below 5 (looked for: {})",
-        .looked_for.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-    )]
-    PythonMissing {
-        /// Where it was looked for.
-        looked_for: Vec<PathBuf>,
-    },
-    /// The program cannot be started.
-    #[error("the detector program {program} cannot be started")]
-    Start {
-        /// Which.
-        program: String,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The program ended.
-    #[error("the detector program {program} ended ({status}){}", after_colon(said))]
-    Ended {
-        /// Which.
-        program: String,
+    /// The program cannot be had, or has ended.
+    #[error(transparent)]
+    Program {
         /// How.
-        status: ExitStatus,
-        /// Its last words.
-        said: String,
-    },
-    /// The program does not answer.
-    #[error("the detector program {program} gave no {wanted} within {} s; is it stuck, or the machine overloaded?", .after.as_secs_f64())]
-    TimedOut {
-        /// Which.
-        program: String,
-        /// The expected answer.
-        wanted: &'static str,
-        /// How long.
-        after: Duration,
+        source: Arc<WorkerError>,
     },
     /// The program answered something that the protocol does not allow.
     #[error("the detector program {program} breaks the protocol")]
@@ -418,6 +292,9 @@ pub enum DetectorError {
         #[source]
         source: MessageError,
     },
+    /// The pool has no answer for another reason.
+    #[error(transparent)]
+    Pool(DetectError),
     /// The detector cannot use the frame.
     #[error("the detector refuses: {message}")]
     Refused {
@@ -441,33 +318,32 @@ pub enum DetectorError {
 
 impl DetectorError {
     /// Its stable code.
-    pub const fn code(&self) -> Code {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Unknown { .. } | Self::Command { .. } | Self::PythonMissing { .. } => {
+            Self::Unknown { .. } | Self::Command { .. } => Code::CONFIG_INVALID,
+            Self::Program { source } if matches!(**source, WorkerError::PythonMissing(_)) => {
                 Code::CONFIG_INVALID
             }
             Self::Frame { .. } => Code::FRAME_INVALID,
             Self::NoScene => Code::INTERNAL,
-            Self::Start { .. }
-            | Self::Ended { .. }
-            | Self::TimedOut { .. }
+            Self::Program { .. }
             | Self::Answer { .. }
+            | Self::Pool(_)
             | Self::Refused { .. }
             | Self::NoPairs => Code::DETECTOR_FAILED,
         }
     }
-
-    /// Whether a new program may do better.
-    const fn is_of_worker(&self) -> bool {
-        matches!(
-            self,
-            Self::Start { .. } | Self::Ended { .. } | Self::TimedOut { .. } | Self::Answer { .. }
-        )
-    }
 }
 
-fn after_colon(words: &str) -> String {
-    if words.is_empty() { String::new() } else { format!(": {words}") }
+impl From<DetectError> for DetectorError {
+    fn from(error: DetectError) -> Self {
+        match error {
+            DetectError::Refused { message } => Self::Refused { message },
+            DetectError::Answer { program, source } => Self::Answer { program, source },
+            DetectError::Worker { source } => Self::Program { source },
+            error => Self::Pool(error),
+        }
+    }
 }
 
 #[cfg(test)]

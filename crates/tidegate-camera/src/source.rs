@@ -36,7 +36,6 @@ mod supply;
 mod timeline;
 mod video;
 
-pub(crate) use ffmpeg::last_words;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
 pub use rtsp::is_address as is_rtsp;

@@ -7,7 +7,6 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_broker::{Broker, BrokerConfig, Shared};
-use tidegate_camera::detector::Reply;
 use tidegate_config::Config;
 use tidegate_identity::enrol::Token;
 use tidegate_journal::{Found, Record, Recovered, Replay};
@@ -17,6 +16,7 @@ use tidegate_log::{
 };
 use tidegate_message::{AllowAll, Instant, Position};
 use tidegate_sim::broker::Tape;
+use tidegate_workers::protocol::{self, Reply};
 
 /// Now, where something is restored.
 const NOW: Instant = Instant::from_millis(1_700_000_000_000);
@@ -210,16 +210,25 @@ pub fn invitation(data: &[u8]) {
     assert!(!format!("{token:?}").contains(token.to_string().rsplit('.').next().unwrap_or("?")));
 }
 
-/// A detector's answer: boxes lie in the frame and are as many as may be.
+/// A detector's hello and its answer: boxes are as many as may be and lie somewhere, all numbers are finite, a hello is within its limits.
 pub fn detector_reply(data: &[u8]) {
-    let Ok(reply) = Reply::parse(data, 1) else { return };
+    if let Ok(hello) = protocol::parse_hello(data) {
+        assert!((1..=hello.in_flight).contains(&hello.batch));
+        assert!(hello.in_flight <= protocol::IN_FLIGHT_MAX);
+        assert!((1..=protocol::SCENES_MAX).contains(&hello.scenes));
+    }
+    let Ok(reply) = Reply::parse(data) else { return };
     if let Ok(size) = reply.input() {
         assert!(size.width > 0 && size.height > 0);
     }
-    if let Ok(detections) = reply.detections() {
-        for detection in &detections.boxes {
+    if let Ok(found) = reply.found() {
+        assert!(found.boxes.len() <= protocol::BOXES_MAX);
+        for detection in &found.boxes {
             let rect = detection.rect;
             assert!(rect.area().is_finite() && rect.area() >= 0.0, "{rect:?}");
+            assert!(detection.score.is_finite());
         }
+        assert!(found.classes.iter().all(|(score, _)| score.is_finite()));
+        assert!(found.poses.iter().flatten().flatten().all(|value| value.is_finite()));
     }
 }

@@ -2,12 +2,13 @@
 
 import io
 import json
+import os
 import socket
 import struct
 import threading
 import unittest
 
-from tidegate_detector import protocol
+from tidegate_detector import protocol, server
 from tidegate_detector.protocol import Box, FrameError, ProtocolError, Size
 
 
@@ -58,7 +59,8 @@ class Serving(unittest.TestCase):
     def setUp(self):
         ours, theirs = socket.socketpair()
         self.detector = Echo()
-        self.thread = threading.Thread(target=protocol.serve, args=(theirs, self.detector))
+        serve = server.Server({"echo": lambda: self.detector}).serve
+        self.thread = threading.Thread(target=serve, args=(theirs,))
         self.thread.start()
         self.socket = ours
         self.stream = ours.makefile("rwb")
@@ -75,7 +77,10 @@ class Serving(unittest.TestCase):
         return protocol.read_message(self.stream)[0]
 
     def test_hello_names_the_detector_and_the_version(self):
-        self.assertEqual(self.hello, {"type": "hello", "protocol": 1, "detector": "echo", "background": True})
+        expected = {"type": "hello", "protocol": 2, "detector": "echo", "background": True, "memory": True}
+        self.assertEqual({field: self.hello[field] for field in expected}, expected)
+        self.assertEqual(self.hello["models"], [{"name": "echo", "kind": "detection"}])
+        self.assertLessEqual(self.hello["batch"], self.hello["in_flight"])
 
     def test_a_scene_is_begun_learnt_and_looked_at(self):
         self.assertEqual(self.ask({"id": 1, "type": "scene", "source": [64, 48]}), {"id": 1, "input": [32, 24]})
@@ -92,11 +97,62 @@ class Serving(unittest.TestCase):
             {"id": 6, "type": "scene"},
             {"id": 7, "type": "scene", "source": [0, 5]},
             {"id": 8, "type": "scene", "source": "wide"},
+            {"id": 10, "type": "detect", "scene": 9},
+            {"id": 11, "type": "detect", "scene": "x"},
+            {"id": 12, "type": "detect", "model": "none"},
+            {"id": 13, "type": "detect", "offset": 0, "bytes": 4},
+            {"id": 14, "type": "memory", "bytes": 4096},
+            {"id": 15, "type": "load", "name": "mine", "path": "/mine.onnx"},
+            {"id": 16, "type": "unload", "name": "echo"},
+            {"id": 17, "type": "train", "model": "echo", "subject": "Ann"},
         ]:
             reply = self.ask(head)
             self.assertEqual(reply["id"], head["id"])
             self.assertTrue(reply["error"], head)
+        self.assertIn("no scene", self.ask({"id": 9, "type": "background"}, b"x")["error"])
+        self.ask({"id": 20, "type": "scene", "source": [8, 8]})
         self.assertEqual(self.ask({"id": 9, "type": "background"}, b"x"), {"id": 9})
+
+    def test_scenes_are_kept_by_their_use(self):
+        for scene in range(1, server.SCENES_MAX + 2):
+            self.ask({"id": scene, "type": "scene", "scene": scene, "source": [8, 8]})
+            if scene > 1:
+                self.assertIn("boxes", self.ask({"id": 99, "type": "detect", "scene": 1}, b"x"))
+        self.assertIn("no scene", self.ask({"id": 99, "type": "detect", "scene": 2}, b"x")["error"])
+        self.assertIn("boxes", self.ask({"id": 99, "type": "detect", "scene": 1}, b"x"))
+
+    def test_images_are_read_from_shared_memory(self):
+        memory = os.memfd_create("test")
+        os.write(memory, b"....abcdef")
+        text = json.dumps({"id": 1, "type": "memory", "bytes": 10}).encode()
+        socket.send_fds(self.socket, [struct.pack(">II", len(text), 0) + text], [memory])
+        self.assertEqual(protocol.read_message(self.stream)[0], {"id": 1})
+        self.ask({"id": 2, "type": "scene", "scene": 5, "source": [8, 8]})
+        found = self.ask({"id": 3, "type": "detect", "scene": 5, "offset": 4, "bytes": 6})
+        self.assertEqual(found["boxes"][0][2], 6.0)
+        outside = self.ask({"id": 4, "type": "detect", "scene": 5, "offset": 4, "bytes": 7})
+        self.assertIn("outside", outside["error"])
+        os.close(memory)
+
+    def test_a_batch_is_answered_when_its_last_has_come(self):
+        self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
+        for id in (2, 3):
+            protocol.write_message(self.stream, {"id": id, "type": "detect", "scene": 5, "more": True}, b"x")
+        self.socket.settimeout(0.2)
+        with self.assertRaises(TimeoutError):
+            self.socket.recv(1)
+        self.socket.settimeout(None)
+        stream = self.socket.makefile("rb")
+        protocol.write_message(self.stream, {"id": 4, "type": "detect", "scene": 5}, b"")
+        replies = [protocol.read_message(stream)[0] for _ in range(3)]
+        self.assertEqual([reply["id"] for reply in replies], [2, 3, 4])
+        self.assertIn("error", replies[2], "the others of its batch are answered nevertheless")
+        self.assertIn("boxes", replies[0])
+
+    def test_a_number_that_json_has_not_is_refused(self):
+        self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
+        self.detector.detect = lambda image: [Box(float("nan"), 0.0, 1.0, 1.0, 1.0, "thing")]
+        self.assertIn("not finite", self.ask({"id": 2, "type": "detect", "scene": 5}, b"x")["error"])
 
 
 class DocumentedExample(unittest.TestCase):

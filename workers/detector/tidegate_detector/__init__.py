@@ -1,4 +1,5 @@
 """Detectors for Tidegate: a worker process that speaks the detector protocol over a local socket.
 
-`protocol` frames and serves messages and knows no detector; `moving` and `person` detect and know no socket.
+`protocol` frames messages and `server` serves them; neither knows a detector. `moving`, `person`, `face`, `recognize` and `onnx` detect
+and know no socket.
 """

@@ -1,4 +1,8 @@
-"""Starts a detector: `python -m tidegate_detector moving|person|face`, with the socket in TIDEGATE_DETECTOR_SOCKET."""
+"""Starts a worker: `python -m tidegate_detector NAME…`, with the socket in TIDEGATE_DETECTOR_SOCKET.
+
+It has the detectors that are named: moving, person, face, recognize. The first is used where a request names none; models are loaded
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,24 @@ def main() -> int:
     try:
         import cv2
 
-        from . import face, moving, person, protocol
+        from . import face, moving, onnx, person, protocol, recognize, server
+        from .image import Picture
     except ImportError as error:
         print(f"{error}; make the worker's Python environment with workers/detector/setup.sh", file=sys.stderr)
         return 3
-    detectors = {"moving": moving.Moving, "person": person.Person, "face": face.Face}
-    path = os.environ.get("TIDEGATE_DETECTOR_SOCKET")
-    name = sys.argv[1] if len(sys.argv) == 2 else None
-    if name not in detectors or not path:
-        print(f"usage: TIDEGATE_DETECTOR_SOCKET=PATH python -m tidegate_detector {'|'.join(detectors)}", file=sys.stderr)
+    path, names = os.environ.get("TIDEGATE_DETECTOR_SOCKET"), sys.argv[1:]
+    known: list[recognize.Known] = []
+
+    def recognizer() -> recognize.Recognize:
+        # All scenes share what was learned.
+        if not known:
+            known.append(recognize.Known(os.environ.get(recognize.FOLDER_VARIABLE)))
+        return recognize.Recognize(known[0])
+
+    recognizer.kind = recognize.Recognize.kind
+    detectors = {"moving": moving.Moving, "person": person.Person, "face": face.Face, "recognize": recognizer}
+    if not names or not path or not set(names) <= set(detectors) or len(set(names)) < len(names):
+        print(f"usage: TIDEGATE_DETECTOR_SOCKET=PATH python -m tidegate_detector {'|'.join(detectors)}…", file=sys.stderr)
         return 2
     # One thread: the cameras' encoders need the other cores, and results must not depend on how many there are.
     cv2.setNumThreads(1)
@@ -30,11 +43,30 @@ def main() -> int:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     try:
-        protocol.serve(connection, detectors[name]())
+        chosen = {name: detectors[name] for name in names}
+        for name in names:
+            warm(chosen[name], Picture)
+        server.Server(chosen, Picture, onnx.load).serve(connection)
     except (protocol.ProtocolError, ConnectionError) as error:
         print(f"the connection broke: {error}", file=sys.stderr)
         return 1
+    except protocol.FrameError as error:
+        print(error, file=sys.stderr)
+        return 3
     return 0
+
+
+def warm(factory, picture) -> None:
+    """Looks at a gray image, so that the first request does not pay for what is loaded at first use."""
+    from .protocol import FrameError, Size
+
+    detector = factory()
+    detector.begin_scene(Size(64, 48))
+    try:
+        detector.detect(picture(bytes(64 * 48 * 3), [48, 64, 3]))
+    except FrameError:
+        # One that has learned nothing yet says so.
+        pass
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 import cv2
 import numpy as np
 
-from .image import decode, fit
+from .image import Image, decode, fit
 from .protocol import Box, FrameError, Size
 
 INPUT_WIDTH = 960
@@ -34,17 +35,17 @@ class Face:
         self._source, self._input = source, fit(source, INPUT_WIDTH)
         return self._input
 
-    def learn(self, jpeg: bytes) -> None:
+    def learn(self, image: Image) -> None:
         raise FrameError("this detector has no background")
 
-    def detect(self, jpeg: bytes) -> list[Box]:
+    def detect(self, image: Image) -> list[Box]:
         if self._source is None:
             raise FrameError("no scene was begun: send a scene request first")
-        image = cv2.equalizeHist(decode(jpeg, self._input, gray=True))
-        mirrored = cv2.flip(image, 1)
+        gray = cv2.equalizeHist(decode(image, self._input, gray=True))
+        mirrored = cv2.flip(gray, 1)
         found = [
-            *faces(self._frontal, image),
-            *faces(self._profile, image),
+            *faces(self._frontal, gray),
+            *faces(self._profile, gray),
             *((self._input.width - x - width, y, width, height) for x, y, width, height in faces(self._profile, mirrored)),
         ]
         x_scale = self._source.width / self._input.width
@@ -57,6 +58,7 @@ class Face:
         return boxes
 
 
+@lru_cache(maxsize=None)
 def cascade(name: str) -> cv2.CascadeClassifier:
     path = os.path.join(cv2.data.haarcascades, name)
     loaded = cv2.CascadeClassifier(path)

@@ -1,11 +1,77 @@
-"""JPEG bytes to pixels of the size that a detector looks at."""
+"""Images, as they come, to pixels of the size that a detector looks at.
+
+The header is read first: an image that says it is larger than `PIXELS_MAX`, or is none, costs no memory.
+"""
 
 from __future__ import annotations
+
+import struct
+import time
+from typing import Union
 
 import cv2
 import numpy as np
 
 from .protocol import FrameError, Size
+
+# 120 MB once decoded. 8K video has 33 million.
+PIXELS_MAX = 40_000_000
+# Markers of JPEG that begin a frame: all SOF but those that are tables (DHT, JPG, DAC).
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Picture:
+    """An encoded image, JPEG or PNG, or pixels of `shape` (height, width, channels: 1 gray, 3 BGR)."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, shape: list[int] | None = None) -> None:
+        self._data, self._shape = data, shape
+        self._pixels: dict[bool, np.ndarray] = {}
+        self.decode_s = 0.0
+
+    def pixels(self, gray: bool) -> np.ndarray:
+        """All of its pixels as it is seen, "BGR, row-major" or one gray plane; decoded once."""
+        if gray not in self._pixels:
+            started = time.perf_counter()
+            self._pixels[gray] = self._decode(gray)
+            self.decode_s += time.perf_counter() - started
+        return self._pixels[gray]
+
+    @property
+    def size(self) -> Size:
+        """Its size as it is seen."""
+        pixels = next(iter(self._pixels.values())) if self._pixels else self.pixels(gray=False)
+        height, width = pixels.shape[:2]
+        return Size(width, height)
+
+    def _decode(self, gray: bool) -> np.ndarray:
+        if self._shape is not None:
+            return self._reshaped(gray)
+        check_header(self._data)
+        flags = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
+        try:
+            image = cv2.imdecode(np.frombuffer(self._data, np.uint8), flags)
+        except cv2.error as error:
+            raise FrameError(f"{len(self._data)} bytes are not an image that can be decoded ({error.err})") from error
+        if image is None:
+            raise FrameError(f"{len(self._data)} bytes are not an image that can be decoded")
+        return image
+
+    def _reshaped(self, gray: bool) -> np.ndarray:
+        try:
+            height, width, channels = (int(side) for side in self._shape)
+        except (TypeError, ValueError) as error:
+            raise FrameError("a shape is [height, width, channels]") from error
+        if height < 1 or width < 1 or channels not in (1, 3) or height * width * channels != len(self._data):
+            raise FrameError(f"{len(self._data)} bytes are not pixels of height, width, channels {self._shape}")
+        check_size(width, height)
+        image = np.frombuffer(self._data, np.uint8).reshape(height, width, channels)
+        if gray:
+            return image[:, :, 0] if channels == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
+        return image if channels == 3 else cv2.cvtColor(image, cv2.COLOR_GRAY2BGR)
+
+
+Image = Union[Picture, bytes]
 
 
 def fit(source: Size, widest: int) -> Size:
@@ -15,15 +81,69 @@ def fit(source: Size, widest: int) -> Size:
     return Size(widest, max(1, round(source.height * widest / source.width)))
 
 
-def decode(jpeg: bytes, size: Size, gray: bool) -> np.ndarray:
+def decode(image: Image, size: Size, gray: bool) -> np.ndarray:
     """The image brought to `size`; "BGR, row-major" or one gray plane."""
-    flags = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
-    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), flags) if jpeg else None
-    if image is None:
-        raise FrameError(f"{len(jpeg)} bytes are not an image that can be decoded")
-    height, width = image.shape[:2]
+    picture = image if isinstance(image, Picture) else Picture(image)
+    pixels = picture.pixels(gray)
+    height, width = pixels.shape[:2]
     if (width, height) == size:
-        return image
+        return pixels
     # Averaging when shrinking keeps a shrunk original like a frame that arrived small.
     method = cv2.INTER_AREA if width > size.width else cv2.INTER_LINEAR
-    return cv2.resize(image, size, interpolation=method)
+    return cv2.resize(pixels, size, interpolation=method)
+
+
+def check_size(width: int, height: int) -> None:
+    """Raises `FrameError` for an image that is not decoded for its size."""
+    if width < 1 or height < 1 or width * height > PIXELS_MAX:
+        raise FrameError(
+            f"an image of {width}x{height} pixels is not looked at: at least one pixel and at most "
+            f"{PIXELS_MAX // 1_000_000} million are allowed; send it smaller"
+        )
+
+
+def check_header(data: bytes | bytearray | memoryview) -> None:
+    """Raises `FrameError` for bytes that are no whole JPEG or PNG image of an allowed size; decodes nothing."""
+    start = bytes(data[:8])
+    if start[:2] == b"\xff\xd8":
+        check_jpeg(bytes(data))
+    elif start == PNG:
+        check_png(data)
+    else:
+        kind = "a PDF document" if start[:4] == b"%PDF" else f"bytes that begin with {start[:4].hex() or 'nothing'}"
+        raise FrameError(f"{kind}: {len(data)} bytes are not an image; send JPEG or PNG")
+
+
+def check_png(data: bytes | bytearray | memoryview) -> None:
+    head = bytes(data[8:24])
+    if len(head) < 16 or head[4:8] != b"IHDR":
+        raise FrameError(f"{len(data)} bytes are not an image: a PNG image without its header")
+    check_size(*struct.unpack(">II", head[8:16]))
+    if bytes(data[-8:-4]) != b"IEND":
+        raise FrameError(f"the PNG image is cut off after {len(data)} bytes")
+
+
+def check_jpeg(data: bytes) -> None:
+    at = 2
+    while at + 4 <= len(data):
+        if data[at] != 0xFF:
+            break
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if marker == 0x01 or 0xD0 <= marker <= 0xD8:  # without a length
+            at += 2
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in FRAMES and at + 9 <= len(data):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            check_size(width, height)
+            # An end before the frame would be that of a thumbnail.
+            if data.find(b"\xff\xd9", at) < 0:
+                raise FrameError(f"the JPEG image is cut off after {len(data)} bytes")
+            return
+        if marker in (0xD9, 0xDA) or length < 2:
+            break
+        at += 2 + length
+    raise FrameError(f"{len(data)} bytes are not an image: a JPEG image without a frame, or cut off before it")

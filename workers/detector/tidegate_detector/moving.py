@@ -9,7 +9,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from .image import decode, fit
+from .image import Image, decode, fit
 from .protocol import Box, FrameError, Size
 
 # Frames are looked at this wide at most.
@@ -43,26 +43,26 @@ class Moving:
         self._learnt, self._background = [], None
         return self._input
 
-    def learn(self, jpeg: bytes) -> None:
+    def learn(self, image: Image) -> None:
         if self._source is None:
             raise FrameError("no scene was begun: send a scene request first")
         if self._background is not None:
             raise FrameError("the background is fixed once detection has begun; begin the scene again")
         if len(self._learnt) == BACKGROUND_MAX:
             raise FrameError(f"{BACKGROUND_MAX} background frames are enough; choose them over the whole clip")
-        self._learnt.append(self._look(jpeg))
+        self._learnt.append(self._look(image))
 
-    def detect(self, jpeg: bytes) -> list[Box]:
+    def detect(self, image: Image) -> list[Box]:
         if self._background is None:
             if not self._learnt:
                 raise FrameError("there is no background: send some background frames first")
             middle = np.median(np.stack(self._learnt), axis=0)
             self._background, self._learnt = middle.astype(np.uint8), []
-        difference = cv2.absdiff(self._look(jpeg), self._background)
+        difference = cv2.absdiff(self._look(image), self._background)
         return self._boxes(difference)
 
-    def _look(self, jpeg: bytes) -> np.ndarray:
-        return cv2.GaussianBlur(decode(jpeg, self._input, gray=True), (5, 5), 0)
+    def _look(self, image: Image) -> np.ndarray:
+        return cv2.GaussianBlur(decode(image, self._input, gray=True), (5, 5), 0)
 
     def _boxes(self, difference: np.ndarray) -> list[Box]:
         maybe = (difference > MAYBE).astype(np.uint8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from .image import decode
+from .image import Image, decode
 from .protocol import Box, FrameError, Size
 
 INPUT_WIDTH = 1280
@@ -31,15 +31,15 @@ class Person:
         self._source, self._input = source, Size(INPUT_WIDTH, height)
         return self._input
 
-    def learn(self, jpeg: bytes) -> None:
+    def learn(self, image: Image) -> None:
         raise FrameError("this detector has no background")
 
-    def detect(self, jpeg: bytes) -> list[Box]:
+    def detect(self, image: Image) -> list[Box]:
         if self._source is None:
             raise FrameError("no scene was begun: send a scene request first")
-        image = decode(jpeg, self._input, gray=False)
+        pixels = decode(image, self._input, gray=False)
         found, scores = self._hog.detectMultiScale(
-            image, hitThreshold=0, winStride=(8, 8), padding=(8, 8), scale=1.12, groupThreshold=2
+            pixels, hitThreshold=0, winStride=(8, 8), padding=(8, 8), scale=1.12, groupThreshold=2
         )
         x_scale = self._source.width / self._input.width
         y_scale = self._source.height / self._input.height

@@ -1,18 +1,17 @@
-"""The detector protocol, version 1: framing, and a loop that serves one connection.
+"""The detector protocol, version 2: framing, and the words that detectors share.
 
-A message is two big-endian 32-bit lengths, a JSON object of the first length, and a payload of the second. The worker
-connects, says hello, and then answers each request, in order, with one message that carries the request's id.
+A message is two big-endian 32-bit lengths, a JSON object of the first length, and a payload of the second. `server` speaks it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
-import time
 from typing import Any, NamedTuple, Protocol, Sequence
 
-VERSION = 1
+VERSION = 2
 JSON_BYTES_MAX = 1 << 20
 PAYLOAD_BYTES_MAX = 64 << 20
 LENGTHS = struct.Struct(">II")
@@ -36,6 +35,14 @@ class Box(NamedTuple):
     label: str
 
 
+class Found(NamedTuple):
+    """The findings in one image; a detector that finds boxes alone may return a list of them in its place."""
+
+    boxes: Sequence[Box] = ()
+    classes: Sequence[tuple[float, str]] = ()
+    poses: Sequence[Sequence[tuple[float, float, float]]] = ()
+
+
 class Detector(Protocol):
     """What a detector offers. It may raise `FrameError` for a frame it cannot use."""
 
@@ -45,10 +52,10 @@ class Detector(Protocol):
     def begin_scene(self, source: Size) -> Size:
         """Forgets what was learnt; frames now come from a camera of that size. Returns the size that it looks at."""
 
-    def learn(self, jpeg: bytes) -> None:
-        """Adds a frame to the background."""
+    def learn(self, image: Any) -> None:
+        """Adds an image, a `Picture` or encoded bytes, to the background."""
 
-    def detect(self, jpeg: bytes) -> Sequence[Box]:
+    def detect(self, image: Any) -> Sequence[Box] | Found:
         """Finds boxes in a frame of any size that shows the scene."""
 
 
@@ -58,6 +65,43 @@ class FrameError(Exception):
 
 class ProtocolError(Exception):
     """Bytes that are not a message; the connection ends."""
+
+
+class Stream:
+    """A connected Unix socket as a binary file that keeps the descriptors that came with its bytes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.descriptors: list[int] = []
+
+    def read(self, count: int) -> bytearray:
+        """`count` bytes, or fewer at the end of the stream."""
+        data = bytearray(count)
+        view, have = memoryview(data), 0
+        while have < count:
+            size = socket.CMSG_SPACE(struct.calcsize("i"))
+            part, control, _, _ = self._connection.recvmsg_into([view[have:]], size, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, content in control:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    self._keep(struct.unpack("i", content[: struct.calcsize("i")])[0])
+            if not part:
+                break
+            have += part
+        view.release()
+        del data[have:]
+        return data
+
+    def _keep(self, descriptor: int) -> None:
+        # One is all that the protocol passes at a time.
+        for old in self.descriptors:
+            os.close(old)
+        self.descriptors = [descriptor]
+
+    def write(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def read_message(stream: Any) -> tuple[dict, bytes] | None:
@@ -84,44 +128,8 @@ def read_message(stream: Any) -> tuple[dict, bytes] | None:
 
 def write_message(stream: Any, head: dict, payload: bytes = b"") -> None:
     """Writes one message to a binary file."""
-    text = json.dumps(head, separators=(",", ":")).encode()
-    stream.write(LENGTHS.pack(len(text), len(payload)))
-    stream.write(text)
-    stream.write(payload)
+    text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+    stream.write(LENGTHS.pack(len(text), len(payload)) + text)
+    if payload:
+        stream.write(payload)
     stream.flush()
-
-
-def answer(detector: Detector, head: dict, payload: bytes) -> dict:
-    """Carries out one request."""
-    kind = head.get("type")
-    if kind == "scene":
-        try:
-            source = Size(*(int(side) for side in head["source"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise FrameError(f"a scene request needs source: [width, height] ({error})") from error
-        if not (0 < source.width <= 65535 and 0 < source.height <= 65535):
-            raise FrameError(f"a scene of {source.width}x{source.height} pixels cannot be")
-        return {"input": list(detector.begin_scene(source))}
-    if kind == "background":
-        detector.learn(payload)
-        return {}
-    if kind == "detect":
-        started = time.perf_counter()
-        boxes = detector.detect(payload)
-        took_ms = (time.perf_counter() - started) * 1e3
-        return {"boxes": [list(box) for box in boxes], "took_ms": round(took_ms, 3)}
-    raise FrameError(f"unknown request {kind!r}")
-
-
-def serve(connection: socket.socket, detector: Detector) -> None:
-    """Serves requests until the other side closes the connection."""
-    with connection, connection.makefile("rwb") as stream:
-        hello = {"type": "hello", "protocol": VERSION, "detector": detector.name}
-        write_message(stream, {**hello, "background": detector.needs_background})
-        while (message := read_message(stream)) is not None:
-            head, payload = message
-            try:
-                result = answer(detector, head, payload)
-            except FrameError as error:
-                result = {"error": str(error)}
-            write_message(stream, {"id": head.get("id"), **result})

@@ -44,7 +44,8 @@ async fn a_program_that_always_dies_is_reported_with_its_last_words() {
     let fake = Fake::new("print('out of cheese', file=sys.stderr)\nsys.exit(7)");
     let mut detector = fake.start().await;
     let error = detector.detect(b"frame").await.unwrap_err();
-    let DetectorError::Ended { status, said, .. } = &error else { panic!("{error}") };
+    let DetectorError::Program { source } = &error else { panic!("{error}") };
+    let WorkerError::Ended { status, said, .. } = &**source else { panic!("{error}") };
     assert_eq!(status.code(), Some(7));
     assert!(said.contains("out of cheese"), "{said}");
     assert_eq!(error.code(), Code::DETECTOR_FAILED);
@@ -58,7 +59,8 @@ async fn a_program_that_hangs_is_given_up() {
     // The first run is loaded by python's start; only the answer is timed.
     detector.begin_scene(SIZE, &[]).await.unwrap();
     let error = detector.detect(b"frame").await.unwrap_err();
-    assert!(matches!(error, DetectorError::TimedOut { wanted: "answer", .. }), "{error}");
+    let DetectorError::Program { source } = &error else { panic!("{error}") };
+    assert!(matches!(**source, WorkerError::TimedOut { wanted: "answer", .. }), "{error}");
 }
 
 #[tokio::test]
@@ -73,7 +75,15 @@ async fn nonsense_is_refused_by_name() {
         ("stream.write(b'\\xff' * 8); stream.flush()", "over the limit"),
     ] {
         let error = Fake::new(body).start().await.detect(b"frame").await.unwrap_err();
-        let DetectorError::Answer { source, .. } = &error else { panic!("{body}: {error}") };
+        // An answer of the wrong content is one thing, bytes that are no answer end the program.
+        let source = match &error {
+            DetectorError::Answer { source, .. } => source,
+            DetectorError::Program { source } => match &**source {
+                WorkerError::Answer { source, .. } => source,
+                error => panic!("{body}: {error}"),
+            },
+            error => panic!("{body}: {error}"),
+        };
         assert!(source.to_string().contains(part), "{body}: {source}");
     }
 }
@@ -94,16 +104,24 @@ async fn a_refused_frame_costs_no_restart() {
 
 #[tokio::test]
 async fn programs_that_cannot_start_are_reported() {
+    let failed = |error| match error {
+        DetectorError::Program { source } => source,
+        error => panic!("{error}"),
+    };
     let start = async |words: &[&str]| {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         let spec = DetectorSpec::new(DetectorKind::Command(words));
         Detector::start(spec).await.unwrap_err()
     };
-    assert!(matches!(start(&["/nonexistent/detector"]).await, DetectorError::Start { .. }));
-    assert!(matches!(start(&["false"]).await, DetectorError::Ended { .. }));
+    let missing = failed(start(&["/nonexistent/detector"]).await);
+    assert!(matches!(*missing, WorkerError::Start { .. }), "{missing}");
+    let ended = failed(start(&["false"]).await);
+    assert!(matches!(*ended, WorkerError::Ended { .. }), "{ended}");
     let mut spec = DetectorSpec::new(DetectorKind::Moving);
     spec.python = Some("/nonexistent/python".into());
-    assert!(matches!(Detector::start(spec).await, Err(DetectorError::PythonMissing { .. })));
+    let error = Detector::start(spec).await.unwrap_err();
+    assert_eq!(error.code(), Code::CONFIG_INVALID);
+    assert!(matches!(*failed(error), WorkerError::PythonMissing(_)));
 }
 
 #[test]
@@ -158,11 +176,16 @@ send({"id": id, "boxes": boxes, "took_ms": 1})"#,
     assert_eq!(report.normalized, Some(1.0));
 }
 
+/// Whether this machine lacks what our own worker needs.
+fn cannot_run(error: &WorkerError) -> bool {
+    matches!(error, WorkerError::PythonMissing(_) | WorkerError::Ended { .. })
+}
+
 /// The generated street against our own worker. Skipped, with a word, where its Python is not made.
 #[tokio::test]
 async fn moving_finds_what_is_known_to_move() {
     let mut detector = match Detector::start(DetectorSpec::new(DetectorKind::Moving)).await {
-        Err(error @ (DetectorError::PythonMissing { .. } | DetectorError::Ended { .. })) => {
+        Err(DetectorError::Program { source: error }) if cannot_run(&error) => {
             eprintln!("skipped: {error}");
             return;
         }

@@ -451,21 +451,6 @@ fn picture(line: &str, base: Option<(i64, i64)>) -> Option<Shown> {
     Some(Shown { nanos, size })
 }
 
-/// The last of what a program writes to its standard error.
-pub(crate) async fn last_words(mut stderr: ChildStderr) -> String {
-    let mut kept = Vec::new();
-    let mut chunk = [0; 1024];
-    // A pipe that cannot be read has no more: the kept text stands.
-    while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
-        kept.extend_from_slice(&chunk[..count]);
-        if kept.len() > 2 * SAID_BYTES {
-            kept.drain(..kept.len() - SAID_BYTES);
-        }
-    }
-    let start = kept.len().saturating_sub(SAID_BYTES);
-    String::from_utf8_lossy(&kept[start..]).into_owned()
-}
-
 /// The rate at which a video file was recorded.
 pub(super) async fn video_rate(path: &Path) -> Result<Rate, SourceError> {
     const NAME: &str = "ffprobe";

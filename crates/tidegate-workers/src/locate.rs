@@ -5,11 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::DetectorError;
-
 macro_rules! worker_files {
     ($($name:literal),+ $(,)?) => {
-        &[$(($name, include_str!(concat!("../../../../workers/detector/tidegate_detector/", $name)))),+]
+        &[$(($name, include_str!(concat!("../../../workers/detector/tidegate_detector/", $name)))),+]
     };
 }
 
@@ -20,23 +18,32 @@ const FILES: &[(&str, &str)] = worker_files!(
     "face.py",
     "image.py",
     "moving.py",
+    "onnx.py",
     "person.py",
-    "protocol.py"
+    "protocol.py",
+    "recognize.py",
+    "server.py"
 );
 
 /// Writes the worker's package below `folder`.
-pub(super) fn unpack(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The folder cannot be written.
+pub(crate) fn unpack(folder: &Path) -> io::Result<()> {
     let package = folder.join("tidegate_detector");
     fs::create_dir(&package)?;
     FILES.iter().try_for_each(|(name, text)| fs::write(package.join(name), text))
 }
 
-/// The Python that has OpenCV.
-pub(super) fn python(given: Option<&Path>) -> Result<PathBuf, DetectorError> {
+/// The Python that has OpenCV: `given`, or where `workers/detector/setup.sh` makes one.
+///
+/// # Errors
+/// [`PythonMissing`], with the places that were looked at.
+pub fn python(given: Option<&Path>) -> Result<PathBuf, PythonMissing> {
     let looked_for = candidates(given, |name| env::var_os(name).map(PathBuf::from));
     match looked_for.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
-        None => Err(DetectorError::PythonMissing { looked_for }),
+        None => Err(PythonMissing { looked_for }),
     }
 }
 
@@ -50,6 +57,18 @@ fn candidates(given: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) 
     let venvs =
         [variable("TIDEGATE_WORKER_VENV"), cache.map(|cache| cache.join("tidegate/worker-venv"))];
     venvs.into_iter().flatten().map(|venv| venv.join("bin/python")).collect()
+}
+
+/// The worker's Python environment was not made.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the detector worker has no Python environment; run workers/detector/setup.sh, or set TIDEGATE_WORKER_PYTHON to a \
+     Python with opencv-contrib-python-headless below 5 (looked for: {})",
+    .looked_for.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+)]
+pub struct PythonMissing {
+    /// Where it was looked for.
+    pub looked_for: Vec<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,0 +1,480 @@
+//! The pool: a task around the schedule, with a task for each worker.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+    time,
+};
+
+use tidegate_frame::score::Detection;
+use tidegate_message::FrameSize;
+
+use crate::{
+    protocol::{self, Found, Hello, MessageError},
+    schedule::{ClientId, ScheduleConfig},
+    work::{Image, ModelFile, Scene, Work},
+    worker::{Answer, Launch, Program, Worker, WorkerError},
+};
+
+mod manager;
+
+use manager::Manager;
+
+/// Largest image that is handed to a worker, in bytes: 4K in three channels fits.
+pub const IMAGE_BYTES_MAX: usize = 64 << 20;
+/// Most models that may be loaded.
+pub const MODELS_MAX: usize = 64;
+/// Commands that may be on their way to the pool's task; a client waits for room.
+const COMMANDS: usize = 256;
+/// Events of workers on their way to the pool's task; a worker waits for room.
+const EVENTS: usize = 256;
+
+/// How a pool is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Which program its workers are.
+    pub program: Program,
+    /// How many run, at least one; default 1.
+    pub workers: usize,
+    /// Longest wait for a program to connect, and for it to load a model; default 30 s, for imports from a cold disk.
+    pub start_timeout: Duration,
+    /// Memory shared with each worker, for images on their way; default 64 MiB. Images that find no room go by the socket. Zero
+    /// shares none.
+    pub memory_bytes: u64,
+    /// Variables for the programs, beside those of this process: where they keep what they learn, for example.
+    pub environment: Vec<(String, PathBuf)>,
+    /// Limits and times of the queue.
+    pub schedule: ScheduleConfig,
+}
+
+impl PoolSettings {
+    /// One worker of that program, with the default limits.
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            workers: 1,
+            start_timeout: Duration::from_secs(30),
+            memory_bytes: 64 << 20,
+            environment: Vec::new(),
+            schedule: ScheduleConfig::default(),
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The image.
+    pub image: Image,
+    /// The model, of those that the pool has; the program's first if none is named.
+    pub model: Option<String>,
+    /// The scene that the image shows. Without one, boxes are in pixels of the image; a program of version 1 needs one.
+    pub scene: Option<Arc<Scene>>,
+    /// A stream in which a newer request of the same client takes the place of one that still waits; none by default.
+    pub stream: Option<u64>,
+    /// How long it may wait for a worker; without end by default.
+    pub wait_max: Option<Duration>,
+}
+
+impl Request {
+    /// For an encoded image.
+    pub const fn encoded(image: Bytes) -> Self {
+        let image = Image::Encoded(image);
+        Self { image, model: None, scene: None, stream: None, wait_max: None }
+    }
+}
+
+/// The findings in an image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Boxes, in pixels of the scene's source, or of the image as it is seen where there is no scene.
+    pub boxes: Vec<Detection>,
+    /// Classes of the whole image, with their scores, the best first where the program sorts them.
+    pub classes: Vec<(f64, String)>,
+    /// People, each as its points: x, y, score.
+    pub poses: Vec<Vec<[f64; 3]>>,
+    /// Size of the image as it is seen, where the program says it.
+    pub size: Option<FrameSize>,
+    /// Times by stage.
+    pub times: Times,
+}
+
+/// How long each stage of a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// In the queue.
+    pub queue: Duration,
+    /// Decoding, by the program's clock.
+    pub decode: Duration,
+    /// Looking, without decoding, by the program's clock.
+    pub infer: Duration,
+    /// From the request to its answer, by ours.
+    pub total: Duration,
+}
+
+/// A pool's state, as of its last change.
+#[derive(Clone, Debug, Default)]
+pub struct PoolState {
+    /// Workers that are ready.
+    pub ready: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// How often workers were started again.
+    pub restarts: u64,
+    /// Mean time of one request at a worker; `None` before the first.
+    pub service: Option<Duration>,
+    /// The last hello; `None` before the first.
+    pub hello: Option<Arc<Hello>>,
+    /// Models that were loaded.
+    pub models: Arc<BTreeMap<String, ModelFile>>,
+    /// Why a worker ended last.
+    pub last_error: Option<Arc<WorkerError>>,
+}
+
+type Reply = oneshot::Sender<Result<Answered, DetectError>>;
+
+struct Answered {
+    answer: Answer,
+    queue: Duration,
+}
+
+enum Command {
+    Submit {
+        client: ClientId,
+        stream: Option<u64>,
+        wait_max: Option<Duration>,
+        work: Work,
+        reply: Reply,
+    },
+    /// The client of these requests has gone, or one of them.
+    Cancelled,
+    Load {
+        name: String,
+        model: ModelFile,
+        done: oneshot::Sender<Result<(), DetectError>>,
+    },
+    Unload {
+        name: String,
+        done: oneshot::Sender<Result<(), DetectError>>,
+    },
+}
+
+/// A running pool. Dropping it kills its programs; clients of it are told so.
+#[derive(Debug)]
+pub struct Pool {
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<PoolState>,
+    launch: Launch,
+    clients: AtomicU64,
+    task: JoinHandle<()>,
+}
+
+/// A client of a pool, whose requests have a turn of their own. A clone is the same client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    id: ClientId,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Pool {
+    /// Starts the programs and waits for the first hello.
+    ///
+    /// # Errors
+    /// [`WorkerError`] if there is no such program, if it ends, or if it does not say hello in time.
+    pub async fn start(settings: PoolSettings) -> Result<Self, Arc<WorkerError>> {
+        let launch = Launch {
+            program: settings.program,
+            start_timeout: settings.start_timeout,
+            memory_bytes: settings.memory_bytes,
+            environment: settings.environment,
+        };
+        let (commands, received) = mpsc::channel(COMMANDS);
+        let (state_sender, mut state) = watch::channel(PoolState::default());
+        let manager =
+            Manager::new(settings.schedule, settings.workers, launch.clone(), state_sender);
+        let task = tokio::spawn(manager.run(received));
+        let pool =
+            Self { commands, state: state.clone(), launch, clients: AtomicU64::new(0), task };
+        let known = |state: &PoolState| state.hello.is_some() || state.last_error.is_some();
+        let state =
+            state.wait_for(known).await.expect("the pool's task runs until the pool is dropped");
+        match (&state.hello, &state.last_error) {
+            (None, Some(error)) => Err(Arc::clone(error)),
+            _ => Ok(pool),
+        }
+    }
+
+    /// A client with a turn of its own.
+    pub fn client(&self) -> Client {
+        let id = ClientId(self.clients.fetch_add(1, Ordering::Relaxed));
+        Client { id, commands: self.commands.clone() }
+    }
+
+    /// The state now.
+    pub fn state(&self) -> PoolState {
+        self.state.borrow().clone()
+    }
+
+    /// Tells of each change of the state.
+    pub fn watch(&self) -> watch::Receiver<PoolState> {
+        self.state.clone()
+    }
+
+    /// The last hello.
+    pub fn hello(&self) -> Arc<Hello> {
+        self.state.borrow().hello.clone().expect("a pool that was started had a hello")
+    }
+
+    /// Loads a model into every worker, once a program that serves no one has loaded and tried it. One of the same name is replaced.
+    ///
+    /// # Errors
+    /// [`DetectError::ModelRefused`] if the program cannot use it, [`DetectError::Worker`] if it ends over it; requests are not
+    /// affected then.
+    pub async fn load(&self, name: &str, path: &Path) -> Result<(), DetectError> {
+        let refused = |message: &str| {
+            let (name, message) = (name.to_owned(), message.to_owned());
+            DetectError::ModelRefused { name, message }
+        };
+        if !protocol::is_name(name) {
+            return Err(refused("a name is 1 to 64 letters, digits, '.', '_' or '-'"));
+        }
+        let hello = self.hello();
+        if hello.protocol < 2 || hello.models.iter().any(|model| model.name == name) {
+            return Err(refused("the program loads no models, or has one of that name of its own"));
+        }
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let model = ModelFile { path };
+        let failed = |error| DetectError::Worker { source: Arc::new(error) };
+        let mut trial = Worker::start(&self.launch).await.map_err(failed)?;
+        if let Err(message) = trial.load(name, &model).await.map_err(failed)? {
+            return Err(refused(&message));
+        }
+        drop(trial);
+        let (done, result) = oneshot::channel();
+        self.command(Command::Load { name: name.to_owned(), model, done }, result).await
+    }
+
+    /// Unloads a model that was loaded.
+    ///
+    /// # Errors
+    /// [`DetectError::UnknownModel`].
+    pub async fn unload(&self, name: &str) -> Result<(), DetectError> {
+        let (done, result) = oneshot::channel();
+        self.command(Command::Unload { name: name.to_owned(), done }, result).await
+    }
+
+    async fn command(
+        &self,
+        command: Command,
+        result: oneshot::Receiver<Result<(), DetectError>>,
+    ) -> Result<(), DetectError> {
+        self.commands.send(command).await.map_err(|_| DetectError::Closed)?;
+        result.await.map_err(|_| DetectError::Closed)?
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The set of its workers ends with it.
+        self.task.abort();
+    }
+}
+
+impl Client {
+    /// Looks at an image.
+    ///
+    /// A request whose worker ends is tried once more.
+    ///
+    /// # Errors
+    /// [`DetectError`].
+    ///
+    /// # Cancel safety
+    /// A call that is dropped leaves the queue, or wastes its worker's answer.
+    pub async fn detect(&self, request: Request) -> Result<Outcome, DetectError> {
+        let asked = time::Instant::now();
+        check(&request.image)?;
+        let Request { image, model, scene, stream, wait_max } = request;
+        let work = Work::Detect { image, model, scene };
+        let Answered { answer, queue } = self.submit(work, stream, wait_max).await?;
+        let Found { boxes, classes, poses, size, decode, took } = answer.found;
+        let infer = took.saturating_sub(decode);
+        let times = Times { queue, decode, infer, total: asked.elapsed() };
+        Ok(Outcome { boxes, classes, poses, size, times })
+    }
+
+    /// Begins a scene at a worker, and says to which size the program brings its frames.
+    ///
+    /// # Errors
+    /// As [`Self::detect`].
+    pub async fn prepare(&self, scene: Arc<Scene>) -> Result<FrameSize, DetectError> {
+        let source = scene.source;
+        let answered = self.submit(Work::Prepare(scene), None, None).await?;
+        Ok(answered.answer.input.unwrap_or(source))
+    }
+
+    /// Teaches a model whose face is in the image. Returns how many images it has learned from, where the program says it.
+    ///
+    /// # Errors
+    /// As [`Self::detect`]; the request is not tried again, for it may have been learned.
+    pub async fn train(
+        &self,
+        model: &str,
+        subject: &str,
+        image: Image,
+    ) -> Result<Option<u64>, DetectError> {
+        check(&image)?;
+        let (model, subject) = (model.to_owned(), subject.to_owned());
+        let answered = self.submit(Work::Train { image, model, subject }, None, None).await?;
+        Ok(answered.answer.images)
+    }
+
+    async fn submit(
+        &self,
+        work: Work,
+        stream: Option<u64>,
+        wait_max: Option<Duration>,
+    ) -> Result<Answered, DetectError> {
+        let (reply, answer) = oneshot::channel();
+        let client = self.id;
+        let command = Command::Submit { client, stream, wait_max, work, reply };
+        self.commands.send(command).await.map_err(|_| DetectError::Closed)?;
+        let mut gone = Gone(Some(&self.commands));
+        let answer = answer.await;
+        gone.0 = None;
+        answer.map_err(|_| DetectError::Closed)?
+    }
+}
+
+/// Tells the pool that a call was dropped.
+struct Gone<'a>(Option<&'a mpsc::Sender<Command>>);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        if let Some(commands) = self.0 {
+            // A full channel has something in it, after which the pool looks for dropped calls as well.
+            let _ = commands.try_send(Command::Cancelled);
+        }
+    }
+}
+
+/// Refuses an image that no worker is asked about.
+fn check(image: &Image) -> Result<(), DetectError> {
+    let bytes = image.bytes().len();
+    if bytes > IMAGE_BYTES_MAX {
+        return Err(DetectError::ImageTooLarge { bytes });
+    }
+    let Image::Pixels { shape, .. } = image else { return Ok(()) };
+    let [height, width, channels] = shape.map(u64::from);
+    let wanted = height.checked_mul(width).and_then(|pixels| pixels.checked_mul(channels));
+    let sides = [height, width].iter().all(|side| (1..=65_535).contains(side));
+    if matches!(channels, 1 | 3) && sides && wanted == Some(bytes as u64) {
+        Ok(())
+    } else {
+        Err(DetectError::Pixels { shape: *shape, bytes })
+    }
+}
+
+/// Why an image was not looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum DetectError {
+    /// As many requests wait as may.
+    #[error("{waiting} requests wait already; try again in {} ms", .retry_after.as_millis())]
+    Busy {
+        /// Requests that wait.
+        waiting: usize,
+        /// When a place is likely, from the measured times of service.
+        retry_after: Duration,
+    },
+    /// No worker runs.
+    #[error("no detector program runs; the next try is in {} ms", .retry_after.as_millis())]
+    NoWorker {
+        /// When the next is started.
+        retry_after: Duration,
+        /// Why the last one does not run.
+        #[source]
+        source: Arc<WorkerError>,
+    },
+    /// A newer request of its stream took its place.
+    #[error("a newer image of the same stream took the place of this one")]
+    Superseded,
+    /// It waited longer than it may.
+    #[error("the image waited for a worker for longer than its request allows")]
+    Overdue,
+    /// The program cannot use the image.
+    #[error("the detector refuses: {message}")]
+    Refused {
+        /// Its words.
+        message: String,
+    },
+    /// The program's answer is not valid.
+    #[error("the detector program {program} breaks the protocol")]
+    Answer {
+        /// Which.
+        program: String,
+        /// How.
+        #[source]
+        source: MessageError,
+    },
+    /// The program ended over the request.
+    #[error("the detector program failed")]
+    Worker {
+        /// How.
+        #[source]
+        source: Arc<WorkerError>,
+    },
+    /// No model of that name.
+    #[error("there is no model {name:?}; there are: {}", .known.join(" "))]
+    UnknownModel {
+        /// The name given.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// The model cannot be loaded.
+    #[error("the model {name} is not loaded: {message}")]
+    ModelRefused {
+        /// Its name.
+        name: String,
+        /// Why.
+        message: String,
+    },
+    /// A program of version 1 is asked about an image alone.
+    #[error(
+        "the program speaks version 1 of the protocol, in which an image needs a scene; begin one with its size"
+    )]
+    NeedsScene,
+    /// The image is too large.
+    #[error("an image of {bytes} bytes is over the limit of 64 MiB")]
+    ImageTooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// Pixels that are not of their shape.
+    #[error(
+        "{bytes} bytes are not pixels of height, width and channels {shape:?}; sides are 1 to 65535, channels 1 or 3, and the bytes \
+         their product"
+    )]
+    Pixels {
+        /// Height, width, channels.
+        shape: [u32; 3],
+        /// The bytes given.
+        bytes: usize,
+    },
+    /// The pool has ended.
+    #[error("the pool of detectors has ended")]
+    Closed,
+}
+
+#[cfg(test)]
+mod tests;

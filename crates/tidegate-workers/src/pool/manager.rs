@@ -1,0 +1,377 @@
+//! The pool's task: what happens, to the schedule, and what the schedule says, to the workers.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+    time,
+};
+
+use tidegate_message::Instant;
+
+use super::{Answered, Command, DetectError, EVENTS, MODELS_MAX, PoolState, Reply};
+use crate::{
+    protocol,
+    schedule::{
+        Action, Capacity, Failure, Job, JobId, Refused, Schedule, ScheduleConfig, WorkerId,
+    },
+    work::{ModelFile, Task, Work},
+    worker::{Event, Launch, NoAnswer, Worker, WorkerError},
+};
+
+struct Waiting {
+    work: Arc<Work>,
+    reply: Reply,
+    since: Instant,
+    queue: Duration,
+}
+
+struct Running {
+    run: u64,
+    tasks: mpsc::Sender<Task>,
+    task: AbortHandle,
+}
+
+pub(super) struct Manager {
+    started: time::Instant,
+    schedule: Schedule,
+    answer_timeout: Duration,
+    launch: Arc<Launch>,
+    jobs: HashMap<JobId, Waiting>,
+    running: HashMap<WorkerId, Running>,
+    tasks: JoinSet<()>,
+    runs: u64,
+    workers: usize,
+    state: watch::Sender<PoolState>,
+    events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
+    errors: HashMap<WorkerId, Arc<WorkerError>>,
+}
+
+impl Manager {
+    pub(super) fn new(
+        config: ScheduleConfig,
+        workers: usize,
+        launch: Launch,
+        state: watch::Sender<PoolState>,
+    ) -> Self {
+        let workers = workers.max(1);
+        Self {
+            started: time::Instant::now(),
+            schedule: Schedule::new(Instant::EPOCH, config, workers),
+            answer_timeout: config.answer_timeout,
+            launch: Arc::new(launch),
+            jobs: HashMap::new(),
+            running: HashMap::new(),
+            tasks: JoinSet::new(),
+            runs: 0,
+            workers,
+            state,
+            events: mpsc::channel(EVENTS),
+            errors: HashMap::new(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.started.elapsed().as_nanos();
+        Instant::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX))
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        loop {
+            let now = self.now();
+            while let Some(action) = self.schedule.poll_action(now) {
+                self.act(now, action);
+            }
+            self.tell();
+            let wait = self.schedule.poll_timeout().map(|at| at.since(now));
+            let sleep = time::sleep(wait.unwrap_or(Duration::from_secs(3600)));
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => return,
+                },
+                Some(event) = self.events.1.recv() => self.event(event),
+                // A task that panicked said nothing: its worker has ended all the same.
+                Some(Err(error)) = self.tasks.join_next() => self.panicked(&error),
+                () = sleep => {}
+            }
+        }
+    }
+
+    fn act(&mut self, now: Instant, action: Action) {
+        match action {
+            Action::Start(worker) => self.start(worker),
+            Action::Send(worker, jobs) => {
+                let mut batch = Vec::with_capacity(jobs.len());
+                for id in jobs {
+                    let job =
+                        self.jobs.get_mut(&id).expect("an accepted request is kept until it ends");
+                    job.queue = now.since(job.since);
+                    batch.push((id, Arc::clone(&job.work)));
+                }
+                if let Some(running) = self.running.get(&worker) {
+                    // There is room for all that may be in flight; a worker that ended says so itself.
+                    let _ = running.tasks.try_send(Task::Jobs(batch));
+                }
+            }
+            Action::End(worker) => {
+                if let Some(running) = self.running.remove(&worker) {
+                    running.task.abort();
+                }
+                let error = Worker::timed_out(&self.launch.program, self.answer_timeout);
+                self.ended(worker, Some(error));
+            }
+            Action::Fail(id, failure) => {
+                let Some(waiting) = self.jobs.remove(&id) else { return };
+                let error = match failure {
+                    Failure::Superseded => DetectError::Superseded,
+                    Failure::Overdue => DetectError::Overdue,
+                    Failure::Displaced { retry_after } => {
+                        DetectError::Busy { waiting: self.schedule.waiting(), retry_after }
+                    }
+                    Failure::Lost(worker) => self.lost(worker),
+                };
+                answer(waiting.reply, Err(error));
+            }
+        }
+    }
+
+    fn start(&mut self, worker: WorkerId) {
+        self.runs += 1;
+        let (run, launch) = (self.runs, Arc::clone(&self.launch));
+        let (tasks, received) = mpsc::channel(protocol::IN_FLIGHT_MAX + 2 * MODELS_MAX);
+        let events = self.events.0.clone();
+        let models = self.state.borrow().models.clone();
+        let task = self.tasks.spawn(run_worker(launch, (worker, run), models, received, events));
+        self.running.insert(worker, Running { run, tasks, task });
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Submit { client, stream, wait_max, work, reply } => {
+                if let Err(error) = self.check(&work) {
+                    return answer(reply, Err(error));
+                }
+                let (group, bytes) = work.group_and_bytes();
+                let until = |wait: Duration| {
+                    let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
+                    Instant::from_nanos(now.as_nanos().saturating_add(wait))
+                };
+                let (start_by, repeatable) = (wait_max.map(until), work.is_repeatable());
+                let job = Job { client, stream, group, bytes, start_by, repeatable };
+                match self.schedule.submit(now, job) {
+                    Ok(id) => {
+                        let (work, queue) = (Arc::new(work), Duration::ZERO);
+                        self.jobs.insert(id, Waiting { work, reply, since: now, queue });
+                    }
+                    Err(refused) => {
+                        let error = match refused {
+                            Refused::Full { waiting, retry_after }
+                            | Refused::ClientFull { waiting, retry_after } => {
+                                DetectError::Busy { waiting, retry_after }
+                            }
+                            Refused::NoWorker { worker, retry_after } => {
+                                match self.errors.get(&worker) {
+                                    Some(source) => DetectError::NoWorker {
+                                        retry_after,
+                                        source: Arc::clone(source),
+                                    },
+                                    None => DetectError::Closed,
+                                }
+                            }
+                        };
+                        answer(reply, Err(error));
+                    }
+                }
+            }
+            Command::Cancelled => {
+                let gone = self.jobs.iter().filter(|(_, job)| job.reply.is_closed());
+                for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+                    let before = self.schedule.waiting();
+                    self.schedule.cancel(id);
+                    // One that is in flight stays until its worker has answered it.
+                    if self.schedule.waiting() < before {
+                        self.jobs.remove(&id);
+                    }
+                }
+            }
+            Command::Load { name, model, done } => {
+                let count = self.state.borrow().models.len();
+                if count >= MODELS_MAX && !self.state.borrow().models.contains_key(&name) {
+                    let message = format!("{MODELS_MAX} models are loaded; unload one first");
+                    let _ = done.send(Err(DetectError::ModelRefused { name, message }));
+                    return;
+                }
+                self.tell_workers(|| Task::Load(name.clone(), model.clone()));
+                self.state.send_modify(|state| {
+                    Arc::make_mut(&mut state.models).insert(name, model);
+                });
+                // A caller that went away has its model loaded nevertheless.
+                let _ = done.send(Ok(()));
+            }
+            Command::Unload { name, done } => {
+                let known = self.state.borrow().models.contains_key(&name);
+                if known {
+                    self.state.send_modify(|state| {
+                        Arc::make_mut(&mut state.models).remove(&name);
+                    });
+                    self.tell_workers(|| Task::Unload(name.clone()));
+                }
+                let unknown = || DetectError::UnknownModel { known: self.models(), name };
+                let _ = done.send(if known { Ok(()) } else { Err(unknown()) });
+            }
+        }
+    }
+
+    /// Tells every worker about a model. One that has no room for it takes nothing: it is begun again, with the models that there are.
+    fn tell_workers(&mut self, task: impl Fn() -> Task) {
+        let full = |running: &Running| running.tasks.try_send(task()).is_err();
+        let stuck: Vec<_> =
+            self.running.iter().filter(|(_, running)| full(running)).map(|(id, _)| *id).collect();
+        for worker in stuck {
+            if let Some(running) = self.running.remove(&worker) {
+                running.task.abort();
+            }
+            let error = Worker::timed_out(&self.launch.program, self.answer_timeout);
+            self.ended(worker, Some(error));
+        }
+    }
+
+    fn models(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let own =
+            state.hello.iter().flat_map(|hello| &hello.models).map(|model| model.name.clone());
+        own.chain(state.models.keys().cloned()).collect()
+    }
+
+    fn check(&self, work: &Work) -> Result<(), DetectError> {
+        let (model, scene) = match work {
+            Work::Detect { model, scene, .. } => (model.as_deref(), scene.is_some()),
+            Work::Train { model, .. } => (Some(model.as_str()), true),
+            Work::Prepare(_) => (None, true),
+        };
+        if let Some(name) = model {
+            let known = self.models();
+            if !known.iter().any(|known| known == name) {
+                return Err(DetectError::UnknownModel { name: name.to_owned(), known });
+            }
+        }
+        let state = self.state.borrow();
+        let first = state.hello.as_ref().is_some_and(|hello| hello.protocol == 1);
+        if first && !scene { Err(DetectError::NeedsScene) } else { Ok(()) }
+    }
+
+    fn event(&mut self, event: Event) {
+        let now = self.now();
+        let (Event::Started { worker, run, .. }
+        | Event::Answered { worker, run, .. }
+        | Event::Ended { worker, run, .. }) = event;
+        // An event of a run that was ended meanwhile: its requests are elsewhere.
+        if self.running.get(&worker).is_none_or(|running| running.run != run) {
+            return;
+        }
+        match event {
+            Event::Started { worker, hello, .. } => {
+                let capacity = Capacity { in_flight: hello.in_flight, batch: hello.batch };
+                self.schedule.started(now, worker, capacity);
+                self.errors.remove(&worker);
+                let hello = Some(Arc::new(hello));
+                self.state.send_modify(|state| state.hello = hello);
+            }
+            Event::Answered { worker, job, answer: answered, .. } => {
+                self.schedule.answered(now, worker, job);
+                let Some(Waiting { reply, queue, .. }) = self.jobs.remove(&job) else { return };
+                let program = || self.launch.program.name();
+                let result = match answered {
+                    Ok(answer) => Ok(Answered { answer, queue }),
+                    Err(NoAnswer::Refused(message)) => Err(DetectError::Refused { message }),
+                    Err(NoAnswer::Invalid(source)) => {
+                        Err(DetectError::Answer { program: program(), source })
+                    }
+                };
+                answer(reply, result);
+            }
+            Event::Ended { worker, error, .. } => {
+                self.running.remove(&worker);
+                self.ended(worker, error);
+            }
+        }
+    }
+
+    fn ended(&mut self, worker: WorkerId, error: Option<WorkerError>) {
+        if let Some(error) = error {
+            tracing::warn!(worker = worker.0, error = error.chain(), "a detector program ended");
+            let error = Arc::new(error);
+            self.errors.insert(worker, Arc::clone(&error));
+            self.state.send_modify(|state| state.last_error = Some(error));
+        }
+        self.schedule.ended(self.now(), worker);
+    }
+
+    fn panicked(&mut self, error: &tokio::task::JoinError) {
+        let of = |running: &Running| running.task.id() == error.id();
+        let worker =
+            self.running.iter().find(|(_, running)| of(running)).map(|(worker, _)| *worker);
+        if let Some(worker) = worker {
+            self.running.remove(&worker);
+            self.ended(worker, None);
+        }
+    }
+
+    fn lost(&self, worker: WorkerId) -> DetectError {
+        match self.errors.get(&worker) {
+            Some(source) => DetectError::Worker { source: Arc::clone(source) },
+            None => DetectError::Closed,
+        }
+    }
+
+    /// Publishes the state if it has changed.
+    fn tell(&self) {
+        let (ready, waiting) = (self.schedule.ready(), self.schedule.waiting());
+        let service = self.schedule.service();
+        let restarts = self.runs.saturating_sub(self.workers as u64);
+        self.state.send_if_modified(|state| {
+            let before = (state.ready, state.waiting, state.service, state.restarts);
+            (state.ready, state.waiting) = (ready, waiting);
+            (state.service, state.restarts) = (service, restarts);
+            before != (ready, waiting, service, restarts)
+        });
+    }
+}
+
+/// A caller that dropped its call wants no answer.
+fn answer(reply: Reply, result: Result<Answered, DetectError>) {
+    let _ = reply.send(result);
+}
+
+/// One run of a worker, told to the pool from its start to its end.
+async fn run_worker(
+    launch: Arc<Launch>,
+    (id, run): (WorkerId, u64),
+    models: Arc<BTreeMap<String, ModelFile>>,
+    mut tasks: mpsc::Receiver<Task>,
+    events: mpsc::Sender<Event>,
+) {
+    let lived = async {
+        let mut worker = Worker::start(&launch).await?;
+        for (name, model) in &*models {
+            if let Err(error) = worker.load(name, model).await? {
+                tracing::error!(model = name, error, "a worker refuses the model");
+            }
+        }
+        let hello = worker.hello().clone();
+        if events.send(Event::Started { worker: id, run, hello }).await.is_err() {
+            return Ok(());
+        }
+        worker.run((id, run), &mut tasks, &events).await
+    };
+    let error = lived.await.err();
+    // A pool that is gone needs no word.
+    let _ = events.send(Event::Ended { worker: id, run, error }).await;
+}

@@ -1,0 +1,386 @@
+//! The schedule in virtual time: clients, workers that answer, die and hang, from a seed.
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn at(millis: i64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn job(client: u64) -> Job {
+    Job {
+        client: ClientId(client),
+        stream: None,
+        group: 0,
+        bytes: 10,
+        start_by: None,
+        repeatable: true,
+    }
+}
+
+/// A schedule whose workers are ready.
+fn ready(config: ScheduleConfig, workers: usize, in_flight: usize, batch: usize) -> Schedule {
+    let mut schedule = Schedule::new(at(0), config, workers);
+    for worker in 0..workers {
+        assert_eq!(schedule.poll_action(at(0)), Some(Action::Start(WorkerId(worker))));
+        schedule.started(at(0), WorkerId(worker), Capacity { in_flight, batch });
+    }
+    assert_eq!(schedule.poll_action(at(0)), None);
+    schedule
+}
+
+fn one() -> Schedule {
+    ready(ScheduleConfig::default(), 1, 1, 1)
+}
+
+fn sent(worker: usize, jobs: &[JobId]) -> Option<Action> {
+    Some(Action::Send(WorkerId(worker), jobs.to_vec()))
+}
+
+#[test]
+fn clients_are_served_in_turns() {
+    let mut schedule = one();
+    let greedy: Vec<_> = (0..4).map(|_| schedule.submit(at(0), job(1)).unwrap()).collect();
+    let modest = schedule.submit(at(0), job(2)).unwrap();
+    for expected in [greedy[0], modest, greedy[1], greedy[2], greedy[3]] {
+        assert_eq!(schedule.poll_action(at(1)), sent(0, &[expected]));
+        assert_eq!(schedule.poll_action(at(1)), None, "one in flight");
+        schedule.answered(at(2), WorkerId(0), expected);
+    }
+}
+
+#[test]
+fn a_batch_is_of_one_model_and_waits_no_longer_than_it_may() {
+    let config = ScheduleConfig { batch_wait: 5 * MS, ..ScheduleConfig::default() };
+    let mut schedule = ready(config, 1, 4, 4);
+    let first = schedule.submit(at(0), job(1)).unwrap();
+    let other = schedule.submit(at(1), Job { group: 9, ..job(2) }).unwrap();
+    let second = schedule.submit(at(1), job(3)).unwrap();
+    assert_eq!(schedule.poll_action(at(4)), None);
+    assert_eq!(schedule.poll_timeout(), Some(at(5)));
+    assert_eq!(schedule.poll_action(at(5)), sent(0, &[first, second]));
+    // The worker is busy, and there is room for two more.
+    assert_eq!(schedule.poll_action(at(6)), sent(0, &[other]));
+    schedule.answered(at(7), WorkerId(0), first);
+    schedule.answered(at(7), WorkerId(0), second);
+    schedule.answered(at(7), WorkerId(0), other);
+    let full: Vec<_> = (0..5).map(|_| schedule.submit(at(8), job(1)).unwrap()).collect();
+    assert_eq!(schedule.poll_action(at(8)), sent(0, &full[..4]), "a full batch waits for nothing");
+}
+
+#[test]
+fn a_newer_image_of_a_stream_takes_the_place_of_one_that_waits() {
+    let mut schedule = one();
+    let stream = Job { stream: Some(7), ..job(1) };
+    let running = schedule.submit(at(0), stream).unwrap();
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[running]));
+    let old = schedule.submit(at(1), stream).unwrap();
+    let behind = schedule.submit(at(1), job(1)).unwrap();
+    let new = schedule.submit(at(2), stream).unwrap();
+    assert_eq!(schedule.poll_action(at(2)), Some(Action::Fail(old, Failure::Superseded)));
+    let elsewhere = schedule.submit(at(2), Job { client: ClientId(2), ..stream }).unwrap();
+    assert_eq!(schedule.waiting(), 3, "another client's stream of that number is another");
+    for expected in [running, new, elsewhere, behind] {
+        schedule.answered(at(3), WorkerId(0), expected);
+        schedule.cancel(expected);
+        let _ = schedule.poll_action(at(3));
+    }
+    assert_eq!(schedule.waiting(), 0);
+}
+
+#[test]
+fn a_full_queue_refuses_with_a_time_that_was_measured() {
+    let config = ScheduleConfig { queue_max: 4, client_queue_max: 3, ..ScheduleConfig::default() };
+    let mut schedule = ready(config, 1, 1, 1);
+    for start in [0, 40] {
+        let id = schedule.submit(at(start), job(1)).unwrap();
+        assert_eq!(schedule.poll_action(at(start)), sent(0, &[id]));
+        schedule.answered(at(start + 40), WorkerId(0), id);
+    }
+    assert_eq!(schedule.service(), Some(40 * MS));
+    let ids: Vec<_> = (0..3).map(|_| schedule.submit(at(80), job(1)).unwrap()).collect();
+    let own = Refused::ClientFull { waiting: 3, retry_after: 120 * MS };
+    assert_eq!(schedule.submit(at(80), job(1)), Err(own));
+    schedule.submit(at(80), job(2)).unwrap();
+    let full = Refused::Full { waiting: 4, retry_after: 160 * MS };
+    assert_eq!(schedule.submit(at(80), job(2)), Err(full));
+    // A client that has nothing waiting is let in: the newest of the greediest gives its place.
+    schedule.submit(at(80), job(3)).unwrap();
+    let gives = Failure::Displaced { retry_after: 160 * MS };
+    assert_eq!(schedule.poll_action(at(80)), Some(Action::Fail(ids[2], gives)));
+    assert_eq!(schedule.waiting(), 4);
+}
+
+#[test]
+fn bytes_that_wait_are_bounded() {
+    let config = ScheduleConfig { queue_bytes_max: 100, ..ScheduleConfig::default() };
+    let mut schedule = ready(config, 1, 1, 1);
+    let large = Job { bytes: 60, ..job(1) };
+    schedule.submit(at(0), Job { stream: Some(1), ..large }).unwrap();
+    assert!(matches!(schedule.submit(at(0), large), Err(Refused::Full { waiting: 1, .. })));
+    schedule
+        .submit(at(0), Job { stream: Some(1), ..large })
+        .expect("it takes the place of its older one");
+    schedule.submit(at(0), Job { bytes: 40, ..job(1) }).unwrap();
+}
+
+#[test]
+fn a_request_that_waited_too_long_is_told() {
+    let mut schedule = one();
+    let running = schedule.submit(at(0), job(1)).unwrap();
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[running]));
+    let late = schedule.submit(at(0), Job { start_by: Some(at(9)), ..job(1) }).unwrap();
+    assert_eq!(schedule.poll_action(at(9)), None);
+    assert_eq!(schedule.poll_timeout(), Some(at(9)));
+    assert_eq!(schedule.poll_action(at(10)), Some(Action::Fail(late, Failure::Overdue)));
+    assert_eq!(schedule.waiting(), 0);
+}
+
+#[test]
+fn a_worker_that_dies_costs_only_the_request_that_kills_it() {
+    let mut schedule = ready(ScheduleConfig::default(), 1, 4, 1);
+    let ids: Vec<_> = (0..3).map(|client| schedule.submit(at(0), job(client)).unwrap()).collect();
+    let train = schedule.submit(at(0), Job { repeatable: false, ..job(9) }).unwrap();
+    for id in [ids[0], ids[1], ids[2], train] {
+        assert_eq!(schedule.poll_action(at(0)), sent(0, &[id]));
+    }
+    schedule.ended(at(5), WorkerId(0));
+    let lost = Failure::Lost(WorkerId(0));
+    assert_eq!(
+        schedule.poll_action(at(5)),
+        Some(Action::Fail(train, lost)),
+        "it may have been done"
+    );
+    assert_eq!(schedule.poll_action(at(5)), None);
+    let start = schedule.poll_timeout().unwrap();
+    assert_eq!(schedule.poll_action(start), Some(Action::Start(WorkerId(0))));
+    schedule.started(start, WorkerId(0), Capacity { in_flight: 4, batch: 1 });
+    // Each is alone now; the second is the one that kills.
+    let Some(Action::Send(_, first)) = schedule.poll_action(start) else { panic!("none is sent") };
+    assert_eq!(schedule.poll_action(start), None);
+    schedule.answered(start, WorkerId(0), first[0]);
+    let Some(Action::Send(_, kills)) = schedule.poll_action(start) else { panic!("none is sent") };
+    schedule.ended(start, WorkerId(0));
+    assert_eq!(schedule.poll_action(start), Some(Action::Fail(kills[0], lost)));
+    let again = schedule.poll_timeout().unwrap();
+    assert_eq!(schedule.poll_action(again), Some(Action::Start(WorkerId(0))));
+    schedule.started(again, WorkerId(0), Capacity { in_flight: 4, batch: 1 });
+    let Some(Action::Send(_, third)) = schedule.poll_action(again) else { panic!("none is sent") };
+    schedule.answered(again, WorkerId(0), third[0]);
+    assert_eq!(schedule.waiting(), 0);
+}
+
+#[test]
+fn a_worker_that_hangs_is_ended_after_its_time() {
+    let mut schedule = ready(ScheduleConfig::default(), 1, 2, 1);
+    let ids = [0, 1].map(|client| schedule.submit(at(0), job(client)).unwrap());
+    for id in ids {
+        assert_eq!(schedule.poll_action(at(0)), sent(0, &[id]));
+    }
+    schedule.answered(at(15_000), WorkerId(0), ids[0]);
+    assert_eq!(
+        schedule.poll_timeout(),
+        Some(at(35_000)),
+        "the second began when the first was done"
+    );
+    assert_eq!(schedule.poll_action(at(34_999)), None);
+    assert_eq!(schedule.poll_action(at(35_000)), Some(Action::End(WorkerId(0))));
+    assert_eq!(schedule.poll_action(at(35_000)), None);
+    schedule.ended(at(35_000), WorkerId(0));
+    assert_eq!(schedule.waiting(), 1, "it is tried once more");
+}
+
+#[test]
+fn requests_are_told_when_no_worker_can_be_started() {
+    let mut schedule = Schedule::new(at(0), ScheduleConfig::default(), 1);
+    let mut waits = Vec::new();
+    let mut now = at(0);
+    for _ in 0..9 {
+        assert_eq!(schedule.poll_action(now), Some(Action::Start(WorkerId(0))));
+        let id = schedule.submit(now, job(1)).expect("the start may go well");
+        schedule.ended(now, WorkerId(0));
+        let lost = Failure::Lost(WorkerId(0));
+        assert_eq!(schedule.poll_action(now), Some(Action::Fail(id, lost)));
+        let refused = schedule.submit(now, job(1)).unwrap_err();
+        let Refused::NoWorker { retry_after, .. } = refused else { panic!("{refused:?}") };
+        let until = schedule.poll_timeout().unwrap();
+        assert_eq!(retry_after, until.since(now));
+        waits.push(retry_after);
+        now = until;
+    }
+    assert!(waits[0] <= 100 * MS && waits.windows(2).all(|pair| pair[1] * 4 > pair[0]));
+    assert!(waits[8] > 4000 * MS && waits[8] <= 10_000 * MS, "{waits:?}");
+}
+
+/// A generator of Knuth's (MMIX): the same seed, the same run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[test]
+fn clients_of_one_detector_wait_alike_and_it_is_never_idle() {
+    // Closed loops of 1 to 64 clients, and four greedy ones with eight requests each under way.
+    for clients in [1_u64, 4, 16, 64] {
+        let mut schedule = ready(ScheduleConfig::default(), 1, 2, 1);
+        let mut random = Random(clients);
+        let mut waits: HashMap<u64, Vec<Duration>> = HashMap::new();
+        let mut since = HashMap::new();
+        let submit = |schedule: &mut Schedule, since: &mut HashMap<_, _>, now, client| {
+            let id = schedule.submit(now, job(client)).expect("there is room");
+            since.insert(id, (now, client));
+        };
+        for client in 0..clients {
+            let depth = if clients == 64 && client < 4 { 8 } else { 1 };
+            (0..depth).for_each(|_| submit(&mut schedule, &mut since, at(0), client));
+        }
+        let mut now = at(0);
+        let mut in_flight = VecDeque::new();
+        let (mut served, mut worked) = (0_u32, Duration::ZERO);
+        while served < 4000 {
+            while let Some(action) = schedule.poll_action(now) {
+                let Action::Send(_, jobs) = action else { panic!("{action:?}") };
+                in_flight.extend(jobs);
+            }
+            let done = in_flight.pop_front().expect("the worker is never idle");
+            let service = (8 + random.below(5) as u32) * MS;
+            now = later(now, service);
+            worked += service;
+            schedule.answered(now, WorkerId(0), done);
+            let (asked, client) = since.remove(&done).expect("it is answered once");
+            waits.entry(client).or_default().push(now.since(asked));
+            submit(&mut schedule, &mut since, now, client);
+            served += 1;
+        }
+        assert_eq!(now.since(at(0)), worked, "throughput is the detector's limit");
+        let p99 = |waits: &mut Vec<Duration>| {
+            waits.sort_unstable();
+            waits[waits.len() * 99 / 100]
+        };
+        let modest = waits.iter_mut().filter(|(client, _)| clients < 64 || **client >= 4);
+        let p99s: Vec<_> = modest.map(|(_, waits)| p99(waits)).collect();
+        let (least, most) = (p99s.iter().min().unwrap(), p99s.iter().max().unwrap());
+        assert!(*most <= 2 * *least, "{clients} clients: {least:?} to {most:?}");
+        assert!(*most <= 13 * MS * (clients as u32 + 2), "{clients} clients: {most:?}");
+    }
+}
+
+#[test]
+fn every_request_ends_once_whatever_workers_do() {
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let config = ScheduleConfig {
+            queue_max: 8,
+            client_queue_max: 5,
+            queue_bytes_max: 200,
+            batch_wait: (random.below(3) as u32) * MS,
+            answer_timeout: 50 * MS,
+            backoff: (MS, 20 * MS),
+            ..ScheduleConfig::default()
+        };
+        let workers = 1 + random.below(3) as usize;
+        let mut schedule = Schedule::new(at(0), config, workers);
+        let mut open: BTreeMap<JobId, Option<usize>> = BTreeMap::new();
+        let mut started = vec![None; workers];
+        let mut starts: Vec<WorkerId> = Vec::new();
+        let mut now = at(0);
+        for step in 0..800 {
+            now = later(now, (random.below(8) as u32) * MS);
+            let busy = step < 500;
+            match random.below(10) {
+                0..5 if busy => {
+                    let stream = (random.below(2) == 0).then(|| random.below(3));
+                    let start_by = (random.below(4) == 0).then(|| later(now, 30 * MS));
+                    let job = Job {
+                        client: ClientId(random.below(4)),
+                        stream,
+                        group: random.below(2),
+                        bytes: random.below(80) as usize,
+                        start_by,
+                        repeatable: random.below(5) > 0,
+                    };
+                    if let Ok(id) = schedule.submit(now, job) {
+                        assert!(open.insert(id, None).is_none(), "seed {seed}");
+                    }
+                }
+                5 if busy => {
+                    let waits = open.iter().find(|(_, worker)| worker.is_none()).map(|(id, _)| *id);
+                    if let Some(id) = waits {
+                        let before = schedule.waiting();
+                        schedule.cancel(id);
+                        if schedule.waiting() < before {
+                            open.remove(&id);
+                        }
+                    }
+                }
+                6 if busy => {
+                    let worker = random.below(workers as u64) as usize;
+                    if started[worker].take().is_some() {
+                        schedule.ended(now, WorkerId(worker));
+                        open.values_mut()
+                            .filter(|on| **on == Some(worker))
+                            .for_each(|on| *on = None);
+                    }
+                }
+                _ => {
+                    let sent = open.iter().find_map(|(id, worker)| Some((*id, (*worker)?)));
+                    if let Some((id, worker)) = sent {
+                        schedule.answered(now, WorkerId(worker), id);
+                        open.remove(&id);
+                    }
+                    if let Some(worker) = starts.pop() {
+                        if random.below(3) > 0 || !busy {
+                            let in_flight = 1 + random.below(4) as usize;
+                            let batch = 1 + random.below(4) as usize;
+                            schedule.started(now, worker, Capacity { in_flight, batch });
+                            started[worker.0] = Some(in_flight);
+                        } else {
+                            schedule.ended(now, worker);
+                        }
+                    }
+                }
+            }
+            while let Some(action) = schedule.poll_action(now) {
+                match action {
+                    Action::Start(worker) => starts.push(worker),
+                    Action::End(worker) => {
+                        started[worker.0] = None;
+                        let on = |on: &&mut Option<usize>| **on == Some(worker.0);
+                        open.values_mut().filter(on).for_each(|on| *on = None);
+                        schedule.ended(now, worker);
+                    }
+                    Action::Fail(id, _) => {
+                        let was = open.remove(&id);
+                        assert_eq!(was, Some(None), "seed {seed}: it waited, and ends once");
+                    }
+                    Action::Send(worker, jobs) => {
+                        assert!(!jobs.is_empty(), "seed {seed}");
+                        for id in jobs {
+                            let place =
+                                open.get_mut(&id).expect("it was accepted and has not ended");
+                            assert_eq!(place.replace(worker.0), None, "seed {seed}");
+                        }
+                        let held = open.values().filter(|on| **on == Some(worker.0)).count();
+                        let most =
+                            started[worker.0].expect("only a worker that is ready is sent to");
+                        assert!(held <= most, "seed {seed}: {held} in flight");
+                    }
+                }
+            }
+            let waiting = open.values().filter(|worker| worker.is_none()).count();
+            assert_eq!(waiting, schedule.waiting(), "seed {seed}");
+            // Those that were lost with a worker come back beyond the queue's bound, at most what all had in flight.
+            assert!(waiting <= 8 + 4 * workers, "seed {seed}");
+        }
+        assert!(open.is_empty(), "seed {seed}: {open:?}");
+        assert_eq!((schedule.waiting, schedule.waiting_bytes), (0, 0), "seed {seed}");
+        assert!(schedule.jobs.is_empty() && schedule.queues.is_empty(), "seed {seed}");
+        assert!(schedule.turns.is_empty() && schedule.newest.is_empty(), "seed {seed}");
+    }
+}
