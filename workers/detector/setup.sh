@@ -12,7 +12,8 @@ python=${PYTHON:-python3}
 
 works() {
     "$venv/bin/python" -c '
-import cv2, numpy, onnxruntime
+import cv2, numpy, platform
+if platform.machine() in ("x86_64", "aarch64", "arm64"): import onnxruntime
 cv2.HOGDescriptor_getDefaultPeopleDetector(), cv2.face.LBPHFaceRecognizer_create()' >/dev/null 2>&1
 }
 
@@ -28,9 +29,14 @@ if ! "$python" -m venv "$venv"; then
     echo "detector worker: cannot make $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
     exit 1
 fi
-# Packages of OpenCV share their files: an environment of before has another, which goes first.
-"$venv/bin/python" -m pip uninstall --quiet --yes opencv-python-headless >/dev/null 2>&1 || true
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+# Packages of OpenCV share their files, so that the one of an earlier environment goes before the new one comes; and nothing goes
+# before all that comes is here.
+packages=$(mktemp -d)
+trap 'rm -rf "$packages"' EXIT
+pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+pip download --dest "$packages" -r "$here/requirements.txt"
+pip uninstall --yes opencv-python-headless >/dev/null 2>&1 || true
+pip install --no-index --find-links "$packages" -r "$here/requirements.txt"
 if ! works; then
     echo "detector worker: OpenCV or onnxruntime does not load from $venv; remove that folder and run this again" >&2
     exit 1
