@@ -265,11 +265,15 @@ impl Schedule {
         Ok(id)
     }
 
-    /// The client waits for this request no longer. One that is in flight is still answered by its worker.
+    /// The client waits for this request no longer. One that is in flight is still answered by its worker, and ends with it.
     pub fn cancel(&mut self, job: JobId) {
-        if self.jobs.get(&job).is_some_and(|entry| entry.worker.is_none()) {
-            self.leave_queue(job);
-            self.forget_waiting(job);
+        match self.jobs.get_mut(&job) {
+            Some(entry) if entry.worker.is_some() => entry.job.repeatable = false,
+            Some(_) => {
+                self.leave_queue(job);
+                self.forget_waiting(job);
+            }
+            None => {}
         }
     }
 

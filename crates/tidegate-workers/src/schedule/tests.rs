@@ -172,6 +172,22 @@ fn a_worker_that_dies_costs_only_the_request_that_kills_it() {
 }
 
 #[test]
+fn a_request_whose_client_has_gone_is_not_tried_again() {
+    let mut schedule = ready(ScheduleConfig::default(), 1, 2, 1);
+    let ids = [0, 1].map(|client| schedule.submit(at(0), job(client)).unwrap());
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[ids[0]]));
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[ids[1]]));
+    schedule.cancel(ids[0]);
+    schedule.ended(at(1), WorkerId(0));
+    let lost = Action::Fail(ids[0], Failure::Lost(WorkerId(0)));
+    assert_eq!(schedule.poll_action(at(1)), Some(lost));
+    assert_eq!(schedule.waiting(), 1);
+    schedule.cancel(ids[1]);
+    schedule.cancel(ids[1]);
+    assert_eq!(schedule.waiting(), 0);
+}
+
+#[test]
 fn a_worker_that_hangs_is_ended_after_its_time() {
     let mut schedule = ready(ScheduleConfig::default(), 1, 2, 1);
     let ids = [0, 1].map(|client| schedule.submit(at(0), job(client)).unwrap());
@@ -282,7 +298,6 @@ fn every_request_ends_once_whatever_workers_do() {
             batch_wait: (random.below(3) as u32) * MS,
             answer_timeout: 50 * MS,
             backoff: (MS, 20 * MS),
-            ..ScheduleConfig::default()
         };
         let workers = 1 + random.below(3) as usize;
         let mut schedule = Schedule::new(at(0), config, workers);
@@ -310,8 +325,9 @@ fn every_request_ends_once_whatever_workers_do() {
                     }
                 }
                 5 if busy => {
-                    let waits = open.iter().find(|(_, worker)| worker.is_none()).map(|(id, _)| *id);
-                    if let Some(id) = waits {
+                    let count = open.len() as u64;
+                    let any = open.keys().nth(random.below(count.max(1)) as usize).copied();
+                    if let Some(id) = any {
                         let before = schedule.waiting();
                         schedule.cancel(id);
                         if schedule.waiting() < before {
