@@ -15,6 +15,7 @@ mod refusals;
 mod runtime;
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
@@ -38,7 +39,7 @@ use tidegate_log::{Entry, LogError};
 use tidegate_message::{Backoff, CameraName, Code, FrameSize, Instant, Position};
 use tidegate_process::{
     clock,
-    health::{Condition, Health},
+    health::{Condition, Health, Pulse},
 };
 use tidegate_wire::{BootId, CameraAnnounce, Features, Hello, MINOR, NodeId, Record, Role};
 use tokio_util::sync::CancellationToken;
@@ -100,6 +101,8 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 pub struct Intake {
     capture: Capture,
     supply: Supply,
+    /// The log forgets frames by their age.
+    is_aged: bool,
 }
 
 impl Intake {
@@ -217,6 +220,7 @@ pub fn build(
     let (capture, captured) =
         Capture::new(writer, last.as_ref(), options.limits, options.future_max, counts.clone());
     let (supply, supplied) = Supply::new();
+    let is_aged = options.log.age.is_some();
     let camera = Camera {
         epoch: capture.epoch(),
         announce: CameraAnnounce {
@@ -240,7 +244,7 @@ pub fn build(
         privacy: options.privacy,
         source,
     };
-    Ok((camera, Intake { capture, supply }))
+    Ok((camera, Intake { capture, supply, is_aged }))
 }
 
 /// The newest entry of a log that can be read.
@@ -308,60 +312,92 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), CameraError> {
     let mut source = Source::open(spec).await?;
-    let frames = options.health.expected("source", SOURCE_SILENT_MAX);
-    let usable = options.health.condition("frames");
+    let watched = Watched::of(&options.health);
     let linked = options.health.condition("link to the edge node");
-    let aged = options.log.age.is_some();
     let (camera, mut intake) = build(options, Some(source.control()))?;
-    // Frames grow too old although no other comes.
-    let idle = if aged { EXPIRE_EVERY } else { Duration::MAX };
     let capturing = async {
-        let mut unprepared = false;
-        let mut refusals = Refusals::new("frame refused", "the source's frames are taken again");
-        let mut faults =
-            Refusals::new("the source has a fault", "the source has no fault any more");
-        let mut heard_at = clock::now();
-        loop {
-            let wait = if unprepared { PREPARE_AFTER } else { idle.min(SOURCE_SILENT_MAX) };
-            let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
-                let now = clock::now();
-                let silent = now.since(heard_at);
-                if silent >= SOURCE_SILENT_MAX {
-                    intake.supply.silent(now, silent);
-                }
-                unprepared = !intake.prepare();
-                continue;
-            };
-            let now = clock::now();
-            heard_at = now;
-            match next {
-                None => break,
-                Some(Ok(frame)) => {
-                    frames.beat();
-                    // A frame that cannot be carried is one frame less, no reason to stop.
-                    match intake.frame_beside(source.age(&frame), &frame.picture.jpeg) {
-                        Ok(_) => refusals.worked(now),
-                        Err(error) => refusals.failed(now, Some(error.code()), &error),
-                    };
-                    faults.worked(now);
-                    unprepared = true;
-                }
-                Some(Err(error)) => {
-                    let chain = tidegate_message::error_chain(&error);
-                    faults.failed(now, None, &chain);
-                    intake.supply.fault(now, &chain);
-                }
-            }
-            match intake.supply.none() {
-                None => usable.holds(),
-                Some(why) => usable.fails(&*why),
-            }
-        }
+        capture(&mut source, &mut intake, &watched).await;
         camera.counts.captured.load(Ordering::Relaxed)
     };
     tokio::select! {
         frames = capturing => Err(CameraError::SourceEnded { frames }),
         ended = stay_connected(&camera, &dial, &linked, &stop) => ended,
+    }
+}
+
+/// Whether the frames of a camera come and can be used, for its health.
+struct Watched {
+    frames: Pulse,
+    usable: Condition,
+}
+
+impl Watched {
+    fn of(health: &Health) -> Self {
+        Self {
+            frames: health.expected("source", SOURCE_SILENT_MAX),
+            usable: health.condition("frames"),
+        }
+    }
+}
+
+/// Runs the source of a camera that lives in a node: frames go in by `intake`, and observers of the camera hear why there are none. It
+/// does not end, and the node's health does not depend on it: what is wrong with one camera is no reason to leave a node with many alone.
+///
+/// # Cancel safety
+/// Dropping it ends the source.
+pub async fn run_source(mut source: Source, mut intake: Intake) -> Infallible {
+    let watched = Watched::of(&Health::default());
+    capture(&mut source, &mut intake, &watched).await;
+    intake.supply.ended(intake.capture.captured());
+    loop {
+        tokio::time::sleep(EXPIRE_EVERY).await;
+        intake.prepare();
+    }
+}
+
+/// Takes the frames of a source until it ends.
+async fn capture(source: &mut Source, intake: &mut Intake, watched: &Watched) {
+    // Frames grow too old although no other comes.
+    let idle = if intake.is_aged { EXPIRE_EVERY } else { Duration::MAX };
+    let mut unprepared = false;
+    let mut refusals = Refusals::new("frame refused", "the source's frames are taken again");
+    let mut faults = Refusals::new("the source has a fault", "the source has no fault any more");
+    let mut heard_at = clock::now();
+    loop {
+        let wait = if unprepared { PREPARE_AFTER } else { idle.min(SOURCE_SILENT_MAX) };
+        let Ok(next) = tokio::time::timeout(wait, source.next()).await else {
+            let now = clock::now();
+            let silent = now.since(heard_at);
+            if silent >= SOURCE_SILENT_MAX {
+                intake.supply.silent(now, silent);
+            }
+            unprepared = !intake.prepare();
+            continue;
+        };
+        let now = clock::now();
+        heard_at = now;
+        match next {
+            None => return,
+            Some(Ok(frame)) => {
+                watched.frames.beat();
+                // A frame that cannot be carried is one frame less, no reason to stop.
+                match intake.frame_beside(source.age(&frame), &frame.picture.jpeg) {
+                    Ok(_) => refusals.worked(now),
+                    Err(error) => refusals.failed(now, Some(error.code()), &error),
+                };
+                faults.worked(now);
+                unprepared = true;
+            }
+            Some(Err(error)) => {
+                let chain = tidegate_message::error_chain(&error);
+                faults.failed(now, None, &chain);
+                intake.supply.fault(now, &chain);
+            }
+        }
+        match intake.supply.none() {
+            None => watched.usable.holds(),
+            Some(why) => watched.usable.fails(&*why),
+        }
     }
 }
 

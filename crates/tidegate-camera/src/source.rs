@@ -69,7 +69,6 @@ pub struct SourceFrame {
 pub struct Source {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
-    paced: bool,
     clock: SourceClock,
 }
 
@@ -120,24 +119,36 @@ impl Source {
             Err(error) => return Err(error),
         };
         let rate = supply.as_ref().and_then(Supply::rate);
-        let shared = Arc::new(Shared {
-            slot: Mutex::default(),
-            filled: Notify::new(),
-            pace: Mutex::new(rate.map(|rate| Pace::new(rate, clock.now()))),
-            pace_changed: Notify::new(),
-        });
+        let pace = rate.map(|rate| Pace::new(rate, clock.now()));
+        let shared = Arc::new(Shared::new(pace));
         if let Some(error) = absent {
             shared.fail(error);
         }
         let task = match (rate, supply) {
             (Some(_), Some(supply)) => {
-                tokio::spawn(run_paced(supply, shared.clone(), clock.clone()))
+                let (shared, clock) = (shared.clone(), clock.clone());
+                tokio::spawn(async move {
+                    let _ = play(supply, &shared, &clock).await;
+                    shared.end();
+                })
             }
             (_, supply) => {
-                tokio::spawn(run_live(supply, spec.clone(), shared.clone(), clock.clone()))
+                let (spec, shared, clock) = (spec.clone(), shared.clone(), clock.clone());
+                tokio::spawn(async move { run_live(supply, &spec, &shared, &clock).await })
             }
         };
-        Ok(Self { shared, task, paced: rate.is_some(), clock })
+        Ok(Self { shared, task, clock })
+    }
+
+    /// Starts a source that need not be there yet: the reason why it cannot be opened comes from [`Source::next`], and it is tried
+    /// again, with growing waits. So is one that fails later; only a recording that comes to its end ends.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn start(spec: &SourceSpec) -> Self {
+        let clock = SourceClock::start();
+        let shared = Arc::new(Shared::new(None));
+        let task = tokio::spawn(run_whenever(spec.clone(), shared.clone(), clock.clone()));
+        Self { shared, task, clock }
     }
 
     /// The next frame, or what kept it from coming; `None` once the source has ended.
@@ -191,8 +202,8 @@ impl Source {
     }
 
     /// Whether the source follows our cadence; a live camera follows its own.
-    pub const fn is_paced(&self) -> bool {
-        self.paced
+    pub fn is_paced(&self) -> bool {
+        self.shared.pace().is_some()
     }
 }
 
@@ -239,6 +250,11 @@ impl SourceControl {
 }
 
 impl Shared {
+    fn new(pace: Option<Pace>) -> Self {
+        let (pace, slot) = (Mutex::new(pace), Mutex::default());
+        Self { slot, filled: Notify::new(), pace, pace_changed: Notify::new() }
+    }
+
     fn slot(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -322,43 +338,78 @@ pub async fn read_pictures(
     Ok((0..count).map(|index| all[index * all.len() / count].clone()).collect())
 }
 
-async fn run_paced(mut supply: Supply, shared: Arc<Shared>, clock: SourceClock) {
+/// Opens a source as often as it takes, and gives what it has until it comes to its end.
+async fn run_whenever(spec: SourceSpec, shared: Arc<Shared>, clock: SourceClock) {
+    let mut backoff = Backoff::new(REOPEN_MIN, REOPEN_MAX);
     loop {
-        shared.wait_due(&clock).await;
+        match Supply::open(&spec, &clock).await {
+            Ok(supply) => {
+                let Some(rate) = supply.rate() else {
+                    return run_live(Some(supply), &spec, &shared, &clock).await;
+                };
+                shared.pace().get_or_insert_with(|| Pace::new(rate, clock.now()));
+                match play(supply, &shared, &clock).await {
+                    Played::ToItsEnd => return shared.end(),
+                    // A folder or a file may be another one by now.
+                    Played::Failed { pictures } if pictures > 0 => backoff.reset(),
+                    Played::Failed { .. } => {}
+                }
+            }
+            Err(error) => shared.fail(error),
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}
+
+/// How a recording ended.
+enum Played {
+    /// There is no more.
+    ToItsEnd,
+    /// It has failed, after so many pictures.
+    Failed { pictures: u64 },
+}
+
+async fn play(mut supply: Supply, shared: &Shared, clock: &SourceClock) -> Played {
+    let mut pictures = 0;
+    loop {
+        shared.wait_due(clock).await;
         let skipped = shared.pace().as_mut().map_or(0, |pace| pace.take(clock.now()));
         if skipped > 0 {
             supply.skip(skipped).await;
             shared.skip(skipped);
         }
         match supply.next().await {
-            Ok(Next::Picture(picture, _)) => shared.put(picture, clock.now()),
+            Ok(Next::Picture(picture, _)) => {
+                pictures += 1;
+                shared.put(picture, clock.now());
+            }
             Ok(Next::Nothing) => {}
-            Ok(Next::End) => break,
+            Ok(Next::End) => return Played::ToItsEnd,
             Err(error) => {
                 let last = error.is_final();
                 shared.fail(error);
                 if last {
-                    break;
+                    return Played::Failed { pictures };
                 }
             }
         }
     }
-    shared.end();
 }
 
 /// Gives what a live camera shows, and opens it again whenever it fails; without a supply it was not there at first.
 async fn run_live(
     mut supply: Option<Supply>,
-    spec: SourceSpec,
-    shared: Arc<Shared>,
-    clock: SourceClock,
+    spec: &SourceSpec,
+    shared: &Shared,
+    clock: &SourceClock,
 ) {
+    let mut thinner = Thinner::new(spec.rate_max());
     let mut backoff = Backoff::new(REOPEN_MIN, REOPEN_MAX);
     let mut last = None;
     loop {
         let Some(open) = &mut supply else {
             tokio::time::sleep(backoff.next_wait()).await;
-            match Supply::open(&spec, &clock).await {
+            match Supply::open(spec, clock).await {
                 Ok(opened) => supply = Some(opened),
                 Err(error) => shared.fail(error),
             }
@@ -369,7 +420,7 @@ async fn run_live(
                 backoff.reset();
                 let captured = captured.unwrap_or_else(|| clock.now());
                 // A frame that cannot have its own time among the others is not given another.
-                if last.is_none_or(|last| captured > last) {
+                if last.is_none_or(|last| captured > last) && thinner.takes(captured) {
                     last = Some(captured);
                     shared.put(picture, captured);
                 } else {
@@ -392,6 +443,34 @@ async fn run_live(
         }
     }
     shared.end();
+}
+
+/// Leaves frames of a live camera out, evenly, so that on average no more come than a rate says.
+#[derive(Debug)]
+struct Thinner {
+    period: Option<Duration>,
+    /// When the next is due.
+    due: Option<Instant>,
+}
+
+impl Thinner {
+    /// All are taken where there is no rate.
+    fn new(rate: Option<Rate>) -> Self {
+        Self { period: rate.map(Rate::period), due: None }
+    }
+
+    /// Whether the frame that was captured then is taken.
+    fn takes(&mut self, captured: Instant) -> bool {
+        let Some(period) = self.period else { return true };
+        // Cameras are no clocks: a frame that comes a little early is the one that is due.
+        if self.due.is_some_and(|due| captured + period / 4 < due) {
+            return false;
+        }
+        // After a pause, the frames that did not come are not made up for.
+        let due = self.due.map(|due| due + period).filter(|&next| captured <= next);
+        self.due = Some(due.unwrap_or(captured + period));
+        true
+    }
 }
 
 /// A monotonic clock anchored to wall time when it was started.

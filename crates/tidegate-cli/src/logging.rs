@@ -27,8 +27,8 @@ use tracing::{
 use tracing_subscriber::{
     EnvFilter,
     fmt::{
-        FmtContext, FormatEvent, FormatFields,
-        format::Writer,
+        FmtContext, FormatEvent, FormatFields, FormattedFields,
+        format::{self, Writer},
         time::{FormatTime as _, SystemTime},
     },
     registry::LookupSpan,
@@ -74,6 +74,8 @@ pub fn begin() -> Result<(), FilterError> {
         .with_writer(io::stderr)
         .with_ansi(has_colours)
         .event_format(Lines)
+        // Those of the spans around an event.
+        .fmt_fields(format::debug_fn(|writer, field, value| write!(writer, "{field}={value:?}")))
         .init();
     Ok(())
 }
@@ -129,7 +131,7 @@ where
 {
     fn format_event(
         &self,
-        _: &FmtContext<'_, S, N>,
+        context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
@@ -144,10 +146,18 @@ where
                 object.0.insert(name.to_owned(), text.into());
             }
             event.record(&mut object);
+            around(context, |name, value| {
+                object.0.entry(name).or_insert_with(|| value.into());
+            });
             return writeln!(writer, "{}", escape::json(&Value::Object(object.0).to_string()));
         }
         let mut text = Text::default();
         event.record(&mut text);
+        around(context, |name, value| {
+            if !text.fields.contains(&format!(" {name}=")) {
+                text.put(name, value);
+            }
+        });
         let (message, fields) = (escape::text(&text.message), escape::text(&text.fields));
         if writer.has_ansi_escapes() {
             let colour = match level {
@@ -163,6 +173,25 @@ where
             )
         } else {
             writeln!(writer, "{time} {level:>5} {target}: {message}{fields}")
+        }
+    }
+}
+
+/// Gives the field of each of our spans around an event, innermost last: which of several cameras it is about. Our spans have one each.
+fn around<S, N>(context: &FmtContext<'_, S, N>, mut put: impl FnMut(&str, &str))
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+        // Those of libraries say nothing to an operator.
+        if !span.metadata().target().starts_with("tidegate") {
+            continue;
+        }
+        if let Some(fields) = span.extensions().get::<FormattedFields<N>>()
+            && let Some((name, value)) = fields.fields.split_once('=')
+        {
+            put(name, value);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The sections: one file for each, where each key has its type, its default and its bounds.
 
 mod auth;
+mod camera;
 mod flow;
 mod frames;
 mod ingest;
@@ -29,6 +30,7 @@ use tidegate_message::CameraName;
 
 pub use self::{
     auth::AuthSection,
+    camera::CameraSection,
     flow::FlowSection,
     frames::FramesSection,
     ingest::IngestSection,
@@ -67,6 +69,7 @@ config! {
     auth: AuthSection,
     mqtt: MqttSection,
     ;
+    "camera" in cameras: CameraSection,
     "log.camera" in log_cameras: LogCameraSection,
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main",
     "mqtt.bridge" in mqtt_bridges: MqttBridgeSection,

@@ -59,7 +59,7 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "\n[nodes]\n",
             "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy link auth mqtt \
-             log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
+             camera.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
@@ -120,6 +120,14 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[log.camera.cam1]\nage = \"24h\"\nbytes = \"1MB\"\n",
             "site.toml:3: bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[camera.hall]\nfps = 5\n",
+            "site.toml:1: source must be where frames come from, such as rtsp://USER@HOST/PATH, folder:DIR or video:FILE",
+        ),
+        (
+            "[camera.hall]\nsource = \"scene:street\"\nfps = 0\n",
+            "site.toml:3: fps must be from 0.1 to 240",
         ),
         (
             "[auth]\ntoken_keys_url = \"http://id.example/keys\"\n",

@@ -206,6 +206,16 @@ impl Cameras {
         }
     }
 
+    /// Lets go of a name whose holder is offline; its sessions wait for the next.
+    pub(super) fn release_if_offline(&self, name: &CameraName) {
+        if let Some(camera) = self.map().get(name) {
+            let mut state = camera.state();
+            if state.link.is_none() {
+                state.owner = None;
+            }
+        }
+    }
+
     /// Forgets a camera; its sessions end.
     pub(super) fn remove(&self, name: &CameraName) -> Option<Arc<Camera>> {
         let camera = self.map().remove(name)?;

@@ -386,6 +386,7 @@ impl NodeState {
             let is_own = identity.certificate == Some(Kind::Camera);
             let action = if is_own { Action::Publish } else { Action::Admin };
             self.may(identity, action, camera)?;
+            self.own.refuse(camera)?;
             if self.cameras.named(camera)?.is_online() {
                 let text =
                     format!("camera {camera} is online; stop its node before it is unregistered");

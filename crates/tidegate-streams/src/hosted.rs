@@ -62,6 +62,7 @@ impl Hosted {
         registration: Registration,
     ) -> Result<(), ApiError> {
         let name = registration.camera.clone();
+        node.own.refuse(&name)?;
         let mut map = self.map();
         if let Some(hosted) = map.get(&name) {
             return if hosted.owner == identity.key { Ok(()) } else { Err(taken(&name)) };

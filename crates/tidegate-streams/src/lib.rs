@@ -13,6 +13,7 @@ mod cameras;
 mod entry;
 mod frames;
 mod hosted;
+mod own;
 mod rhythm;
 mod serve;
 mod session;
@@ -54,13 +55,15 @@ use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::own::{CAMERAS_MAX, OwnCamera};
 use self::{
     cameras::{Cameras, Owner},
     frames::Live,
     hosted::Hosted,
+    own::OwnNames,
     shares::Shares,
     tasks::Tasks,
 };
@@ -87,6 +90,8 @@ pub struct NodeSettings {
     pub stream_log: FrameLogSettings,
     /// The options of cameras hosted for publishers; name, size and rate come from Register.
     pub hosted: CameraSettings,
+    /// The cameras that the node runs itself, now and after each change.
+    pub cameras: watch::Receiver<Vec<OwnCamera>>,
     /// The detector and scene of a subscription that names none.
     pub hints: TransferHints,
     /// How the one medium that all cameras and uplinks share is divided; none where each has a link of its own.
@@ -136,6 +141,7 @@ pub(crate) struct NodeState {
     cameras: Cameras,
     subscriptions: Mutex<HashMap<SubscriptionId, Live>>,
     hosted: Hosted,
+    own: OwnNames,
     hosted_options: CameraSettings,
     stream_log: FrameLogSettings,
     hints: TransferHints,
@@ -165,6 +171,7 @@ impl NodeState {
             cameras: Cameras::default(),
             subscriptions: Mutex::default(),
             hosted: Hosted::new(&hosted_options.log),
+            own: OwnNames::default(),
             hosted_options,
             stream_log,
             hints,
@@ -242,6 +249,7 @@ impl Node {
         let (tasks, owner) = tasks::tasks();
         let NodeSettings {
             hosted,
+            cameras,
             stream_log,
             hints,
             credentials,
@@ -263,6 +271,10 @@ impl Node {
             tasks,
             stop.clone(),
         );
+        let node_key = credentials.identity().node;
+        // Before the first link comes.
+        state.own.reserve(&cameras.borrow());
+        state.tasks.spawn("cameras", own::run(state.clone(), node_key, cameras));
         let accepting = accept(self.listener, state.clone(), credentials);
         let (served, (), ()) = tokio::join!(
             self.server.serve(state, stop.clone()),
@@ -387,7 +399,8 @@ async fn welcome(
         return turn_away(&carrier, error).await;
     }
     let owner = Owner::new(&identity, &announce.name);
-    if let Err(error) = node.cameras.may_attach(&announce.name, owner) {
+    let may = node.own.refuse(&announce.name);
+    if let Err(error) = may.and_then(|()| node.cameras.may_attach(&announce.name, owner)) {
         return turn_away(&carrier, error).await;
     }
     carrier.send(welcome.into()).await.map_err(down)?;

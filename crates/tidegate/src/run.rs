@@ -104,6 +104,7 @@ pub async fn node(
     let (reloads, asked) = mpsc::channel(1);
     let reload = Reloader { reload, asked };
     let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
+    let (cameras, configured) = cameras::OwnCameras::of(config)?;
     let options = NodeSettings {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
@@ -125,6 +126,7 @@ pub async fn node(
         access: access.clone(),
         uplinks: uplinks.clone(),
         reloads: Some(reloads),
+        cameras: configured,
     };
     let failed = |error: tidegate_streams::NodeError| {
         let code = error.code();
@@ -136,7 +138,8 @@ pub async fn node(
     let node = Node::bind(options).await.map_err(failed)?;
     step::begin("starting MQTT, flows, sinks, ways in and uplinks");
     let manager = watch.manager();
-    let guarded = Guarded::start(config, reload, access, Some(upwards), &health, manager)?;
+    let guarded =
+        Guarded::start(config, reload, access, Some(upwards), Some(cameras), &health, manager)?;
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
@@ -180,7 +183,7 @@ pub async fn mqtt_alone(
     // Only SIGHUP asks.
     let (_, asked) = mpsc::channel(1);
     let reloader = Reloader { reload, asked };
-    let guarded = Guarded::start(config, reloader, access, None, &health, manager)?;
+    let guarded = Guarded::start(config, reloader, access, None, None, &health, manager)?;
     manager.ready();
     let begin = config.command("init");
     tracing::info!(

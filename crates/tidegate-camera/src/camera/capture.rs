@@ -179,7 +179,12 @@ impl Capture {
         offered
     }
 
-    /// Whether the log is in files.
+    /// How many frames were taken.
+    pub(super) fn captured(&self) -> u64 {
+        self.counts.captured.load(Ordering::Relaxed)
+    }
+
+    /// Whether its log is in files.
     pub(super) fn is_in_files(&self) -> bool {
         self.writer.is_in_files()
     }

@@ -88,6 +88,8 @@ enum Kind {
     Fault,
     /// None comes.
     Silent,
+    /// There are no more.
+    Ended,
 }
 
 /// Whether a camera gives frames, for its observers.
@@ -130,6 +132,12 @@ impl Supply {
     pub(super) fn silent(&mut self, now: Instant, since: Duration) {
         let seconds = since.as_secs();
         self.lack(now, Kind::Silent, || format!("its source has given nothing for {seconds} s"));
+    }
+
+    /// The source has come to its end.
+    pub(super) fn ended(&mut self, frames: u64) {
+        let sentence = format!("its source has ended after {frames} frames").into();
+        self.state.send_replace(Some(NoFrames { kind: Kind::Ended, sentence }));
     }
 
     fn lack(&mut self, now: Instant, kind: Kind, sentence: impl FnOnce() -> String) {

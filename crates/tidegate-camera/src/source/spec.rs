@@ -1,6 +1,12 @@
 //! The description of a source on the command line and in configuration: `KIND:PLACE?option=value&…`.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use tidegate_message::FrameSize;
 
@@ -50,6 +56,8 @@ pub enum SourceSpec {
     Rtsp {
         /// The address, with its login.
         address: RtspAddress,
+        /// How many a second are taken at most; `None` takes all. Not part of the description, whose options are the camera's.
+        rate: Option<Rate>,
     },
     /// `v4l2:/dev/video0?size=1280x720&fps=15&copy=1`: a local camera, through ffmpeg.
     V4l2 {
@@ -170,7 +178,7 @@ impl SourceSpec {
         let wrong = |reason: SpecReason| SourceError::Spec { spec: shown(text), reason };
         if rtsp::is_address(text) {
             let address = RtspAddress::parse(text).ok_or_else(|| wrong(SpecReason::Address))?;
-            return Ok(Self::Rtsp { address });
+            return Ok(Self::Rtsp { address, rate: None });
         }
         let (kind, rest) = match text.split_once(':') {
             Some(pair) => pair,
@@ -197,8 +205,54 @@ impl SourceSpec {
     /// The same source with that password, or `USER:PASSWORD` if its address names no user; only an address has one.
     pub fn with_password(self, password: &str) -> Self {
         match self {
-            Self::Rtsp { address } => Self::Rtsp { address: address.with_password(password) },
+            Self::Rtsp { address, rate } => {
+                Self::Rtsp { address: address.with_password(password), rate }
+            }
             other => other,
+        }
+    }
+
+    /// Whether it can have a password: whether it is an address.
+    pub const fn takes_password(&self) -> bool {
+        matches!(self, Self::Rtsp { .. })
+    }
+
+    /// Whether its address has a password in it.
+    pub fn has_password(&self) -> bool {
+        match self {
+            Self::Rtsp { address, .. } => address.has_password(),
+            _ => false,
+        }
+    }
+
+    /// The same source at so many frames a second: its pace, or of a network camera as many as are taken at most.
+    pub fn with_rate(mut self, new: Rate) -> Self {
+        match &mut self {
+            Self::Folder { rate, .. } | Self::Scene { rate, .. } => *rate = new,
+            Self::Mjpeg { rate, .. }
+            | Self::Video { rate, .. }
+            | Self::Rtsp { rate, .. }
+            | Self::V4l2 { rate, .. } => *rate = Some(new),
+        }
+        self
+    }
+
+    /// The same source, a relative path of which begins at `folder`.
+    pub fn beginning_at(mut self, folder: &Path) -> Self {
+        match &mut self {
+            Self::Folder { path, .. }
+            | Self::Mjpeg { path: Some(path), .. }
+            | Self::Video { path, .. } => *path = folder.join(&path),
+            _ => {}
+        }
+        self
+    }
+
+    /// As many frames a second as are taken at most of a camera that sets its own pace.
+    pub(super) const fn rate_max(&self) -> Option<Rate> {
+        match self {
+            Self::Rtsp { rate, .. } => *rate,
+            _ => None,
         }
     }
 
@@ -307,7 +361,7 @@ impl fmt::Display for SourceSpec {
                 option("prepare", yes(*prepare));
                 write!(f, "video:{}", path.display())?;
             }
-            Self::Rtsp { address } => write!(f, "{address}")?,
+            Self::Rtsp { address, .. } => write!(f, "{address}")?,
             Self::V4l2 { device, size, rate, copy } => {
                 option("size", size.map(|size| size.to_string()));
                 option("fps", rate.map(|rate| rate.to_string()));

@@ -86,7 +86,7 @@ impl Supply {
                 let video = Video::open(path, rate.min(own), *repeat && !*prepare).await?;
                 (Some(rate), Pictures::Video(Box::new(video)), *prepare)
             }
-            SourceSpec::Rtsp { address } => {
+            SourceSpec::Rtsp { address, .. } => {
                 (None, Pictures::Network(Box::new(Camera::open(address, clock).await?)), false)
             }
             SourceSpec::V4l2 { device, size, rate, copy } => {

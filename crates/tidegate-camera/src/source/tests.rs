@@ -207,6 +207,67 @@ async fn a_named_pipe_gives_frames_as_they_are_written() {
     }
 }
 
+#[test]
+fn frames_are_thinned_evenly_and_to_no_more_than_the_rate() {
+    for (camera, wanted, expected) in
+        [(30.0, 10.0, 101), (25.0, 10.0, 101), (10.0, 10.0, 101), (5.0, 10.0, 51), (12.5, 2.0, 21)]
+    {
+        let mut thinner = Thinner::new(Rate::new(wanted));
+        let mut taken = Vec::new();
+        for frame in 0..=(camera * 10.0) as i64 {
+            // A camera is no clock: every frame is a little late or early.
+            let jitter = [0, 3, -4, 1, -2][frame as usize % 5];
+            let at = Instant::from_millis(10_000 + (frame as f64 * 1e3 / camera) as i64 + jitter);
+            if thinner.takes(at) {
+                taken.push(at);
+            }
+        }
+        assert!(taken.len().abs_diff(expected) <= 2, "{camera} to {wanted}: {}", taken.len());
+        let most = Duration::from_secs_f64(1.0 / camera.min(wanted) + 1.1 / camera);
+        for pair in taken.windows(2) {
+            assert!(pair[1].since(pair[0]) <= most, "{camera} to {wanted}: {pair:?}");
+        }
+    }
+    // Frames that did not come in a pause are not made up for.
+    let mut thinner = Thinner::new(Rate::new(1.0));
+    let taken =
+        (0..50).filter(|tick| thinner.takes(Instant::from_millis(60_000 + tick * 20))).count();
+    assert!(taken <= 2, "{taken}");
+    let taken =
+        (0..50).filter(|tick| thinner.takes(Instant::from_millis(90_000 + tick * 20))).count();
+    assert!(taken <= 2, "{taken}");
+    let mut all = Thinner::new(None);
+    assert!((0..9).all(|tick| all.takes(Instant::from_millis(tick))));
+}
+
+#[tokio::test]
+async fn a_recording_that_is_not_there_yet_is_played_once_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("pictures");
+    let spec = SourceSpec::parse(&format!("folder:{}?fps=50", folder.display())).unwrap();
+    let mut source = Source::start(&spec);
+    let error = source.next().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("cannot read"), "{error}");
+    fs::create_dir(&folder).unwrap();
+    let error = source.next().await.unwrap().unwrap_err();
+    assert!(matches!(error, SourceError::Empty { .. }), "{error}");
+    let images = jpegs(2);
+    for (name, image) in ["1.jpg", "2.jpg"].iter().zip(&images) {
+        fs::write(place.path().join(name), image).unwrap();
+        fs::rename(place.path().join(name), folder.join(name)).unwrap();
+    }
+    let first = loop {
+        match source.next().await.expect("it goes on") {
+            Ok(frame) => break frame,
+            Err(error) => assert!(!error.to_string().contains("JPEG"), "{error}"),
+        }
+    };
+    assert!(images.contains(&first.picture.jpeg));
+    while let Some(frame) = source.next().await {
+        frame.expect("the frame is good");
+    }
+}
+
 #[tokio::test]
 async fn missing_parts_are_named() {
     let folder = tempfile::tempdir().unwrap();

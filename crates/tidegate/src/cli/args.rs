@@ -48,7 +48,7 @@ pub(super) fn source_with_password(
     file: Option<&Path>,
 ) -> Result<SourceSpec, ApiError> {
     let spec = source_spec(text)?;
-    let is_address = matches!(spec, SourceSpec::Rtsp { .. });
+    let is_address = spec.takes_password();
     if let Some(file) = file.filter(|_| !is_address) {
         let text =
             format!("{} holds a password, and only an rtsp:// source has one", file.display());

@@ -1,15 +1,22 @@
 //! Settings of this node's cameras, and the way to their edge node.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tidegate_api::ApiError;
 use tidegate_camera::{
     camera::{CameraSettings, DialSettings, Privacy},
     detector::DetectorSpec,
     frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
-    source::{self, SourceSpec},
+    source::{self, Rate, SourceSpec},
 };
-use tidegate_config::{Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, words::AtRest};
+use tidegate_config::{
+    CameraSection, Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, problems::Problems,
+    words::AtRest,
+};
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,
@@ -20,6 +27,10 @@ use tidegate_identity::pki::Kind;
 use tidegate_log::{Durability, LogConfig, NodeKeys};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
+use tidegate_streams::{CAMERAS_MAX, OwnCamera};
+use tidegate_sys::regular;
+use tokio::sync::watch;
+use zeroize::Zeroizing;
 
 use super::{certificates::credentials, link_settings, words::Translate as _};
 
@@ -90,6 +101,127 @@ pub fn camera_settings(config: &Config, name: CameraName, source: String) -> Cam
         future_max: config.frames.future_tolerance,
         tables: config.frames.tables_dir.clone(),
         transfer: transfer_config(config),
+    }
+}
+
+/// A password file is no longer.
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// The cameras that the node runs itself.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key, or the file that cannot be read.
+pub(super) fn planned(config: &Config) -> Result<Vec<OwnCamera>, ApiError> {
+    let mut problems = Problems::default();
+    let enabled = config.cameras.iter().filter(|(_, section)| section.enabled);
+    if enabled.clone().count() > CAMERAS_MAX {
+        let text = format!(
+            "camera: {} cameras are configured, and a node runs {CAMERAS_MAX} at most; run the others at other nodes",
+            enabled.clone().count()
+        );
+        problems.say(Code::CONFIG_INVALID, text);
+    }
+    let cameras = problems.take_all(enabled.map(|(name, section)| own(config, name, section)));
+    problems.into_result()?;
+    Ok(cameras)
+}
+
+fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera, ApiError> {
+    let key = |key: &str| format!("camera.{name}.{key}");
+    let wrong = |key: &str, text: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("camera.{name}.{key}: {text}"))
+    };
+    let camera: CameraName = name.parse().map_err(|error| {
+        let text = format!("camera.{name} cannot be");
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
+    })?;
+    let source = source_in(&config.path_of(&key("source"), Path::new("")), &section.source)
+        .map_err(|error| wrong("source", &error.chain()))?;
+    if matches!(source, SourceSpec::Mjpeg { path: None, .. }) {
+        let text =
+            "mjpeg:- is the standard input, which a node does not read; name a file or a pipe";
+        return Err(wrong("source", text));
+    }
+    if source.has_password() {
+        let text = "a password in it is read by everyone who reads the configuration; leave USER in the address, and name a file that \
+                    holds the password by password_file";
+        return Err(wrong("source", text));
+    }
+    let mut source = source;
+    if let Some(file) = &section.password_file {
+        if !source.takes_password() {
+            let text = "only an address of a network camera has a password; leave it out";
+            return Err(wrong("password_file", text));
+        }
+        let read = regular::read_at_most(file, PASSWORD_BYTES_MAX).map(Zeroizing::new);
+        let bytes = read.map_err(|error| {
+            wrong("password_file", &format!("{} cannot be read", file.display())).caused_by(error)
+        })?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| wrong("password_file", &format!("{} is no text", file.display())))?;
+        source = source.with_password(text.lines().next().unwrap_or_default());
+    }
+    if let Some(rate) = section.fps.and_then(Rate::new) {
+        source = source.with_rate(rate);
+    }
+    let settings = CameraSettings {
+        // A recording keeps it; the rate of a network camera is measured.
+        frames_per_second: section.fps.unwrap_or(0.0),
+        ..camera_settings(config, camera, source.to_string())
+    };
+    Ok(OwnCamera { settings, source })
+}
+
+/// A source by its description, a relative path of which begins at `folder`.
+fn source_in(folder: &Path, text: &str) -> Result<SourceSpec, ApiError> {
+    // A path alone is looked at to know what it is.
+    match text.contains(':') {
+        true => source_spec(text).map(|source| source.beginning_at(folder)),
+        false => source_spec(&folder.join(text).to_string_lossy()),
+    }
+}
+
+/// The cameras that a running node has, exchanged on a reload.
+pub(super) struct OwnCameras {
+    /// The settings that are fixed from start to stop.
+    started: Config,
+    running: Mutex<watch::Sender<Vec<OwnCamera>>>,
+}
+
+impl OwnCameras {
+    /// Those that the node starts with, and the end by which it hears of others.
+    pub(super) fn of(config: &Config) -> Result<(Self, watch::Receiver<Vec<OwnCamera>>), ApiError> {
+        let (sender, receiver) = watch::channel(planned(config)?);
+        Ok((Self { started: config.clone(), running: Mutex::new(sender) }, receiver))
+    }
+
+    /// Those of `new`, with the other settings that the node was started with.
+    pub(super) fn planned(&self, new: &Config) -> Result<Vec<OwnCamera>, ApiError> {
+        planned(&Config {
+            cameras: new.cameras.clone(),
+            log_cameras: new.log_cameras.clone(),
+            origins: new.origins.clone(),
+            ..self.started.clone()
+        })
+    }
+
+    /// Has just these run from now on, and names those that are new, gone or other than they were.
+    pub(super) fn exchange(&self, planned: Vec<OwnCamera>) -> Vec<String> {
+        let sender = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed: Vec<String> = Vec::new();
+        let is_among = |camera: &OwnCamera, others: &[OwnCamera]| {
+            others.iter().any(|other| other.is_like(camera))
+        };
+        let running = sender.borrow().clone();
+        let gone = running.iter().filter(|camera| !is_among(camera, &planned));
+        let come = planned.iter().filter(|camera| !is_among(camera, &running));
+        changed.extend(gone.chain(come).map(|camera| camera.settings.name.to_string()));
+        changed.sort();
+        changed.dedup();
+        if !changed.is_empty() {
+            sender.send_replace(planned);
+        }
+        changed
     }
 }
 
@@ -186,6 +318,75 @@ pub(crate) async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn chain(text: &str) -> String {
+        let config = Config::parse(Path::new("/site/site.toml"), text).expect("a configuration");
+        let error = planned(&config).map(|cameras| cameras.len()).expect_err("it is wrong");
+        let causes: Vec<String> = match std::error::Error::source(&error) {
+            Some(problems) => problems.to_string().lines().map(str::to_owned).collect(),
+            None => vec![error.chain()],
+        };
+        causes.join("\n") + &error.chain()
+    }
+
+    #[test]
+    fn a_camera_that_cannot_be_is_named_with_its_key() {
+        for (text, expected) in [
+            ("[camera.'a b']\nsource = \"scene:street\"\n", "camera.a b cannot be"),
+            ("[camera.a]\nsource = \"scene:beach\"\n", "camera.a.source: "),
+            (
+                "[camera.a]\nsource = \"mjpeg:-\"\n",
+                "camera.a.source: mjpeg:- is the standard input",
+            ),
+            (
+                "[camera.a]\nsource = \"rtsp://me:s3cret@cam/1\"\n",
+                "camera.a.source: a password in it is read by everyone",
+            ),
+            (
+                "[camera.a]\nsource = \"scene:street\"\npassword_file = \"x\"\n",
+                "camera.a.password_file: only an address of a network camera has a password",
+            ),
+            (
+                "[camera.a]\nsource = \"rtsp://me@cam/1\"\npassword_file = \"none\"\n",
+                "camera.a.password_file: /site/none cannot be read",
+            ),
+        ] {
+            let chain = chain(text);
+            assert!(chain.contains(expected), "{text}: {chain}");
+            assert!(!chain.contains("s3cret"), "{chain}");
+        }
+        let many: String = (0..=CAMERAS_MAX)
+            .map(|n| format!("[camera.c{n}]\nsource = \"scene:street\"\n"))
+            .collect();
+        assert!(chain(&many).contains("a node runs 256 at most"), "{}", chain(&many));
+    }
+
+    #[test]
+    fn cameras_are_exchanged_by_what_is_other_than_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("pw"), "first\n").expect("a file");
+        let config = |text: &str| {
+            Config::parse(&folder.path().join("site.toml"), text).expect("a configuration")
+        };
+        let a = "[camera.a]\nsource = \"folder:pictures\"\nfps = 2\n";
+        let b = "[camera.b]\nsource = \"rtsp://me@cam/1\"\npassword_file = \"pw\"\n";
+        let (cameras, running) = OwnCameras::of(&config(&format!("{a}{b}"))).expect("it is right");
+        let SourceSpec::Folder { path, rate, .. } = running.borrow()[0].source.clone() else {
+            panic!("a folder");
+        };
+        assert_eq!((path, rate.per_second()), (folder.path().join("pictures"), 2.0));
+        let exchange =
+            |text: &str| cameras.exchange(cameras.planned(&config(text)).expect("right"));
+        assert_eq!(exchange(&format!("{a}{b}")), [""; 0]);
+        assert!(!running.has_changed().expect("it is there"));
+        let log = "[log.camera.a]\nage = \"1h\"\n";
+        assert_eq!(exchange(&format!("{a}{b}{log}")), ["a"]);
+        std::fs::write(folder.path().join("pw"), "second\n").expect("a file");
+        assert_eq!(exchange(&format!("{a}{b}{log}")), ["b"], "its password is another");
+        let c = "[camera.c]\nsource = \"scene:street\"\n";
+        assert_eq!(exchange(&format!("{a}enabled = false\n{b}{c}{log}")), ["a", "c"]);
+        assert_eq!(running.borrow().len(), 2);
+    }
 
     #[test]
     fn detectors_that_the_configuration_takes_are_ones() {

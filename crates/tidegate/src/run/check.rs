@@ -32,7 +32,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     bridges, broker,
-    cameras::{node_keys, resolve},
+    cameras::{self, node_keys, resolve},
     certificates::{credentials, revocations_unknown},
     flows, link_settings, sinks, uplinks, users,
 };
@@ -124,6 +124,7 @@ pub fn node(config: &Config) -> Findings {
         problems.note(ApiError::new(Code::CONFIG_INVALID, text).caused_by(error_chain(&error)));
     }
     problems.take(uplinks::planned(config));
+    problems.take(cameras::planned(config));
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }

@@ -1,4 +1,4 @@
-//! Parts that are exchanged while a node runs: MQTT and what is connected to it, uplinks, users, rules and the keys of tokens.
+//! Parts that are exchanged while a node runs: MQTT and what is connected to it, cameras, uplinks, users, rules and the keys of tokens.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use super::{
+    cameras::OwnCameras,
     certificates::{refresh_revocations, watch_revocations},
     link_settings,
     node_name::node_of_paths,
@@ -65,6 +66,7 @@ impl Guarded {
         reloader: Reloader,
         access: Access,
         upwards: Option<Upwards>,
+        cameras: Option<OwnCameras>,
         health: &Health,
         manager: &Arc<Manager>,
     ) -> Result<Self, ApiError> {
@@ -98,6 +100,7 @@ impl Guarded {
         let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone(), withdrawn));
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
+        let cameras = cameras.map(Arc::new);
         let reloads = tokio::spawn(async move {
             let Reloader { reload, mut asked } = reloader;
             let mut is_asked = true;
@@ -117,11 +120,13 @@ impl Guarded {
                 };
                 manager.reloading();
                 let (reload, access) = (reload.clone(), access.clone());
+                let cameras = cameras.clone();
                 let serving = serving.clone().and_then(|served| served.upgrade());
                 let reloaded = tokio::task::spawn_blocking(move || {
                     refresh_revocations(&access, serving.as_deref().map(|s| &s.service), true);
-                    let result =
-                        reload().and_then(|new| exchange(new, serving.as_deref(), &access));
+                    let result = reload().and_then(|new| {
+                        exchange(new, serving.as_deref(), cameras.as_deref(), &access)
+                    });
                     let (outcome, rule) = match &result {
                         Ok(_) => (Outcome::Done, String::new()),
                         Err(error) => (Outcome::Failed, tidegate_message::error_chain(error)),
@@ -258,10 +263,15 @@ pub(super) fn this_node() -> Identity {
 fn exchange(
     new: Config,
     served: Option<&Served>,
+    cameras: Option<&OwnCameras>,
     access: &Access,
 ) -> Result<(Option<Fetcher>, ReloadedConfiguration), ApiError> {
     let fetcher = users::fetcher(&new)?;
     let planned = uplinks::planned(&new)?;
+    let wanted = cameras.map(|cameras| cameras.planned(&new)).transpose()?;
+    if cameras.is_none() && !new.cameras.is_empty() {
+        tracing::warn!("cameras need the node's certificate, and begin with its next start");
+    }
     let mut exchanged = ReloadedConfiguration::default();
     match served {
         Some(served) => {
@@ -281,6 +291,23 @@ fn exchange(
                 tokens_changed = reloaded.tokens_changed,
                 "users and rules reloaded"
             );
+        }
+    }
+    if let (Some(cameras), Some(wanted)) = (cameras, wanted) {
+        for name in cameras.exchange(wanted) {
+            tracing::info!(camera = name, "camera started, stopped or restarted");
+            let keys = [format!("camera.{name}"), format!("log.camera.{name}")];
+            let is_of = |text: &String| {
+                keys.iter().any(|key| {
+                    text.strip_prefix(key)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                })
+            };
+            // A log of its own begins with the camera.
+            exchanged.need_restart.retain(|text| !is_of(text));
+            if !exchanged.exchanged.iter().any(is_of) {
+                exchanged.exchanged.push(keys[0].clone());
+            }
         }
     }
     Ok((fetcher, exchanged))

@@ -405,7 +405,7 @@ fn is_fixed(name: &str) -> bool {
         ["ingest", _] => true,
         ["ingest", _, key] => INGEST_FIXED.contains(&key),
         ["auth", key] => key.starts_with("audit"),
-        ["mqtt" | "flow" | "sink" | "uplink", ..] => false,
+        ["mqtt" | "flow" | "sink" | "uplink" | "camera", ..] => false,
         _ => true,
     }
 }

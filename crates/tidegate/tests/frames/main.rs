@@ -1,6 +1,7 @@
 //! Frames from a camera to an application, over real sockets.
 
 mod clock;
+mod configured;
 mod deliver;
 mod durable;
 #[path = "../shared/poll.rs"]

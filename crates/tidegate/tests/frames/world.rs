@@ -21,10 +21,10 @@ use tidegate_identity::{
 use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
-use tidegate_streams::{Node, NodeSettings};
+use tidegate_streams::{Node, NodeSettings, OwnCamera};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::TransferHints;
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::poll_async::poll;
@@ -56,6 +56,8 @@ pub(crate) struct World {
     pub(crate) revocations: Arc<Revocations>,
     pub(crate) api: SocketAddr,
     pub(crate) link: SocketAddr,
+    /// The cameras of its configuration.
+    pub(crate) cameras: watch::Sender<Vec<OwnCamera>>,
     node: Option<(JoinHandle<()>, CancellationToken)>,
 }
 
@@ -81,9 +83,19 @@ impl World {
         pki::init(folder.path(), &request).expect("certificates");
         let any = SocketAddr::new(address, 0);
         let revocations = Arc::new(Revocations::none());
-        let mut world = Self { folder, revocations, api: any, link: any, node: None };
+        let (cameras, _) = watch::channel(Vec::new());
+        let mut world = Self { folder, revocations, api: any, link: any, cameras, node: None };
         world.start_node().await;
         world
+    }
+
+    /// Has just these cameras run in the node, by name and source.
+    pub(crate) fn configure(&self, cameras: &[(&str, &str)]) {
+        let own = |(name, source): &(&str, &str)| OwnCamera {
+            settings: options(name),
+            source: source.parse().expect("a source"),
+        };
+        self.cameras.send_replace(cameras.iter().map(own).collect());
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -106,6 +118,7 @@ impl World {
             access: Access::default(),
             reloads: None,
             uplinks: Arc::new(Receivers::new(1 << 30)),
+            cameras: self.cameras.subscribe(),
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());

@@ -206,6 +206,41 @@ fn init_writes_where_config_says_and_changes_nothing_that_is_there() {
 }
 
 #[test]
+fn cameras_of_the_configuration_follow_it_without_a_certificate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path();
+    let file = path.join("tidegate.toml");
+    done(path, &["init"]);
+    let settings = |cameras: &str| {
+        let text = "[node]\napi_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n\
+                    [log]\nformat = \"json\"\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+        fs::write(&file, format!("{text}{cameras}")).expect("a file");
+    };
+    let scene = "source = \"scene:street?size=320x240&fps=5&people=1\"\n";
+    settings(&format!("[camera.hall]\n{scene}[camera.yard]\nsource = \"folder:none\"\n"));
+    let mut node = Node::start(path, &["node"]);
+    for camera in ["hall", "yard"] {
+        let line = node.line_with("camera online");
+        assert!(line.contains("\"camera\":"), "{camera}: {line}");
+    }
+    let line = node.line_with("the source has a fault");
+    assert!(line.contains("\"camera\":\"yard\"") && line.contains("none"), "{line}");
+
+    // A mistake changes nothing, and is told with its line.
+    settings(&format!("[camera.hall]\n{scene}[camera.gate]\nsource = \"scene:beach\"\n"));
+    signal(node.child.id(), "HUP");
+    let line = node.line_with("camera.gate.source");
+    assert!(line.contains("tidegate.toml:"), "{line}");
+    settings(&format!("[camera.hall]\n{scene}[camera.gate]\n{scene}"));
+    signal(node.child.id(), "HUP");
+    let lines: Vec<String> = (0..2).map(|_| node.line_with("camera started, stopped")).collect();
+    assert!(lines[0].contains("gate") && lines[1].contains("yard"), "{lines:?}");
+    let line = node.line_with("camera online");
+    assert!(line.contains("gate"), "{line}");
+    node.stop();
+}
+
+#[test]
 fn a_missing_certificate_names_the_command_that_makes_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let site = folder.path().join("site.toml");

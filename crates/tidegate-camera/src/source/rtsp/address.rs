@@ -122,6 +122,11 @@ impl RtspAddress {
         self
     }
 
+    /// Whether a password stands in it.
+    pub fn has_password(&self) -> bool {
+        self.login.as_ref().is_some_and(|login| !login.password.is_empty())
+    }
+
     /// The same address with the login of another.
     pub(super) fn with_login_of(self, other: &Self) -> Self {
         Self { login: other.login.clone(), ..self }

@@ -1,0 +1,157 @@
+//! Cameras of a node's own configuration.
+
+use std::{fs, time::Duration};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use tidegate_camera::camera::CameraError;
+use tidegate_client::{Code, Event, Instant, Registration, SubscribeRequest, Subscription};
+use tokio::time::timeout;
+
+use crate::{
+    deliver::world_jpeg,
+    poll_async::poll,
+    world::{World, until},
+};
+
+const HALL: &str = "scene:street?size=320x240&fps=10&people=1&seed=1";
+const YARD: &str = "scene:street?size=320x240&fps=10&people=2&seed=2";
+const GATE: &str = "scene:street?size=640x360&fps=10&people=2&seed=3";
+
+fn request(camera: &str) -> SubscribeRequest {
+    SubscribeRequest::new(camera, Duration::from_secs(5), 0.5).expect("a request")
+}
+
+/// The events of a subscription up to the first that `last` holds of, that one included.
+async fn up_to(subscription: &mut Subscription, last: impl Fn(&Event) -> bool) -> Vec<Event> {
+    let mut events = Vec::new();
+    let all = async {
+        loop {
+            let event = subscription.next().await.expect("it goes on").expect("it holds");
+            let is_last = last(&event);
+            events.push(event);
+            if is_last {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), all).await.expect("it comes");
+    events
+}
+
+fn is_frame(event: &Event) -> bool {
+    matches!(event, Event::Frame(_))
+}
+
+fn is_online(event: &Event) -> bool {
+    *event == Event::CameraOnline
+}
+
+async fn newest(client: &tidegate_client::Client, camera: &str) -> Option<Instant> {
+    client.camera(&camera.parse().expect("a name")).await.expect("it is known").newest_at
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cameras_of_the_configuration_come_change_and_go_and_disturb_no_other() {
+    let world = World::new().await;
+    let client = world.client().await;
+    world.configure(&[("hall", HALL), ("yard", YARD)]);
+    world.wait_for_camera(&client, "hall").await;
+    world.wait_for_camera(&client, "yard").await;
+    let mut hall = client.subscribe(request("hall")).await.expect("a subscription");
+    let mut yard = client.subscribe(request("yard")).await.expect("a subscription");
+    up_to(&mut hall, is_frame).await;
+    up_to(&mut yard, is_frame).await;
+    let info = client.camera(&"hall".parse().unwrap()).await.expect("it is known");
+    let original = client.fetch_original(&"hall".parse().unwrap(), info.newest_at.unwrap()).await;
+    original.expect("it is in the log");
+
+    // One is changed, one is new, and the third is not touched.
+    world.configure(&[("hall", HALL), ("yard", GATE), ("gate", GATE)]);
+    let events = up_to(&mut yard, is_online).await;
+    assert!(events.iter().any(|event| matches!(event, Event::CameraOffline(_))), "{events:?}");
+    up_to(&mut yard, is_frame).await;
+    until(&client, "yard", |info| info.size.is_some_and(|size| size.width == 640)).await;
+    world.wait_for_camera(&client, "gate").await;
+    let events = up_to(&mut hall, is_frame).await;
+    assert!(!events.iter().any(|event| matches!(event, Event::CameraOffline(_))), "{events:?}");
+
+    // One is gone: its subscription ends, and its name is free.
+    world.configure(&[("hall", HALL), ("gate", GATE)]);
+    let ended = async { while yard.next().await.is_some_and(|event| event.is_ok()) {} };
+    timeout(Duration::from_secs(60), ended).await.expect("the subscription ends");
+    let gone = async || {
+        let error = client.camera(&"yard".parse().unwrap()).await.err()?;
+        (error.code() == Code::CAMERA_UNKNOWN).then_some(())
+    };
+    assert!(poll(Duration::from_secs(60), gone).await.is_some(), "it is listed");
+    let registration =
+        Registration { camera: "yard".parse().unwrap(), size: None, frames_per_second: None };
+    client.register(registration).await.expect("the name is free");
+    let before = newest(&client, "hall").await;
+    let later = async || newest(&client, "hall").await.filter(|at| Some(*at) > before);
+    assert!(poll(Duration::from_secs(60), later).await.is_some(), "hall stands still");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_a_configured_camera_is_nobody_elses() {
+    let world = World::new().await;
+    let client = world.client().await;
+    // A camera that is published gives way to the configuration.
+    let cam2 =
+        Registration { camera: "cam2".parse().unwrap(), size: None, frames_per_second: None };
+    client.register(cam2.clone()).await.expect("the name is free");
+    world.configure(&[("cam1", HALL), ("cam2", YARD)]);
+    world.wait_for_camera(&client, "cam1").await;
+    world.wait_for_camera(&client, "cam2").await;
+    for camera in ["cam1", "cam2"] {
+        let camera: tidegate_client::CameraName = camera.parse().unwrap();
+        let registration = Registration { camera: camera.clone(), ..cam2.clone() };
+        let error = client.register(registration).await.expect_err("it is configured");
+        assert_eq!(error.code(), Code::CAMERA_TAKEN, "{error}");
+        assert!(error.message().contains(&format!("[camera.{camera}]")), "{error}");
+        let mut publisher = client.publish(camera.clone()).await.expect("a call");
+        let jpeg = Bytes::from(world_jpeg());
+        publisher.publish(None, jpeg).await.expect_err("nothing was registered");
+        client.unregister(&camera).await.expect_err("it stays");
+    }
+    // Not even of a camera node with a certificate of that name.
+    let node = world.camera("cam1", GATE);
+    let ended = timeout(Duration::from_secs(60), node.task).await.expect("it is turned away");
+    match ended.expect("no panic") {
+        Err(CameraError::Refused { code: Some(code), .. }) => assert_eq!(code, Code::CAMERA_TAKEN),
+        other => panic!("{other:?}"),
+    }
+    // One that was there before keeps its name until it is gone.
+    let node = world.camera("cam3", GATE);
+    world.wait_for_camera(&client, "cam3").await;
+    world.configure(&[("cam1", HALL), ("cam2", YARD), ("cam3", HALL)]);
+    until(&client, "cam1", |info| info.online).await;
+    until(&client, "cam3", |info| info.online && info.transport == "quic").await;
+    node.stop().await;
+    until(&client, "cam3", |info| info.online && info.transport != "quic").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configured_camera_says_why_it_gives_nothing_and_begins_once_its_source_is_there() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let folder = world.path().join("pictures");
+    let source = format!("folder:{}?fps=10", folder.display());
+    world.configure(&[("hall", &source), ("yard", YARD)]);
+    let is_said = |why: Option<&str>| why.is_some_and(|why| why.contains("cannot read"));
+    until(&client, "hall", |info| info.online && is_said(info.no_frames.as_deref())).await;
+    world.wait_for_camera(&client, "yard").await;
+    let mut subscription = client.subscribe(request("hall")).await.expect("a subscription");
+    up_to(&mut subscription, |event| matches!(event, Event::NoFrames(_))).await;
+    let made = world.path().join("made");
+    fs::create_dir(&made).expect("a folder");
+    fs::write(made.join("1.jpg"), world_jpeg()).expect("a file");
+    fs::rename(made, folder).expect("it is renamed");
+    up_to(&mut subscription, is_frame).await;
+    // A recording that has ended says so, and what it gave can be fetched.
+    let ended = |why: Option<&str>| why == Some("its source has ended after 1 frames");
+    until(&client, "hall", |info| info.online && ended(info.no_frames.as_deref())).await;
+    let at = newest(&client, "hall").await.expect("a frame");
+    client.fetch_original(&"hall".parse().unwrap(), at).await.expect("it is in the log");
+}
