@@ -26,7 +26,10 @@ use tokio::{sync::Notify, task::JoinHandle};
 use tidegate_frame::score::Detection;
 use tidegate_message::{Backoff, Instant};
 
+mod address;
 mod ffmpeg;
+mod http;
+mod login;
 mod mjpeg;
 mod pace;
 mod rtsp;
@@ -36,10 +39,11 @@ mod supply;
 mod timeline;
 mod video;
 
+pub use address::{CameraAddress, is_address};
+pub use http::HttpCameraError;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
-pub use rtsp::is_address as is_rtsp;
-pub use rtsp::{RtspAddress, RtspError};
+pub use rtsp::RtspError;
 pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason, shown};
 use supply::{Next, Supply};
 
@@ -592,6 +596,15 @@ pub enum SourceError {
         #[source]
         source: RtspError,
     },
+    /// A network camera that is asked by HTTP gives no pictures.
+    #[error("{place} cannot be played")]
+    Http {
+        /// Which.
+        place: String,
+        /// Why.
+        #[source]
+        source: HttpCameraError,
+    },
     /// A live camera gives nothing.
     #[error("{place} gave no image for {} s{said}; check the camera and its network", .after.as_secs())]
     Stalled {
@@ -629,8 +642,9 @@ impl SourceError {
     }
 
     /// Whether a network camera is away that may come.
-    const fn is_absence(&self) -> bool {
+    fn is_absence(&self) -> bool {
         match self {
+            Self::Http { source, .. } => source.is_absence(),
             Self::Rtsp { source, .. } => source.is_absence(),
             _ => false,
         }

@@ -45,7 +45,7 @@ fn hidden(arguments: &[u8]) -> Vec<u8> {
             .map_or(text, |(_, value)| value);
         let shown = source::shown(value);
         // A payload such as `temp:x=1` is no address.
-        if shown == value || !(value.contains("://") || source::is_rtsp(value)) {
+        if shown == value || !(value.contains("://") || source::is_address(value)) {
             hidden.extend_from_slice(argument);
             continue;
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Request, Response, Uri,
+    body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{self, HeaderValue},
 };
@@ -28,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub struct HttpClient {
     tls: Arc<ClientConfig>,
     answer_bytes_max: usize,
+    is_lenient: bool,
     kept: Mutex<Option<Kept>>,
 }
 
@@ -83,7 +85,14 @@ pub enum HttpError {
 impl HttpClient {
     /// A client that trusts whom `tls` says, and takes answers of at most that many bytes.
     pub fn new(tls: Arc<ClientConfig>, answer_bytes_max: usize) -> Self {
-        Self { tls, answer_bytes_max, kept: Mutex::new(None) }
+        Self { tls, answer_bytes_max, is_lenient: false, kept: Mutex::new(None) }
+    }
+
+    /// The same client for servers of devices, which take names of headers for other ones if they are not written as usual, and write
+    /// theirs as they like.
+    #[must_use]
+    pub fn lenient(self) -> Self {
+        Self { is_lenient: true, ..self }
     }
 
     /// The whole answer to a request whose address is absolute. A kept connection that turns out to be closed is replaced once,
@@ -110,6 +119,35 @@ impl HttpClient {
         self.keep(kept, answered).await
     }
 
+    /// The head of the answer to a request, as for [`HttpClient::send`], and its body as it comes, which may be without an end.
+    ///
+    /// # Errors
+    /// [`HttpError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connection.
+    pub async fn open(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, HttpError> {
+        let to = target(request.uri())?;
+        let kept = self.kept.lock().await.take();
+        if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
+            match ask(&mut kept.sender, request.clone(), &to.1).await {
+                Err(HttpError::Exchange { .. }) => {}
+                answered => return answered.map(|answer| Body::of(answer, kept)),
+            }
+        }
+        let mut kept = self.connect(to).await?;
+        let host = kept.to.1.clone();
+        let answer = ask(&mut kept.sender, request, &host).await?;
+        Ok(Body::of(answer, kept))
+    }
+
+    /// Uses the connection of a body that was read to its end again.
+    pub async fn keep_body(&self, body: Body) {
+        if body.is_at_end {
+            *self.kept.lock().await = Some(body.kept);
+        }
+    }
+
     async fn keep(
         &self,
         kept: Kept,
@@ -124,20 +162,10 @@ impl HttpClient {
     async fn exchange(
         &self,
         sender: &mut SendRequest<Full<Bytes>>,
-        mut request: Request<Full<Bytes>>,
+        request: Request<Full<Bytes>>,
         host: &str,
     ) -> Result<Response<Bytes>, HttpError> {
-        // On the wire the address is a path; the host stands in its header.
-        let uri = std::mem::take(request.uri_mut());
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let value =
-            HeaderValue::from_str(authority).expect("an authority that was parsed is a value");
-        request.headers_mut().entry(header::HOST).or_insert(value);
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        *request.uri_mut() = path.parse().expect("the path of an address that was parsed is one");
-        let broken = |source| HttpError::Exchange { host: host.to_owned(), source };
-        sender.ready().await.map_err(broken)?;
-        let answer = sender.send_request(request).await.map_err(broken)?;
+        let answer = ask(sender, request, host).await?;
         let (head, body) = answer.into_parts();
         let bytes_max = self.answer_bytes_max;
         let body = Limited::new(body, bytes_max).collect().await;
@@ -151,13 +179,80 @@ impl HttpClient {
         let failed = |source| HttpError::Connect { host: host.clone(), port: *port, source };
         let stream = dial(host, *port, is_tls.then_some(&self.tls)).await.map_err(failed)?;
         let broken = |source| HttpError::Exchange { host: host.clone(), source };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let mut protocol = http1::Builder::new();
+        if self.is_lenient {
+            protocol
+                .title_case_headers(true)
+                .allow_spaces_after_header_name_in_responses(true)
+                .allow_obsolete_multiline_headers_in_responses(true)
+                .ignore_invalid_headers_in_responses(true);
+        }
+        let handshake = protocol.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(broken)?;
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection of HTTP ended");
             }
         });
         Ok(Kept { sender, _driver: AbortOnDropHandle::new(driver), to })
+    }
+}
+
+/// Sends a request; the head of its answer comes back.
+async fn ask(
+    sender: &mut SendRequest<Full<Bytes>>,
+    mut request: Request<Full<Bytes>>,
+    host: &str,
+) -> Result<Response<Incoming>, HttpError> {
+    // On the wire the address is a path; the host stands in its header.
+    let uri = std::mem::take(request.uri_mut());
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let value = HeaderValue::from_str(authority).expect("an authority that was parsed is a value");
+    request.headers_mut().entry(header::HOST).or_insert(value);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    *request.uri_mut() = path.parse().expect("the path of an address that was parsed is one");
+    let broken = |source| HttpError::Exchange { host: host.to_owned(), source };
+    sender.ready().await.map_err(broken)?;
+    sender.send_request(request).await.map_err(broken)
+}
+
+/// The body of an answer as it comes.
+#[derive(Debug)]
+pub struct Body {
+    incoming: Incoming,
+    kept: Kept,
+    is_at_end: bool,
+}
+
+impl Body {
+    fn of(answer: Response<Incoming>, kept: Kept) -> Response<Self> {
+        answer.map(|incoming| Self { is_at_end: false, incoming, kept })
+    }
+
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// [`HttpError::Exchange`]: it breaks off.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no bytes are lost.
+    pub async fn chunk(&mut self) -> Option<Result<Bytes, HttpError>> {
+        while let Some(frame) = self.incoming.frame().await {
+            let broken = |source| HttpError::Exchange { host: self.kept.to.1.clone(), source };
+            match frame.map_err(broken).map(hyper::body::Frame::into_data) {
+                Ok(Ok(bytes)) => return Some(Ok(bytes)),
+                // Trailers.
+                Ok(Err(_)) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.is_at_end = true;
+        None
+    }
+
+    /// Whether it was read to its end.
+    pub const fn is_at_end(&self) -> bool {
+        self.is_at_end
     }
 }
 

@@ -13,10 +13,8 @@
 //! Always true: a picture comes once, at its own size, with the time of its capture; pictures that a decoder cannot keep up with
 //! are left out up to the next key, and the age of the others is right all the same.
 
-mod address;
 mod assemble;
 mod jpeg;
-mod login;
 mod matroska;
 mod packet;
 mod sdp;
@@ -39,19 +37,17 @@ use tokio::{
 
 use tidegate_message::{FrameSize, Instant};
 
-pub(super) use self::{address::without_secrets, packet::SenderReport};
-pub use self::{
-    address::{RtspAddress, is_address},
-    session::RtspError,
-};
+pub use self::session::RtspError;
 use self::{
     assemble::{Assembler, Unit},
     packet::Packet,
     sdp::Coding,
     session::{Received, Session},
 };
+pub(super) use self::{packet::SenderReport, session::any_certificate};
 use super::{
     Picture, SourceClock, SourceError,
+    address::CameraAddress,
     ffmpeg::{Decoder, Ffmpeg, Shown},
     timeline::Timeline,
 };
@@ -137,7 +133,7 @@ impl Camera {
     /// # Errors
     /// [`SourceError::Rtsp`].
     pub(super) async fn open(
-        address: &RtspAddress,
+        address: &CameraAddress,
         clock: &SourceClock,
     ) -> Result<Self, SourceError> {
         let place = address.to_string();
@@ -430,7 +426,7 @@ mod tests {
             }
         };
         let camera = camera::Camera::start(clip, Options::default()).unwrap();
-        let address = RtspAddress::parse(&format!("rtsp://{}/live", camera.address())).unwrap();
+        let address = CameraAddress::parse(&format!("rtsp://{}/live", camera.address())).unwrap();
         let (_folder, ffmpeg) = made_up(
             "[ \"$2\" = -h ] && exit 0\necho '[error] no such profile' >&2\nexec cat >/dev/null\n",
         );

@@ -12,7 +12,7 @@ use tidegate_message::FrameSize;
 
 use super::{
     SourceError,
-    rtsp::{self, RtspAddress, without_secrets},
+    address::{self, CameraAddress, without_secrets},
 };
 
 /// A checked source description. [`SourceSpec::parse`] reads it, its `Display` writes it, but for what may be secret in an address.
@@ -55,8 +55,16 @@ pub enum SourceSpec {
     /// `rtsp://HOST/PATH`: a network camera, over TCP.
     Rtsp {
         /// The address, with its login.
-        address: RtspAddress,
+        address: CameraAddress,
         /// How many a second are taken at most; `None` takes all. Not part of the description, whose options are the camera's.
+        rate: Option<Rate>,
+    },
+    /// `http://HOST/PATH`, `https://HOST/PATH`: a network camera, by a stream of JPEG images or an image for each request.
+    Http {
+        /// The address, with its login.
+        address: CameraAddress,
+        /// The pace of single images, and how many of a stream are taken at most; `None` is one a second, and all. Not part of the
+        /// description, whose options are the camera's.
         rate: Option<Rate>,
     },
     /// `v4l2:/dev/video0?size=1280x720&fps=15&copy=1`: a local camera, through ffmpeg.
@@ -176,9 +184,12 @@ impl SourceSpec {
     /// [`SourceError::Spec`] names the part that is wrong and what may stand there.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         let wrong = |reason: SpecReason| SourceError::Spec { spec: shown(text), reason };
-        if rtsp::is_address(text) {
-            let address = RtspAddress::parse(text).ok_or_else(|| wrong(SpecReason::Address))?;
-            return Ok(Self::Rtsp { address, rate: None });
+        if address::is_address(text) {
+            let address = CameraAddress::parse(text).ok_or_else(|| wrong(SpecReason::Address))?;
+            return Ok(match address.is_http() {
+                true => Self::Http { address, rate: None },
+                false => Self::Rtsp { address, rate: None },
+            });
         }
         let (kind, rest) = match text.split_once(':') {
             Some(pair) => pair,
@@ -208,19 +219,22 @@ impl SourceSpec {
             Self::Rtsp { address, rate } => {
                 Self::Rtsp { address: address.with_password(password), rate }
             }
+            Self::Http { address, rate } => {
+                Self::Http { address: address.with_password(password), rate }
+            }
             other => other,
         }
     }
 
     /// Whether it can have a password: whether it is an address.
     pub const fn takes_password(&self) -> bool {
-        matches!(self, Self::Rtsp { .. })
+        matches!(self, Self::Rtsp { .. } | Self::Http { .. })
     }
 
     /// Whether its address has a password in it.
     pub fn has_password(&self) -> bool {
         match self {
-            Self::Rtsp { address, .. } => address.has_password(),
+            Self::Rtsp { address, .. } | Self::Http { address, .. } => address.has_password(),
             _ => false,
         }
     }
@@ -232,6 +246,7 @@ impl SourceSpec {
             Self::Mjpeg { rate, .. }
             | Self::Video { rate, .. }
             | Self::Rtsp { rate, .. }
+            | Self::Http { rate, .. }
             | Self::V4l2 { rate, .. } => *rate = Some(new),
         }
         self
@@ -251,7 +266,7 @@ impl SourceSpec {
     /// As many frames a second as are taken at most of a camera that sets its own pace.
     pub(super) const fn rate_max(&self) -> Option<Rate> {
         match self {
-            Self::Rtsp { rate, .. } => *rate,
+            Self::Rtsp { rate, .. } | Self::Http { rate, .. } => *rate,
             _ => None,
         }
     }
@@ -264,14 +279,14 @@ impl SourceSpec {
             | Self::Mjpeg { repeat, .. }
             | Self::Video { repeat, .. }
             | Self::Scene { repeat, .. } => *repeat = false,
-            Self::Rtsp { .. } | Self::V4l2 { .. } => {}
+            Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. } => {}
         }
         spec
     }
 
     /// Whether opening it again may help after it failed: a camera comes back, a broken file does not.
     pub(super) const fn can_reopen(&self) -> bool {
-        matches!(self, Self::Rtsp { .. } | Self::V4l2 { .. })
+        matches!(self, Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. })
     }
 
     fn of_kind(kind: &str, place: &str, options: &mut Options<'_>) -> Result<Self, SpecReason> {
@@ -361,7 +376,7 @@ impl fmt::Display for SourceSpec {
                 option("prepare", yes(*prepare));
                 write!(f, "video:{}", path.display())?;
             }
-            Self::Rtsp { address, .. } => write!(f, "{address}")?,
+            Self::Rtsp { address, .. } | Self::Http { address, .. } => write!(f, "{address}")?,
             Self::V4l2 { device, size, rate, copy } => {
                 option("size", size.map(|size| size.to_string()));
                 option("fps", rate.map(|rate| rate.to_string()));
@@ -389,14 +404,14 @@ pub enum SpecReason {
     #[error("it is empty; give a kind and a place, such as scene:street or folder:DIR")]
     Empty,
     /// No such kind.
-    #[error("there is no kind {0:?}; choose one of: folder mjpeg video rtsp v4l2 scene")]
+    #[error("there is no kind {0:?}; choose one of: folder mjpeg video rtsp http v4l2 scene")]
     Kind(String),
     /// No such scene.
     #[error("there is no scene {0:?}; choose: street")]
     Scene(String),
     /// An address that is none.
     #[error(
-        "an address is written rtsp://HOST/PATH, or rtsp://USER@HOST/PATH with --password-file; a character of a password that means \
+        "an address is written rtsp://HOST/PATH or http://HOST/PATH, or with USER@ before the host and --password-file; a character of a password that means \
          something there as %XX"
     )]
     Address,
@@ -534,6 +549,8 @@ mod tests {
             "video:clip.mp4",
             "video:clip.mp4?fps=10&loop=1&prepare=1",
             "rtsp://10.0.0.7:8554/stream?channel=1&subtype=2",
+            "http://cam/snapshot.jpg?channel=1",
+            "https://cam:8443/video.mjpg",
             "v4l2:/dev/video0",
             "v4l2:/dev/video0?size=1280x720&fps=15&copy=1",
             "scene:street?size=1920x1080&fps=15&people=8&cars=2&seconds=10&seed=1&quality=95&loop=1",
@@ -549,6 +566,8 @@ mod tests {
             "RTSP://u5er:s3cret@cam/1",
             "rtsp:u5er:s3cret@cam",
             "http://u5er:s3cret@cam/1",
+            "https://u5er:s3cret@cam/1?pwd=s3cret",
+            "http://u5er:s3cret@cam/<>?pwd=s3cret",
             "rtmp://cam/live?key=s3cret",
             "video:rtsp://u5er:s3cret@cam/1",
             "mjpeg:http://u5er:s3cret@cam/1?fps=5",

@@ -12,6 +12,7 @@ use tidegate_sys::regular;
 use super::{
     Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
     ffmpeg::{self, Decoder, Reader},
+    http::HttpCamera,
     rtsp::Camera,
     scene::Street,
     timeline::Timeline,
@@ -37,6 +38,8 @@ enum Pictures {
     Video(Box<Video>),
     /// A camera in the network.
     Network(Box<Camera>),
+    /// A camera in the network that is asked by HTTP.
+    Http(Box<HttpCamera>),
     /// A camera of this machine.
     Local(Box<Local>),
 }
@@ -89,6 +92,9 @@ impl Supply {
             SourceSpec::Rtsp { address, .. } => {
                 (None, Pictures::Network(Box::new(Camera::open(address, clock).await?)), false)
             }
+            SourceSpec::Http { address, rate } => {
+                (None, Pictures::Http(Box::new(HttpCamera::open(address, *rate).await?)), false)
+            }
             SourceSpec::V4l2 { device, size, rate, copy } => {
                 let decoder = ffmpeg::play_v4l2(device, *size, *rate, *copy).await?;
                 let local = Local { decoder, timeline: Timeline::of_nanos(), clock: clock.clone() };
@@ -119,6 +125,7 @@ impl Supply {
             Pictures::Stream(reader) => reader.place().to_owned(),
             Pictures::Video(video) => video.place().to_owned(),
             Pictures::Network(camera) => camera.place().to_owned(),
+            Pictures::Http(camera) => camera.place().to_owned(),
             Pictures::Local(local) => local.decoder.place().to_owned(),
             Pictures::Kept { .. } => "memory".to_owned(),
             Pictures::Files { .. } => "folder".to_owned(),
@@ -149,6 +156,9 @@ impl Supply {
                 None => Next::End,
                 Some((picture, captured)) => Next::Picture(picture, Some(captured)),
             }),
+            Pictures::Http(camera) => {
+                camera.next().await.map(|jpeg| Next::of(Some(Picture { jpeg, truth: None })))
+            }
             Pictures::Local(local) => local.next().await,
         }
     }

@@ -13,7 +13,15 @@ fn scene(frames_per_second: f64) -> SourceSpec {
     SourceSpec::Scene { scene, rate: Rate::new(frames_per_second).unwrap(), repeat: true }
 }
 
-fn jpegs(count: usize) -> Vec<Bytes> {
+/// A picture of that size.
+pub(super) fn jpeg_of(width: u16, height: u16) -> Bytes {
+    let size = FrameSize { width, height };
+    let spec = SceneSpec { size, people: 1, cars: 0, seconds: 1, ..SceneSpec::default() };
+    let pictures = scene::Street::new(spec).film(Rate::new(1.0).unwrap()).unwrap();
+    pictures[0].jpeg.clone()
+}
+
+pub(super) fn jpegs(count: usize) -> Vec<Bytes> {
     let SourceSpec::Scene { scene, .. } = scene(1.0) else { unreachable!("scene() is a scene") };
     let pictures = scene::Street::new(scene).film(Rate::new(count as f64).unwrap()).unwrap();
     pictures.into_iter().map(|picture| picture.jpeg).collect()

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 section! {
     /// `[camera.NAME]`: a camera that this node runs itself, without a process or a certificate of its own; see the chapter on sources.
     CameraSection {
-        /// Where its frames come from, as for `tidegate camera --source`: `rtsp://USER@HOST/PATH`, `folder:DIR`, `video:FILE` and others. A
+        /// Where its frames come from, as for `tidegate camera --source`: `rtsp://USER@HOST/PATH`, `http://HOST/PATH`, `folder:DIR`, `video:FILE` and others. A
         /// relative path begins at the folder of the file that names it. An address has no password: `password_file` names it.
         source: String = String::new()
             => "where frames come from, such as rtsp://USER@HOST/PATH, folder:DIR or video:FILE" if |it, _| !it.source.is_empty(),
         /// File whose first line is the camera's password, or USER:PASSWORD where its address names no user. Default none.
         password_file: Option<PathBuf> = None,
-        /// Frames a second, 0.1 to 240: the pace of a recording, and as many as are taken at most of a network camera, the others of which
+        /// Frames a second, 0.1 to 240: the pace of a recording and of single pictures by HTTP, and as many as are taken at most of a network camera, the others of which
         /// are left out evenly. Default none: as `source` says, or as they come.
         fps: Option<f64> = None
             => "from 0.1 to 240" if |it, _| it.fps.is_none_or(|fps| (0.1..=240.0).contains(&fps)),

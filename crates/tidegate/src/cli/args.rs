@@ -23,10 +23,10 @@ pub struct CameraArgs {
     /// Name of the camera and of its certificate
     #[arg(long, default_value = "cam1")]
     pub name: CameraName,
-    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, v4l2:DEVICE or scene:street
+    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, http://…, v4l2:DEVICE or scene:street
     #[arg(long, default_value = "scene:street")]
     pub source: String,
-    /// File whose first line is the password of an rtsp:// source, or USER:PASSWORD [default:
+    /// File whose first line is the password of an rtsp:// or http:// source, or USER:PASSWORD [default:
     /// $TIDEGATE_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
@@ -50,8 +50,10 @@ pub(super) fn source_with_password(
     let spec = source_spec(text)?;
     let is_address = spec.takes_password();
     if let Some(file) = file.filter(|_| !is_address) {
-        let text =
-            format!("{} holds a password, and only an rtsp:// source has one", file.display());
+        let text = format!(
+            "{} holds a password, and only an address of a network camera has one",
+            file.display()
+        );
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
     let password = if is_address { secret(file, SOURCE_PASSWORD_VARIABLE)? } else { None };
@@ -67,7 +69,7 @@ pub struct CharacterizeArgs {
     /// The scene: a video file, a folder of JPEGs, or any other source
     #[arg(long, value_name = "SOURCE", required_unless_present = "link")]
     pub clip: Option<String>,
-    /// File whose first line is the password of an rtsp:// clip, or USER:PASSWORD [default:
+    /// File whose first line is the password of an rtsp:// or http:// clip, or USER:PASSWORD [default:
     /// $TIDEGATE_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,

@@ -30,10 +30,10 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
-use super::{
-    address::{RtspAddress, without_secrets},
+use super::sdp::{self, Media};
+use crate::source::{
+    address::{CameraAddress, without_secrets},
     login::Challenge,
-    sdp::{self, Media},
 };
 
 /// Longest wait for a connection, or for an answer.
@@ -120,7 +120,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Wire for T {}
 pub(super) struct Session {
     wire: Box<dyn Wire>,
     buffer: BytesMut,
-    address: RtspAddress,
+    address: CameraAddress,
     challenge: Option<Challenge>,
     /// How often the challenge was answered.
     answered: u32,
@@ -216,7 +216,7 @@ impl Answer {
 
 impl Session {
     /// Connects, logs in where that is asked for, and has the camera play its pictures.
-    pub(super) async fn open(address: &RtspAddress) -> Result<(Self, Media), RtspError> {
+    pub(super) async fn open(address: &CameraAddress) -> Result<(Self, Media), RtspError> {
         let mut address = address.clone();
         for _ in 0..=REDIRECTS_MAX {
             let mut session = Self::connect(address.clone()).await?;
@@ -225,7 +225,7 @@ impl Session {
                 let media = session.play(described).await?;
                 return Ok((session, media));
             }
-            let place = described.header("location").and_then(RtspAddress::parse);
+            let place = described.header("location").and_then(CameraAddress::parse_rtsp);
             let Some(next) = place else { return Err(refused("DESCRIBE", described)) };
             address = sent_on(&address, next)?;
         }
@@ -236,7 +236,7 @@ impl Session {
         })
     }
 
-    async fn connect(address: RtspAddress) -> Result<Self, RtspError> {
+    async fn connect(address: CameraAddress) -> Result<Self, RtspError> {
         let started = Instant::now();
         let place = (address.host().to_owned(), address.port());
         let connected = timeout(ANSWER_MAX, TcpStream::connect(place)).await;
@@ -504,7 +504,7 @@ impl Session {
 
 /// Where a camera at `address` sends us on to, with the login if that was given for the same host: for that and no other, and for an
 /// encrypted connection only where it was given for one.
-fn sent_on(address: &RtspAddress, next: RtspAddress) -> Result<RtspAddress, RtspError> {
+fn sent_on(address: &CameraAddress, next: CameraAddress) -> Result<CameraAddress, RtspError> {
     let is_for =
         next.login().is_none() && address.login().is_some() && next.host() == address.host();
     match is_for {
@@ -584,7 +584,7 @@ fn refused(request: &'static str, answer: Answer) -> RtspError {
 
 /// TLS with any peer: cameras make their certificates themselves, and no authority vouches for them. The content is hidden from
 /// listeners; the receiver is not authenticated.
-fn any_certificate() -> Arc<ClientConfig> {
+pub(in crate::source) fn any_certificate() -> Arc<ClientConfig> {
     let config = tls::client(tls::VERSIONS)
         .expect("the provider has what both versions need")
         .dangerous()
@@ -683,7 +683,7 @@ mod tests {
     async fn a_new_challenge_to_what_keeps_the_session_alive_is_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let address = RtspAddress::parse(&format!("rtsp://me:s3cret@127.0.0.1:{port}/")).unwrap();
+        let address = CameraAddress::parse(&format!("rtsp://me:s3cret@127.0.0.1:{port}/")).unwrap();
         let (mut wire, opened) = tokio::join!(plays(&listener, "one"), Session::open(&address));
         let (mut session, _) = opened.unwrap();
         assert_eq!(session.alive_every(), Duration::from_millis(500));
@@ -711,7 +711,7 @@ mod tests {
     /// An attacker between us and the camera could otherwise redirect us to have the login.
     #[test]
     fn no_redirection_gives_a_login_away() {
-        let server = |address: &str| RtspAddress::parse(address).unwrap();
+        let server = |address: &str| CameraAddress::parse(address).unwrap();
         for (from, to, expected) in [
             ("rtsps://me:s3cret@cam/1", "rtsp://cam:9/2", None),
             ("rtsps://me:s3cret@cam/1", "rtsps://cam:9/2", Some(true)),

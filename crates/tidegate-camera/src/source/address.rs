@@ -7,9 +7,39 @@ use std::{fmt, sync::Arc};
 use tidegate_message::host::without_brackets;
 use zeroize::Zeroizing;
 
-/// Ports of the schemes (RFC 7826, section 4.2).
-const PORT: u16 = 554;
-const PORT_TLS: u16 = 322;
+/// A protocol that cameras are asked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Rtsp,
+    Http,
+}
+
+impl Protocol {
+    /// The protocol of a scheme, and whether it is encrypted.
+    fn of(scheme: &str) -> Option<(Self, bool)> {
+        let known = [Self::Rtsp, Self::Http].into_iter().flat_map(|it| [(it, false), (it, true)]);
+        known.into_iter().find(|(it, is_tls)| scheme.eq_ignore_ascii_case(it.scheme(*is_tls)))
+    }
+
+    const fn scheme(self, is_tls: bool) -> &'static str {
+        match (self, is_tls) {
+            (Self::Rtsp, false) => "rtsp",
+            (Self::Rtsp, true) => "rtsps",
+            (Self::Http, false) => "http",
+            (Self::Http, true) => "https",
+        }
+    }
+
+    /// The usual port (RFC 7826, section 4.2; RFC 9110, section 4.2).
+    const fn port(self, is_tls: bool) -> u16 {
+        match (self, is_tls) {
+            (Self::Rtsp, false) => 554,
+            (Self::Rtsp, true) => 322,
+            (Self::Http, false) => 80,
+            (Self::Http, true) => 443,
+        }
+    }
+}
 
 /// Stands in a message for a secret.
 const HIDDEN: &str = "***";
@@ -39,9 +69,10 @@ const HARMLESS: [&str; 20] = [
     "size",
 ];
 
-/// An address of a camera, `rtsp://HOST/PATH` or `rtsps://HOST/PATH`.
+/// An address of a camera: `rtsp://HOST/PATH`, `http://HOST/PATH`, or one of the two encrypted, `rtsps` and `https`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RtspAddress {
+pub struct CameraAddress {
+    protocol: Protocol,
     is_tls: bool,
     /// As it was written, an IPv6 address in its brackets.
     host: String,
@@ -60,23 +91,20 @@ pub(super) struct Login {
     pub(super) password: Zeroizing<String>,
 }
 
-/// Whether a source's description is an address of RTSP, right or wrong.
+/// Whether a source's description is an address of a camera, right or wrong.
 pub fn is_address(text: &str) -> bool {
     let scheme = text.split(':').next().unwrap_or_default();
-    text.contains(':') && ["rtsp", "rtsps"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    text.contains(':') && Protocol::of(scheme).is_some()
 }
 
-impl RtspAddress {
+impl CameraAddress {
     /// Reads an address; `None` if it is none.
     ///
     /// User and password may have `%XX` for characters that mean something in an address; `/`, `?`, `#` and `@` in a password are
     /// understood as they are where the address has only one meaning.
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
-        let is_tls = scheme.eq_ignore_ascii_case("rtsps");
-        if !is_tls && !scheme.eq_ignore_ascii_case("rtsp") {
-            return None;
-        }
+        let (protocol, is_tls) = Protocol::of(scheme)?;
         let end = |text: &str| text.find(['/', '?', '#']).unwrap_or(text.len());
         let authority = &rest[..end(rest)];
         let at = authority.rfind('@').or_else(|| {
@@ -91,7 +119,7 @@ impl RtspAddress {
         let (authority, path) = place.split_at(end(place));
         let (host, port) = match authority.rsplit_once(':').filter(|_| !authority.ends_with(']')) {
             Some((host, port)) => (host, port.parse().ok()?),
-            None => (authority, if is_tls { PORT_TLS } else { PORT }),
+            None => (authority, protocol.port(is_tls)),
         };
         let is_host = |c: char| c.is_alphanumeric() || ".-_:[]%".contains(c);
         if host.is_empty()
@@ -103,7 +131,53 @@ impl RtspAddress {
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let path = Arc::new(Zeroizing::new(path));
         let login = login.filter(|login| !login.user.is_empty() || !login.password.is_empty());
-        Some(Self { is_tls, host: host.to_owned(), port, path, login })
+        let address = Self { protocol, is_tls, host: host.to_owned(), port, path, login };
+        // A client of HTTP is stricter than those of RTSP.
+        let is_known = !address.is_http() || address.request().parse::<hyper::Uri>().is_ok();
+        is_known.then_some(address)
+    }
+
+    /// Reads an address of RTSP; `None` if it is none.
+    pub(super) fn parse_rtsp(text: &str) -> Option<Self> {
+        Self::parse(text).filter(|address| !address.is_http())
+    }
+
+    /// The address of HTTP that this one redirects to, which may be relative to it (RFC 3986, section 5.2); `None` if it is none.
+    pub(super) fn redirected(&self, place: &str) -> Option<Self> {
+        let scheme = self.protocol.scheme(self.is_tls);
+        let own = self.path.split(['?', '#']).next().unwrap_or("/");
+        let folder = &own[..=own.rfind('/').unwrap_or(0)];
+        let is_absolute =
+            place.split(['/', '?', '#']).next().is_some_and(|part| part.contains(':'));
+        let text = match place {
+            "" => return None,
+            _ if is_absolute => place.to_owned(),
+            _ if place.starts_with("//") => format!("{scheme}:{place}"),
+            _ if place.starts_with('/') => format!("{scheme}://{}:{}{place}", self.host, self.port),
+            _ if place.starts_with('?') => {
+                format!("{scheme}://{}:{}{own}{place}", self.host, self.port)
+            }
+            _ => format!("{scheme}://{}:{}{folder}{place}", self.host, self.port),
+        };
+        Self::parse(&text).filter(Self::is_http)
+    }
+
+    /// Whether the camera is asked by HTTP.
+    pub(super) const fn is_http(&self) -> bool {
+        matches!(self.protocol, Protocol::Http)
+    }
+
+    /// The host, and the port where it is not the usual one.
+    pub(super) fn authority(&self) -> String {
+        match self.port == self.protocol.port(self.is_tls) {
+            true => self.host.clone(),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// Path and query.
+    pub(super) fn path(&self) -> &str {
+        self.path.split('#').next().unwrap_or("/")
     }
 
     /// The same address with another password, or with another user as well if it is `USER:PASSWORD` and the address names no user.
@@ -151,8 +225,13 @@ impl RtspAddress {
 
     /// The address as the camera is asked by it: without its login, but with secrets that stand in its path.
     pub(super) fn request(&self) -> Zeroizing<String> {
-        let scheme = if self.is_tls { "rtsps" } else { "rtsp" };
-        Zeroizing::new(format!("{scheme}://{}:{}{}", self.host, self.port, self.path.as_str()))
+        let scheme = self.protocol.scheme(self.is_tls);
+        Zeroizing::new(match self.protocol {
+            Protocol::Rtsp => {
+                format!("{scheme}://{}:{}{}", self.host, self.port, self.path.as_str())
+            }
+            Protocol::Http => format!("{scheme}://{}{}", self.authority(), self.path()),
+        })
     }
 }
 
@@ -184,22 +263,18 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-impl fmt::Display for RtspAddress {
+impl fmt::Display for CameraAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_tls { "rtsps" } else { "rtsp" };
+        let scheme = self.protocol.scheme(self.is_tls);
         let login = if self.login.is_some() { "***@" } else { "" };
-        let port = match (self.is_tls, self.port) {
-            (false, PORT) | (true, PORT_TLS) => String::new(),
-            (_, port) => format!(":{port}"),
-        };
-        let shown = format!("{scheme}://{login}{}{port}{}", self.host, self.path.as_str());
+        let shown = format!("{scheme}://{login}{}{}", self.authority(), self.path.as_str());
         f.write_str(&without_secrets(&shown))
     }
 }
 
-impl fmt::Debug for RtspAddress {
+impl fmt::Debug for CameraAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RtspAddress({self})")
+        write!(f, "CameraAddress({self})")
     }
 }
 
@@ -211,7 +286,7 @@ impl fmt::Debug for Login {
 
 /// A text that is or was to be an address, for messages: without a user, a password, or a value of a name that is not known to be
 /// harmless. A text that is no address, such as `folder:a@b?fps=5`, is for the caller to keep away from here.
-pub(in crate::source) fn without_secrets(text: &str) -> String {
+pub(super) fn without_secrets(text: &str) -> String {
     let (scheme, rest) = text.split_once(':').map_or(("", text), |(scheme, rest)| (scheme, rest));
     let slashes = rest.len() - rest.trim_start_matches('/').len();
     let (slashes, rest) = rest.split_at(slashes);
@@ -255,7 +330,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<(String, Option<(String, String)>)> {
-        let address = RtspAddress::parse(text)?;
+        let address = CameraAddress::parse(text)?;
         let login = address.login.as_ref();
         Some((
             address.request().to_string(),
@@ -283,6 +358,9 @@ mod tests {
             ("rtsp://cam/a@b", "rtsp://cam:554/a@b", None),
             ("rtsp://cam:8554/a@b", "rtsp://cam:8554/a@b", None),
             ("rtsp://cam?user=a&password=b", "rtsp://cam:554/?user=a&password=b", None),
+            ("http://cam", "http://cam/", None),
+            ("HTTPS://me:a/b@cam:443/x?y=z#part", "https://cam/x?y=z", login("me", "a/b")),
+            ("http://me:s3cret@[::1]:81/x", "http://[::1]:81/x", login("me", "s3cret")),
         ] {
             assert_eq!(read(text), Some((request.to_owned(), expected)), "{text}");
         }
@@ -291,10 +369,31 @@ mod tests {
             "rtsp://",
             "rtsp://u:p@",
             "rtsp://h h/",
-            "http://u:p@h",
+            "ftp://u:p@h",
+            "http://",
+            "http://cam/a\"b<c>",
             "rtsp://cam:99999/",
         ] {
             assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redirection_is_relative_to_the_address() {
+        let address = CameraAddress::parse("http://cam:81/a/b?c=d").unwrap();
+        for (place, expected) in [
+            ("https://other/x", "https://other/x"),
+            ("//other/x", "http://other/x"),
+            ("/x?y", "http://cam:81/x?y"),
+            ("x", "http://cam:81/a/x"),
+            ("x?to=http://z/", "http://cam:81/a/x?to=http://z/"),
+            ("?y=z", "http://cam:81/a/b?y=z"),
+        ] {
+            let next = address.redirected(place).map(|next| next.request().to_string());
+            assert_eq!(next.as_deref(), Some(expected), "{place}");
+        }
+        for place in ["", "rtsp://cam/1", "mailto:x", "http://"] {
+            assert!(address.redirected(place).is_none(), "{place}");
         }
     }
 
@@ -324,7 +423,7 @@ mod tests {
             "rtmp://u5er:s3cret@cam/1?key=s3cret",
         ] {
             let mut shown = vec![without_secrets(text)];
-            if let Some(address) = RtspAddress::parse(text) {
+            if let Some(address) = CameraAddress::parse(text) {
                 shown.push(address.to_string());
                 shown.push(format!("{address:?} {:?}", address.login()));
             }
@@ -344,14 +443,14 @@ mod tests {
             ("rtsp://me:x@cam/1?channel=2&k=v", "rtsp://***@cam/1?channel=2&k=***"),
         ] {
             assert_eq!(without_secrets(text), shown);
-            assert_eq!(RtspAddress::parse(text).unwrap().to_string(), shown);
+            assert_eq!(CameraAddress::parse(text).unwrap().to_string(), shown);
         }
     }
 
     #[test]
     fn a_password_comes_from_elsewhere() {
         let with = |text: &str, password: &str| {
-            let login = RtspAddress::parse(text).unwrap().with_password(password).login.unwrap();
+            let login = CameraAddress::parse(text).unwrap().with_password(password).login.unwrap();
             (login.user, login.password.to_string())
         };
         let is = |user: &str, password: &str| (user.to_owned(), password.to_owned());

@@ -1,0 +1,430 @@
+//! Pictures of a network camera by HTTP: a stream of JPEG images, or one image for each request.
+//!
+//! ```text
+//!  camera ─▶ answer ─┬─ image/*: one picture; asked for again at the pace ─────▶ picture
+//!                    └─ all else: bytes ─▶ Splitter, whatever stands between ──▶ picture, picture, …
+//! ```
+//!
+//! Of a stream, the images are found by their own markers. Boundaries, lengths and types of its parts are not believed: cameras get them
+//! wrong in every way there is. So an image is given with its last byte, and not with the first of what follows.
+//!
+//! Always true: of what a camera sends, no more is held than two of the largest images; a camera that says nothing for
+//! [`SILENT_MAX`], or shows nothing for [`PICTURELESS_MAX`], is given up and opened again; the login goes to the host that it was given for,
+//! in answer to a challenge, and not in clear where it was given for an encrypted connection.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Request, Response, StatusCode,
+    header::{self, HeaderMap, HeaderValue},
+};
+use tokio::time::{Instant as Moment, sleep_until, timeout, timeout_at};
+
+use tidegate_process::http::{Body, HttpClient, HttpError};
+
+use super::{
+    Rate, SourceError, SourceSpec, SplitError, Splitter,
+    address::{CameraAddress, without_secrets},
+    login::Challenge,
+    rtsp::any_certificate,
+};
+
+/// Longest wait for a connection and the head of an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// A camera that says nothing in the middle of an answer for so long hangs.
+const SILENT_MAX: Duration = Duration::from_secs(15);
+/// A stream that shows no picture for so long is opened again, whatever it sends.
+const PICTURELESS_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the end of an answer whose picture is whole, so that its connection can be used again.
+const END_MAX: Duration = Duration::from_millis(200);
+/// Addresses that a camera may redirect to, one after another.
+const REDIRECTS_MAX: usize = 5;
+/// The pace of single pictures where none is given.
+const SNAPSHOT_PERIOD: Duration = Duration::from_secs(1);
+
+/// Why a camera's pictures cannot be had over HTTP.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpCameraError {
+    /// It cannot be reached, or does not speak HTTP.
+    #[error("the camera cannot be reached, or broke off")]
+    Unreachable(#[source] HttpError),
+    /// It does not answer.
+    #[error("the camera did not answer within {} s", .after.as_secs())]
+    Silent {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// It asks for a login.
+    #[error(
+        "the camera asks for a user and a password; write http://USER@HOST/PATH and give the password by a password file"
+    )]
+    LoginNeeded,
+    /// It does not take the login.
+    #[error("the camera refuses the user or the password")]
+    LoginRefused,
+    /// It asks for a login of a kind that we do not know.
+    #[error("the camera asks for a login of a kind other than Basic and Digest (MD5, SHA-256)")]
+    LoginUnknown,
+    /// It answered with an error.
+    #[error("the camera answered {status}")]
+    Refused {
+        /// Its status.
+        status: StatusCode,
+    },
+    /// It redirects in a circle.
+    #[error("the camera redirects more than {REDIRECTS_MAX} times")]
+    Redirects,
+    /// It redirects to something that is no address.
+    #[error("the camera redirects to {place:?}, which is not an http:// or https:// address")]
+    Redirect {
+        /// Where to.
+        place: String,
+    },
+    /// It would have the login in clear.
+    #[error(
+        "the camera redirects from https:// to {place}, which is not encrypted, so the login is not sent there; give that address if it is meant"
+    )]
+    Exposed {
+        /// Where to.
+        place: String,
+    },
+    /// Its answer has no picture.
+    #[error(
+        "the camera answered with {kind} and no JPEG image; look for the address of its MJPEG stream or snapshot"
+    )]
+    NoPicture {
+        /// The type of the answer.
+        kind: String,
+    },
+}
+
+impl HttpCameraError {
+    /// Whether the camera is away, and not what it was asked for.
+    pub(super) fn is_absence(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Silent { .. } => true,
+            Self::Refused { status } => status.is_server_error(),
+            _ => false,
+        }
+    }
+}
+
+/// Longest waits.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    answer: Duration,
+    silent: Duration,
+    pictureless: Duration,
+}
+
+impl Waits {
+    const USUAL: Self =
+        Self { answer: ANSWER_MAX, silent: SILENT_MAX, pictureless: PICTURELESS_MAX };
+}
+
+/// A camera that is asked by HTTP.
+#[derive(Debug)]
+pub(super) struct HttpCamera {
+    place: String,
+    address: CameraAddress,
+    period: Duration,
+    waits: Waits,
+    client: HttpClient,
+    /// The challenge of a host, and how often it was answered.
+    challenge: Option<(String, Challenge, u32)>,
+    answer: Option<Answer>,
+    /// It gives a picture for each request.
+    is_single: bool,
+    /// When a single picture is due.
+    due: Moment,
+    /// Found at the end of an answer, and to be given first.
+    left: VecDeque<Result<Bytes, SplitError>>,
+    /// The stream has ended.
+    is_over: bool,
+}
+
+/// An answer that is read.
+#[derive(Debug)]
+struct Answer {
+    body: Body,
+    splitter: Splitter,
+    kind: String,
+    is_multipart: bool,
+    is_image: bool,
+    pictures: u64,
+    /// When the last picture came, or the answer began.
+    shown: Moment,
+}
+
+impl HttpCamera {
+    /// Asks a camera for its pictures, singles at that rate.
+    ///
+    /// # Errors
+    /// [`SourceError::Http`].
+    pub(super) async fn open(
+        address: &CameraAddress,
+        rate: Option<Rate>,
+    ) -> Result<Self, SourceError> {
+        Self::open_within(address, rate, Waits::USUAL).await
+    }
+
+    async fn open_within(
+        address: &CameraAddress,
+        rate: Option<Rate>,
+        waits: Waits,
+    ) -> Result<Self, SourceError> {
+        let mut camera = Self {
+            place: address.to_string(),
+            address: address.clone(),
+            period: rate.map_or(SNAPSHOT_PERIOD, Rate::period),
+            waits,
+            client: HttpClient::new(any_certificate(), 0).lenient(),
+            challenge: None,
+            answer: None,
+            is_single: false,
+            due: Moment::now(),
+            left: VecDeque::new(),
+            is_over: false,
+        };
+        camera.ask().await?;
+        Ok(camera)
+    }
+
+    /// Its name in messages.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The next picture; it never ends but with an error.
+    pub(super) async fn next(&mut self) -> Result<Bytes, SourceError> {
+        loop {
+            if let Some(found) = self.left.pop_front() {
+                return found.map_err(|source| self.damaged(source));
+            }
+            if self.is_over {
+                return Err(SourceError::Ended { place: self.place.clone() });
+            }
+            let Some(answer) = &mut self.answer else {
+                sleep_until(self.due).await;
+                self.ask().await?;
+                continue;
+            };
+            if let Some(found) = answer.splitter.next_image() {
+                answer.shown = Moment::now();
+                answer.pictures += 1;
+                if answer.is_image {
+                    self.let_go().await;
+                }
+                return found.map_err(|source| self.damaged(source));
+            }
+            let Waits { silent, pictureless, .. } = self.waits;
+            if answer.shown.elapsed() >= pictureless {
+                return Err(SourceError::stalled(&self.place, pictureless, ""));
+            }
+            let chunk = timeout(silent, answer.body.chunk()).await;
+            match chunk.map_err(|_| SourceError::stalled(&self.place, silent, ""))? {
+                Some(Ok(bytes)) => answer.splitter.push(&bytes),
+                Some(Err(error)) => return Err(self.failed(HttpCameraError::Unreachable(error))),
+                None => self.end().await?,
+            }
+        }
+    }
+
+    /// The answer has ended.
+    async fn end(&mut self) -> Result<(), SourceError> {
+        let Some(answer) = self.answer.take() else { return Ok(()) };
+        let Answer { body, splitter, kind, is_multipart, is_image, pictures, .. } = answer;
+        self.client.keep_body(body).await;
+        if is_image {
+            // As a file is read: its end marker may be missing.
+            self.left.push_back(splitter.only_image());
+            return Ok(());
+        }
+        self.left.extend(splitter.finish());
+        let pictures = pictures + self.left.len() as u64;
+        if pictures == 0 {
+            return Err(self.failed(HttpCameraError::NoPicture { kind }));
+        }
+        // One picture that is the whole answer, whatever its type says.
+        self.is_single = !is_multipart && pictures == 1;
+        self.is_over = !self.is_single;
+        Ok(())
+    }
+
+    /// Lets go of the answer whose picture is whole, and keeps its connection if its end comes at once.
+    async fn let_go(&mut self) {
+        let Some(mut answer) = self.answer.take() else { return };
+        let until = Moment::now() + END_MAX;
+        while let Ok(Some(Ok(_))) = timeout_at(until, answer.body.chunk()).await {}
+        if answer.body.is_at_end() {
+            self.client.keep_body(answer.body).await;
+        }
+    }
+
+    /// Asks for pictures, with the login where that is asked for, wherever it is redirected to.
+    async fn ask(&mut self) -> Result<(), SourceError> {
+        self.due = Moment::now() + self.period;
+        let asked = self.answered().await;
+        let answer = asked.map_err(|error| self.failed(error))?;
+        let (head, body) = answer.into_parts();
+        let kind = text_of(&head.headers, header::CONTENT_TYPE).to_ascii_lowercase();
+        let is = |class: &str| kind.trim_start().starts_with(class);
+        let (is_multipart, is_image) = (is("multipart/"), is("image/") || self.is_single);
+        let shown: String = kind
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(60)
+            .collect();
+        self.answer = Some(Answer {
+            body,
+            splitter: Splitter::new(SourceSpec::FRAME_BYTES_MAX),
+            kind: if shown.is_empty() { "something of no type".to_owned() } else { shown },
+            is_multipart,
+            is_image,
+            pictures: 0,
+            shown: Moment::now(),
+        });
+        Ok(())
+    }
+
+    async fn answered(&mut self) -> Result<Response<Body>, HttpCameraError> {
+        let mut address = self.address.clone();
+        let (mut redirects, mut was_refused) = (0, false);
+        loop {
+            let request = self.request(&address);
+            let answer = timeout(self.waits.answer, self.client.open(request)).await;
+            let answer = answer
+                .map_err(|_| HttpCameraError::Silent { after: self.waits.answer })?
+                .map_err(HttpCameraError::Unreachable)?;
+            let status = answer.status();
+            match status {
+                _ if status.is_success() => return Ok(answer),
+                StatusCode::UNAUTHORIZED => {
+                    let lines = answer.headers().get_all(header::WWW_AUTHENTICATE).iter();
+                    let lines: Vec<String> = lines.map(lossy).collect();
+                    if address.login().is_none() {
+                        return Err(HttpCameraError::LoginNeeded);
+                    }
+                    let challenge =
+                        Challenge::choose(lines.iter().flat_map(|line| challenges(line)))
+                            .ok_or(HttpCameraError::LoginUnknown)?;
+                    let host = address.authority();
+                    // A nonce grows old; the same challenge for the second time means another thing.
+                    let is_new = self
+                        .challenge
+                        .as_ref()
+                        .is_none_or(|(of, known, _)| *of != host || *known != challenge);
+                    if was_refused || !is_new {
+                        self.challenge = None;
+                        return Err(HttpCameraError::LoginRefused);
+                    }
+                    was_refused = true;
+                    self.challenge = Some((host, challenge, 0));
+                }
+                StatusCode::MOVED_PERMANENTLY
+                | StatusCode::FOUND
+                | StatusCode::SEE_OTHER
+                | StatusCode::TEMPORARY_REDIRECT
+                | StatusCode::PERMANENT_REDIRECT => {
+                    redirects += 1;
+                    if redirects > REDIRECTS_MAX {
+                        return Err(HttpCameraError::Redirects);
+                    }
+                    let place = text_of(answer.headers(), header::LOCATION);
+                    let shown: String = without_secrets(&place)
+                        .chars()
+                        .filter(|c| !c.is_control())
+                        .take(200)
+                        .collect();
+                    let next = address
+                        .redirected(place.trim())
+                        .ok_or(HttpCameraError::Redirect { place: shown })?;
+                    address = redirected(&address, next)?;
+                    was_refused = false;
+                }
+                _ => return Err(HttpCameraError::Refused { status }),
+            }
+        }
+    }
+
+    fn request(&mut self, address: &CameraAddress) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() =
+            address.request().parse().expect("an address that was read as one of HTTP is one");
+        let headers = request.headers_mut();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static("tidegate"));
+        if let (Some((host, challenge, count)), Some(login)) =
+            (&mut self.challenge, address.login())
+            && *host == address.authority()
+        {
+            *count += 1;
+            // Unique is enough of a nonce of ours: it keeps no secret.
+            let ours = format!("{:016x}", tidegate_sys::clock::monotonic_nanos());
+            let answer = challenge.answer(login, "GET", address.path(), *count, &ours);
+            // A login that cannot stand in a header is not sent, and is refused as a wrong one is.
+            if let Ok(mut value) = HeaderValue::from_bytes(answer.as_bytes()) {
+                value.set_sensitive(true);
+                headers.insert(header::AUTHORIZATION, value);
+            }
+        }
+        request
+    }
+
+    fn failed(&self, source: HttpCameraError) -> SourceError {
+        SourceError::Http { place: self.place.clone(), source }
+    }
+
+    fn damaged(&self, source: SplitError) -> SourceError {
+        SourceError::Damaged { place: self.place.clone(), source }
+    }
+}
+
+/// Where a camera at `address` redirects to, with the login if that was given for the same host: for that and no other, and for an
+/// encrypted connection only where it was given for one.
+fn redirected(
+    address: &CameraAddress,
+    next: CameraAddress,
+) -> Result<CameraAddress, HttpCameraError> {
+    let is_for =
+        next.login().is_none() && address.login().is_some() && next.host() == address.host();
+    match is_for {
+        true if address.is_tls() && !next.is_tls() => {
+            Err(HttpCameraError::Exposed { place: next.to_string() })
+        }
+        true => Ok(next.with_login_of(address)),
+        false => Ok(next),
+    }
+}
+
+/// The challenges of a line, which may hold several (RFC 9110, section 11.6.1).
+fn challenges(line: &str) -> Vec<&str> {
+    let lower = line.to_ascii_lowercase();
+    let mut starts = vec![0];
+    for scheme in [", basic ", ", digest "] {
+        starts.extend(lower.match_indices(scheme).map(|(at, _)| at + 2));
+    }
+    starts.sort_unstable();
+    let ends = starts.iter().skip(1).copied().chain([line.len()]);
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(&start, end)| line[start..end].trim_end_matches([' ', ',']))
+        .collect()
+}
+
+fn text_of(headers: &HeaderMap, name: header::HeaderName) -> String {
+    headers.get(name).map(lossy).unwrap_or_default()
+}
+
+fn lossy(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests;
