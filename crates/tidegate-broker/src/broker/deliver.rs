@@ -5,27 +5,26 @@ use std::sync::Arc;
 use tidegate_journal::{RetainedAs, Sent, Source, Waiting};
 use tidegate_message::Instant;
 use tidegate_schedule::{Class, Policy};
-use tidegate_wire::mqtt::{PublishHead, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{QoS, Version};
 
 use super::{
     Broker, Peer, Promised, RouteHandle,
     accept::{Acceptance, Answer, may_have},
-    journal_writer::{done, record_bytes},
+    journal_writer::record_bytes,
     mark_dirty,
-    spill::fallback,
+    outgoing::{Outgoing, append, may_begin},
+    overflow::overflow,
 };
 use crate::{
     budget::Charge,
-    config::Overflow,
     connection::Connection,
-    message::{Body, Incoming, Message, seconds_left},
+    message::{Incoming, Message},
     outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
-    session::{Dropped, Session, may_receive},
+    session::{Session, may_receive},
     shared::{Retention, Shared},
-    slab::Key,
 };
 
 /// The outcome of publishing a message.
@@ -70,8 +69,6 @@ enum Retained {
 
 /// Small packets that wait in an output at most, while the kernel takes bytes.
 pub(super) const OUTBOX_BYTES: usize = 64 << 10;
-/// Sessions that are asked to give memory back for one message.
-const RECLAIMS_MAX: usize = 8;
 
 /// A packet that is the same for many subscribers, in `Broker::scratch`.
 #[derive(Default)]
@@ -467,131 +464,6 @@ impl Broker {
         }
     }
 
-    /// The message, held; none and counted if there is no room for it.
-    fn held(
-        &mut self,
-        message: &Incoming<'_>,
-        held: &mut Option<Arc<Message>>,
-    ) -> Option<Arc<Message>> {
-        if held.is_none() {
-            *held = self.hold(message);
-        }
-        held.clone()
-    }
-
-    /// The message, held for a subscriber that must wait; none and counted if there is no room for it and it may be lost.
-    fn held_to_wait(
-        &mut self,
-        message: &Incoming<'_>,
-        held: &mut Option<Arc<Message>>,
-    ) -> Option<Arc<Message>> {
-        if self.held(message, held).is_none() && self.promised && message.qos > QoS::AtMostOnce {
-            // Other shards took what was there when it was accepted.
-            let charge = self.shared.budget().charge_beyond(message.charge_bytes());
-            *held = Some(self.message_pool.hold(message, charge));
-        }
-        held.clone()
-    }
-
-    pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
-        self.charge(message.charge_bytes()).map(|charge| self.message_pool.hold(message, charge))
-    }
-
-    fn has_room(&self, message: &Incoming<'_>) -> bool {
-        let budget = self.shared.budget();
-        budget.used().saturating_add(message.charge_bytes()) <= budget.limit()
-    }
-
-    /// Takes bytes from the node's budget; if there are none, those sessions that hold most give some back, as their policies
-    /// allow: at once if they are of this shard, else for those who come next.
-    pub(super) fn charge(&mut self, bytes: u64) -> Option<Charge> {
-        let budget = self.shared.budget().clone();
-        for _ in 0..RECLAIMS_MAX {
-            if let Some(charge) = budget.charge(bytes) {
-                return Some(charge);
-            }
-            if bytes > budget.limit() || !self.make_room(bytes) {
-                return None;
-            }
-        }
-        budget.charge(bytes)
-    }
-
-    /// Makes room, unless that is for another shard to do, which is asked to.
-    fn make_room(&mut self, bytes: u64) -> bool {
-        let others = (0..self.shared.shards()).filter(|shard| *shard != self.shard);
-        let most = others.max_by_key(|shard| self.shared.gives(*shard));
-        // Both are known to within a half.
-        if let Some(shard) = most
-            && self.shared.gives(shard) / 2 > self.shared.gives(self.shard)
-        {
-            if !self.shared.ask(shard, true) {
-                self.peers[shard].push(Peer::Reclaim(bytes));
-            }
-            return false;
-        }
-        self.reclaim(bytes) > 0
-    }
-
-    /// Gives memory back for another shard: more than that asked for, or it would have to ask for every message.
-    pub(super) fn give_back(&mut self, bytes: u64) {
-        self.shared.ask(self.shard, false);
-        let mut wanted = bytes.max(self.shared.budget().limit() / 16);
-        for _ in 0..RECLAIMS_MAX {
-            let freed = self.reclaim(wanted);
-            wanted = wanted.saturating_sub(freed);
-            if freed == 0 || wanted == 0 {
-                break;
-            }
-        }
-    }
-
-    /// Makes the session that could give most give `bytes` back, or end; how many it gave.
-    fn reclaim(&mut self, bytes: u64) -> u64 {
-        let freed = self
-            .reclaim_heap
-            .first(&mut self.sessions)
-            .map_or(0, |(_, key)| self.reclaim_from(key, bytes));
-        let first = self.reclaim_heap.first(&mut self.sessions);
-        self.shared.set_gives(self.shard, first.map_or(0, |(gives, _)| gives));
-        freed
-    }
-
-    fn reclaim_from(&mut self, key: Key, bytes: u64) -> u64 {
-        let own = self.session_key(key);
-        let session = self.sessions.get_mut(key).expect("just found");
-        let mut freed = 0;
-        if session.queue.spillable_bytes() > 0 {
-            freed = self.spilling.give(session, bytes);
-        }
-        while freed < bytes {
-            let Some(dropped) = session.queue.drop_oldest(session.is_idle) else { break };
-            done(&mut self.keeper, session, dropped.number);
-            freed += dropped.message.charged();
-            session.dropped.budget_full += 1;
-            self.statistics.dropped.budget_full += 1;
-        }
-        let ends = freed == 0 && !session.is_kept();
-        let connection = session.connection.filter(|_| ends);
-        if ends {
-            freed = session.queue.bytes();
-            let count = session.queue.len() as u64;
-            session.dropped.budget_full += count;
-            self.statistics.dropped.budget_full += count;
-            session.queue = Default::default();
-            self.statistics.overflow_disconnects += 1;
-            tracing::warn!(client = %session.client_id, "client disconnected: it holds most of the node's memory");
-        }
-        let behind = session.note_behind(&self.shared);
-        let blocks = if behind { Vec::new() } else { std::mem::take(&mut session.blocks) };
-        if let Some(connection) = connection {
-            let text = "the node's memory is full, and most of it waits for this client";
-            self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-        }
-        self.release(blocks, own);
-        freed
-    }
-
     /// Whether a subscriber cannot be handed the message at once.
     fn somebody_must_wait(&self, route: &Route, message: &Incoming<'_>) -> bool {
         let authorize = self.shared.authorize();
@@ -759,175 +631,6 @@ impl Broker {
         let at = session.connection.expect("looked up above");
         mark_dirty(at, connection, &mut self.dirty);
     }
-
-    /// Lets a message wait for one subscriber, under the policy of its queue.
-    #[expect(clippy::too_many_arguments, reason = "all of one delivery, known where it is called")]
-    #[cold]
-    fn queue(
-        &mut self,
-        now: Instant,
-        key: Key,
-        route: &Route,
-        target: &Target,
-        message: &Incoming<'_>,
-        held: &mut Option<Arc<Message>>,
-        qos: QoS,
-        retain: bool,
-    ) {
-        let Some(held) = self.held_to_wait(message, held) else {
-            if let Some(session) = self.sessions.get_mut(key) {
-                session.dropped.budget_full += 1;
-            }
-            self.statistics.dropped.budget_full += 1;
-            return;
-        };
-        let Some(session) = self.sessions.get(key) else { return };
-        let ids = target.ids(message.publisher);
-        let overflow = overflow(session, qos, route);
-        let mut queued = Queued::new(Held::Memory(held), qos, retain, Ids::of(ids), now, overflow);
-        queued.group = target.group.clone();
-        let session = if qos > QoS::AtMostOnce { session.number } else { 0 };
-        if session > 0 {
-            queued.number = Self::message_number(&mut self.keeper, &mut self.numbers, session);
-        }
-        let number = queued.number;
-        self.lapse(now, key);
-        if self.enqueue(key, queued, route) && session > 0 {
-            let (ids, group) = (ids.to_vec(), target.group.clone());
-            let waiting = Waiting { session, again: 0, qos, retain, ids, begun: None, group };
-            Self::note_waiting(&mut self.keeper, number, waiting);
-        }
-    }
-
-    /// Puts a message into a session's queue, under the policy that holds there; false if that drops it.
-    fn enqueue(&mut self, key: Key, mut queued: Queued, route: &Route) -> bool {
-        let own = self.session_key(key);
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        let config = session.config.clone();
-        let publisher = queued.message.memory().and_then(|message| message.publisher);
-        let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
-        if queued.overflow == Overflow::Latest {
-            match session.queue.replace(queued) {
-                Err(new) => queued = new,
-                Ok(former) => {
-                    done(&mut self.keeper, session, former.number);
-                    session.dropped.conflated += 1;
-                    self.statistics.dropped.conflated += 1;
-                    session.note_behind(&self.shared);
-                    self.watch_lapse(key);
-                    return true;
-                }
-            }
-        }
-        let bytes = queued.message.charged();
-        // An acknowledged message is kept: its publisher's shard checked the share before.
-        let is_over_share = !self.promised && session.is_over_share(&self.shared, &queued, bytes);
-        if is_over_share {
-            session.account.iter().for_each(|account| self.shared.note_over_share(account));
-        }
-        if is_over_share
-            || !self.promised
-                && !session.is_idle
-                && queued.qos > QoS::AtMostOnce
-                && session.is_reserved(&queued, bytes)
-        {
-            session.dropped.queue_full += 1;
-            self.statistics.dropped.queue_full += 1;
-            return false;
-        }
-        let mut is_left = false;
-        if queued.overflow == Overflow::Spill
-            && !self.spilling.place(session, &mut queued, is_large)
-        {
-            (queued.overflow, is_left) = (fallback(queued.qos), true);
-        }
-        // One may always wait, or what is larger than all that may could never be sent.
-        while queued.message.memory().is_some()
-            && !session.queue.is_empty()
-            && (session.queue.bytes() + bytes > config.queue_bytes_max
-                || session.queue.len() >= config.queue_messages_max)
-        {
-            let goes_on = session.is_idle && !queued.overflow.drops();
-            let gone = match queued.overflow {
-                _ if goes_on => {
-                    let gone = session.queue.drop_oldest(true);
-                    if let Some(gone) = &gone {
-                        done(&mut self.keeper, session, gone.number);
-                    }
-                    gone.is_some()
-                }
-                Overflow::DropOldest | Overflow::Latest => {
-                    let gone = session.queue.drop_oldest(false);
-                    if let Some(gone) = &gone {
-                        done(&mut self.keeper, session, gone.number);
-                    }
-                    gone.is_some()
-                }
-                Overflow::DropNewest | Overflow::Spill => false,
-                // It had a place when it was accepted.
-                Overflow::Disconnect if session.is_full && self.promised => break,
-                Overflow::Disconnect if session.is_full => false,
-                Overflow::Disconnect => {
-                    // A message without a place is kept all the same: it is acknowledged.
-                    session.is_full = true;
-                    self.shared.note_full(&session.state);
-                    let connection = session.connection.filter(|key| {
-                        self.connections.get(*key).is_some_and(|connection| !connection.is_closing)
-                    });
-                    if let Some(connection) = connection {
-                        tracing::warn!(client = %session.client_id, bytes = session.queue.bytes(), messages = session.queue.len(),
-                            "client disconnected: its queue is full");
-                        self.statistics.overflow_disconnects += 1;
-                        let text = "too many messages wait for this client";
-                        self.disconnect(connection, ReasonCode::QUOTA_EXCEEDED, Some(text));
-                    }
-                    break;
-                }
-                Overflow::BlockPublisher => {
-                    let blocks = publisher.filter(|publisher| !session.blocks.contains(publisher));
-                    if let Some(publisher) = blocks {
-                        if !self.shared.blocked_publishers().insert(publisher, own) {
-                            // A client that is not read from cannot acknowledge: the whole circle would wait forever.
-                            queued.overflow = Overflow::Disconnect;
-                            continue;
-                        }
-                        session.blocks.push(publisher);
-                        self.tell_publisher(publisher, true);
-                    }
-                    break;
-                }
-            };
-            let count = |dropped: &mut Dropped| {
-                *(if is_left { &mut dropped.spill_full } else { &mut dropped.queue_full }) += 1;
-            };
-            count(&mut session.dropped);
-            count(&mut self.statistics.dropped);
-            if !gone {
-                return false;
-            }
-        }
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        let expires = queued.message.expires().is_some();
-        session.queue.push(queued, is_large);
-        let is_behind = session.note_behind(&self.shared);
-        // Its identity may come to have its share.
-        let is_away = session.connection.is_none() && session.idles_at.is_none();
-        if let Some(gives) = self.reclaim_heap.note(key, session) {
-            self.shared.note_gives(self.shard, gives);
-            self.reclaim_heap.tidy(&self.sessions);
-        }
-        if expires {
-            self.watch_lapse(key);
-        }
-        if is_behind || is_away {
-            self.watch_idle(key);
-        }
-        let session = self.sessions.get(key).expect("looked up above");
-        if let Some(at) = session.connection {
-            self.mark_dirty(at);
-        }
-        true
-    }
 }
 
 /// Whether rules let a session of this shard be sent a message of a route. One that came from another shard may remember what
@@ -946,11 +649,6 @@ fn may_receive_by(
     }
     let decide = || may_receive(authorize, &session.identity, topic);
     if route.generation == shared.generation() { target.is_allowed(decide) } else { decide() }
-}
-
-/// The policy for a message to a session that is full.
-fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
-    route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
 }
 
 /// Whether a payload is in the large class; its topic may say from how many bytes on.
@@ -977,100 +675,4 @@ fn goes_at_once(
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
         && !is_large(message.payload.len(), route.large_bytes, session)
-}
-
-/// Whether another QoS 1 or 2 message may be in flight (section 4.9, and our own window of bytes). Large ones leave half of
-/// the places to small ones.
-pub(super) fn may_begin(
-    connection: &Connection,
-    session: &Session,
-    bytes: usize,
-    is_large: bool,
-) -> bool {
-    let places = connection.receive_maximum;
-    let inflight = &session.inflight;
-    connection.unacknowledged < places
-        && (!is_large || inflight.large() < usize::from(places / 2).max(1))
-        && (inflight.bytes() == 0 || inflight.bytes() + bytes as u64 <= inflight_window(connection))
-}
-
-/// Bytes of QoS 1 and 2 messages that may be in flight: those of its own window, or what its path holds.
-pub(super) fn inflight_window(connection: &Connection) -> u64 {
-    let link = &connection.link;
-    let path = link.delivery_rate.saturating_mul(link.rtt.as_micros() as u64) / 500_000;
-    connection.inflight_bytes_max.max(path)
-}
-
-/// A message as one subscriber is sent it.
-pub(super) struct Outgoing<'a> {
-    pub(super) message: &'a Incoming<'a>,
-    pub(super) qos: QoS,
-    pub(super) retain: bool,
-    pub(super) dup: bool,
-    pub(super) ids: &'a [u32],
-}
-
-impl Outgoing<'_> {
-    fn head(&self, now: Instant) -> PublishHead<'_> {
-        PublishHead {
-            dup: self.dup,
-            qos: self.qos,
-            retain: self.retain,
-            topic: self.message.topic,
-            packet_id: None,
-            topic_alias: None,
-            message_expiry: seconds_left(self.message.expires, now),
-            subscription_ids: self.ids,
-            forwarded: self.message.forwarded,
-            payload_bytes: self.message.payload.len(),
-        }
-    }
-
-    /// Whether the client takes it (MQTT-3.1.2-24).
-    pub(super) fn fits(&self, connection: &Connection, now: Instant) -> bool {
-        connection.outbox.hands_out()
-            || self.packet_bytes(connection, now) <= connection.packet_bytes_max as usize
-    }
-
-    /// Length of the whole packet, without an alias.
-    fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
-        let packet_id = (self.qos > QoS::AtMostOnce).then_some(std::num::NonZeroU16::MIN);
-        PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version)
-    }
-
-    /// Appends the packet up to its payload.
-    #[inline]
-    pub(super) fn encode_head(
-        &self,
-        connection: &mut Connection,
-        now: Instant,
-        packet_id: Option<std::num::NonZeroU16>,
-        out: &mut Vec<u8>,
-    ) {
-        let mut head = PublishHead { packet_id, ..self.head(now) };
-        let aliased = PublishHead { topic_alias: Some(std::num::NonZeroU16::MIN), ..head };
-        if connection.aliases_out.max > 0
-            && aliased.packet_bytes(connection.version) <= connection.packet_bytes_max as usize
-            && let Some((alias, known)) = connection.aliases_out.of(self.message.topic)
-        {
-            head.topic_alias = Some(alias);
-            if known {
-                head.topic = "";
-            }
-        }
-        head.encode(connection.version, out);
-    }
-}
-
-/// Appends a payload.
-#[inline]
-pub(super) fn append(body: &Body<'_>, out: &mut Vec<u8>) {
-    match body {
-        Body::Read(bytes) => out.extend_from_slice(bytes),
-        Body::Held(payload) => {
-            for segment in payload.segments() {
-                out.extend_from_slice(segment);
-            }
-        }
-    }
 }

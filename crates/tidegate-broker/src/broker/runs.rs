@@ -15,8 +15,9 @@ use tidegate_wire::mqtt::{Ack, AckKind, PacketId, QoS, ReasonCode};
 
 use super::{
     Broker, ConnectionKey, Publication,
-    deliver::{OUTBOX_BYTES, inflight_window, is_large},
+    deliver::{OUTBOX_BYTES, is_large},
     mark_dirty,
+    outgoing::inflight_window,
     publish::NEAR,
 };
 use crate::{

@@ -9,10 +9,11 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encod
 use super::{
     Broker, ConnectionKey,
     checkpoint::RETRY,
-    deliver::{Outgoing, append, is_large, may_begin},
+    deliver::is_large,
     durable_acks::NoRoom,
     journal_writer::done,
     mark_dirty,
+    outgoing::{Outgoing, append, may_begin},
 };
 use crate::{
     accounts::Account,
