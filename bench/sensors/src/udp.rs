@@ -190,8 +190,8 @@ impl InProcess {
              receive_joined = false\nreceive_buffer_bytes = \"{BUFFER_BYTES}B\"\n{more}"
         );
         let config = Config::parse(&folder.path().join("bench.toml"), &text)?;
-        let doors = Arc::new(users::open(&config)?);
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(users::open(&config)?);
+        let access = Access { authenticator, ..Access::default() };
         let service = Service::start(&config, access, &Health::default())?;
         Ok(Self { service, _folder: folder })
     }

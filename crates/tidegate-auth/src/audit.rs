@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"at":"2026-01-31T12:00:00.000Z","result":"refused","who":"user ada","client":"c1","from":"192.0.2.7",
-//!  "door":"mqtt","what":"publish","target":"home/safe","rule":"rules.toml:7: role guest: deny publish home/safe"}
+//!  "front":"mqtt","what":"publish","target":"home/safe","rule":"rules.toml:7: role guest: deny publish home/safe"}
 //! ```
 //!
 //! Always true: a line holds no secret and ends with the only line feed in it, and no letter in it steers a terminal; texts from
@@ -34,7 +34,7 @@ pub struct Entry {
     /// Where it came from.
     pub from: Option<IpAddr>,
     /// Where it came in: `mqtt`, `api`, `link`, `process`.
-    pub door: &'static str,
+    pub front: &'static str,
     /// The action, `login` or `reload`.
     pub what: String,
     /// Of what.
@@ -66,7 +66,7 @@ impl Outcome {
 
 impl Entry {
     /// An entry about a known identity.
-    pub fn of(at: Instant, door: &'static str, identity: &Identity, outcome: Outcome) -> Self {
+    pub fn of(at: Instant, front: &'static str, identity: &Identity, outcome: Outcome) -> Self {
         let who = match &*identity.name {
             "" => identity.kind.word().to_owned(),
             name => format!("{} {name}", identity.kind.word()),
@@ -77,7 +77,7 @@ impl Entry {
             who,
             client: identity.client.to_string(),
             from: identity.address,
-            door,
+            front,
             what: String::new(),
             target: String::new(),
             rule: String::new(),
@@ -97,7 +97,7 @@ impl Entry {
         put("who", &self.who);
         put("client", &self.client);
         put("from", &self.from.map(|from| from.to_canonical().to_string()).unwrap_or_default());
-        put("door", self.door);
+        put("front", self.front);
         put("what", &self.what);
         put("target", &self.target);
         put("rule", &self.rule);
@@ -256,7 +256,7 @@ impl Recent {
             who: "several".to_owned(),
             client: String::new(),
             from: None,
-            door: "process",
+            front: "process",
             what: "refusals".to_owned(),
             target: String::new(),
             rule: format!(
@@ -298,7 +298,7 @@ mod tests {
             ("who", "user ada"),
             ("client", "c1"),
             ("from", "192.0.2.7"),
-            ("door", "mqtt"),
+            ("front", "mqtt"),
             ("what", "publish"),
             ("target", "a\n\"b"),
             ("rule", "rules:7: no"),

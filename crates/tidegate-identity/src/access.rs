@@ -97,7 +97,7 @@ impl fmt::Display for Identity {
 #[derive(Clone, Debug)]
 pub struct Access {
     /// Authenticates clients and decides their rights.
-    pub doors: Arc<Authenticator>,
+    pub authenticator: Arc<Authenticator>,
     /// The revoked certificates.
     pub revocations: Arc<Revocations>,
     /// Where it is written down.
@@ -116,9 +116,10 @@ impl Default for Access {
             administrator: None,
             decoy_key: DecoyKey([0; 32]),
         };
-        let doors = Authenticator::new(sources).expect("there is no text that could be wrong");
+        let authenticator =
+            Authenticator::new(sources).expect("there is no text that could be wrong");
         let revocations = Arc::new(Revocations::none());
-        Self { doors: Arc::new(doors), revocations, audit: Audit::default() }
+        Self { authenticator: Arc::new(authenticator), revocations, audit: Audit::default() }
     }
 }
 
@@ -130,14 +131,14 @@ impl Access {
     /// [`Code::IDENTITY_REVOKED`] if that was a certificate that is revoked.
     pub fn may(
         &self,
-        door: &'static str,
+        front: &'static str,
         identity: &Identity,
         action: Action,
         target: Target<'_>,
     ) -> Result<(), ApiError> {
         let refused = self.look(identity, action, target);
         if let Err(error) = &refused {
-            self.tell(door, identity, Outcome::Refused, action.word(), target, error.message());
+            self.tell(front, identity, Outcome::Refused, action.word(), target, error.message());
         }
         refused
     }
@@ -158,7 +159,7 @@ impl Access {
             let text = format!("the certificate {serial} of {identity} was revoked: {reason}");
             return Err(ApiError::new(Code::IDENTITY_REVOKED, text));
         }
-        if !self.doors.is_current(&identity.admitted, auth::now()) {
+        if !self.authenticator.is_current(&identity.admitted, auth::now()) {
             let text = format!(
                 "the credentials of {identity} are no longer valid; connect again with valid ones"
             );
@@ -174,7 +175,7 @@ impl Access {
         target: Target<'_>,
     ) -> Result<(), ApiError> {
         self.still_holds(identity)?;
-        let decision = self.doors.decide(identity.who(), action, target);
+        let decision = self.authenticator.decide(identity.who(), action, target);
         if decision.allow {
             return Ok(());
         }
@@ -186,7 +187,7 @@ impl Access {
     /// Writes down an act.
     pub fn tell(
         &self,
-        door: &'static str,
+        front: &'static str,
         identity: &Identity,
         outcome: Outcome,
         what: &str,
@@ -197,7 +198,7 @@ impl Access {
             what: what.to_owned(),
             target: target.to_string(),
             rule: rule.to_owned(),
-            ..Entry::of(auth::now().wall, door, identity.who(), outcome)
+            ..Entry::of(auth::now().wall, front, identity.who(), outcome)
         });
     }
 
@@ -207,14 +208,14 @@ impl Access {
     /// Cancel safe: it keeps nothing.
     pub async fn lost(
         &self,
-        door: &'static str,
+        front: &'static str,
         identity: &Identity,
         action: Action,
         target: Target<'_>,
     ) -> ApiError {
         loop {
             tokio::time::sleep(LOOK).await;
-            if let Err(error) = self.may(door, identity, action, target) {
+            if let Err(error) = self.may(front, identity, action, target) {
                 return error;
             }
         }

@@ -69,13 +69,13 @@ impl Peer {
 #[derive(Debug)]
 pub struct Callers {
     access: Access,
-    door: &'static str,
+    front: &'static str,
 }
 
 impl Callers {
-    /// Authenticates by `access`; `door` is the name of this front in the audit log.
-    pub fn new(access: Access, door: &'static str) -> Self {
-        Self { access, door }
+    /// Authenticates by `access`; `front` is the name of this front in the audit log.
+    pub fn new(access: Access, front: &'static str) -> Self {
+        Self { access, front }
     }
 
     /// The caller of a request over the connection of `peer` that comes with `authorization`.
@@ -101,7 +101,7 @@ impl Callers {
         // It may have been revoked since the handshake.
         self.access.still_holds(&shown).inspect_err(|error| {
             let why = error.message().to_owned();
-            self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), "", why));
+            self.access.audit.tell(|| refused_login(self.front, peer.address.ip(), "", why));
         })?;
         Ok(shown)
     }
@@ -117,7 +117,7 @@ impl Callers {
                 self.by_certificate(peer)?;
             }
             Some(proof) if proof.token.is_some() => {
-                let admitted = self.access.doors.authenticate(&proof, auth::now());
+                let admitted = self.access.authenticator.authenticate(&proof, auth::now());
                 admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
                 peer.has_proved.store(true, Ordering::Release);
             }
@@ -140,7 +140,7 @@ impl Callers {
     ) -> Result<Option<Arc<Identity>>, ApiError> {
         let Some(proof) = proof_of(authorization, peer.address.ip())? else { return Ok(None) };
         if proof.token.is_some() {
-            let admitted = self.access.doors.authenticate(&proof, auth::now());
+            let admitted = self.access.authenticator.authenticate(&proof, auth::now());
             let admitted = admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
             return Ok(Some(Arc::new(Identity::of_user(admitted))));
         }
@@ -157,11 +157,11 @@ impl Callers {
             .into();
         let last = peer.last.lock().expect("no panic while it is looked at").clone();
         if let Some((_, identity)) = last.filter(|(last, _)| *last == digest)
-            && self.access.doors.is_current(&identity.admitted, auth::now())
+            && self.access.authenticator.is_current(&identity.admitted, auth::now())
         {
             return Ok(identity);
         }
-        let checked = match self.access.doors.recall(&proof, auth::now()) {
+        let checked = match self.access.authenticator.recall(&proof, auth::now()) {
             Some(known) => known,
             None => self.check(peer, &user, proof).await?,
         };
@@ -178,12 +178,12 @@ impl Callers {
         user: &str,
         proof: Proof,
     ) -> Result<Result<Admitted, Rejected>, ApiError> {
-        let doors = self.access.doors.clone();
+        let authenticator = self.access.authenticator.clone();
         let (answer, checked) = oneshot::channel();
         let check = move |turn| {
             if turn == Turn::Check {
                 // A caller that has disconnected needs no answer.
-                let _ = answer.send(doors.authenticate(&proof, auth::now()));
+                let _ = answer.send(authenticator.authenticate(&proof, auth::now()));
             }
         };
         let until = clock::now() + CHECK_WAIT_MAX;
@@ -202,7 +202,7 @@ impl Callers {
     /// # Errors
     /// [`Code::LIMIT_REACHED`] if it has as many as it may.
     pub fn enter(&self, identity: &Identity) -> Result<Lease, ApiError> {
-        self.access.doors.meter(identity.who()).enter().map_err(|refusal| {
+        self.access.authenticator.meter(identity.who()).enter().map_err(|refusal| {
             ApiError::new(Code::LIMIT_REACHED, format!("{identity} is refused: {refusal}"))
         })
     }
@@ -210,7 +210,7 @@ impl Callers {
     fn refused(&self, peer: &Peer, user: &str, rejected: Rejected) -> ApiError {
         let why = tidegate_message::error_chain(&rejected);
         tracing::info!(peer = %peer.address, %user, error = why, "a call to the API was refused");
-        self.access.audit.tell(|| refused_login(self.door, peer.address.ip(), user, why.clone()));
+        self.access.audit.tell(|| refused_login(self.front, peer.address.ip(), user, why.clone()));
         let code = match rejected.refusal {
             Refusal::TooMany | Refusal::KeysAwaited | Refusal::Connections => Code::LIMIT_REACHED,
             _ => Code::IDENTITY_REFUSED,
@@ -226,14 +226,14 @@ impl Callers {
 }
 
 /// A client that was refused.
-pub fn refused_login(door: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
+pub fn refused_login(front: &'static str, from: IpAddr, user: &str, why: String) -> Entry {
     Entry {
         at: auth::now().wall,
         outcome: Outcome::Refused,
         who: if user.is_empty() { String::new() } else { format!("user {user}") },
         client: String::new(),
         from: Some(from),
-        door,
+        front,
         what: "login".to_owned(),
         target: String::new(),
         rule: why,

@@ -260,8 +260,8 @@ impl Coap {
     fn read(&self, read: &Read) -> Answer {
         let settings = &self.context.live().settings;
         let identity = settings.identity.as_ref().expect("a listener for CoAP has one");
-        let doors = &self.context.access.doors;
-        let may = |action, target| doors.decide(identity, action, target).allow;
+        let authenticator = &self.context.access.authenticator;
+        let may = |action, target| authenticator.decide(identity, action, target).allow;
         if !may(Action::Subscribe, Target::Filter(&read.path))
             || !may(Action::Receive, Target::Topic(&read.path))
         {

@@ -56,10 +56,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Context, IngestError, Kind, Live, Parts,
     counters::add,
-    door::{Caller, Door},
     message::Message,
     publisher::{Publisher, PublisherTask},
     refused::Refused,
+    senders::{Caller, Senders},
     spawn,
 };
 
@@ -102,7 +102,7 @@ pub(super) fn start(
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) context: Arc<Context>,
-    pub(super) door: Door,
+    pub(super) senders: Senders,
     pub(super) publisher: Publisher,
     /// Of bodies, in KiB.
     held: Semaphore,
@@ -125,7 +125,7 @@ async fn serve(
     let last = CancellationToken::new();
     let publishing = tokio::spawn(task.run(last.clone()));
     let http = Arc::new(Http {
-        door: Door::new(context.clone()),
+        senders: Senders::new(context.clone()),
         context: context.clone(),
         publisher,
         held: Semaphore::new(HELD_BYTES >> 10),
@@ -329,8 +329,8 @@ impl Http {
         address: SocketAddr,
     ) -> Result<Caller, Refused> {
         let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let caller = self.door.enter(live, peer, address.ip(), authorization).await?;
-        self.door.may_send(live, &caller, clock::now())?;
+        let caller = self.senders.enter(live, peer, address.ip(), authorization).await?;
+        self.senders.may_send(live, &caller, clock::now())?;
         Ok(caller)
     }
 
@@ -344,7 +344,7 @@ impl Http {
         let (count, counters) = (messages.len() as u64, &self.context.counters);
         let bytes = messages.iter().map(|message| message.payload.len() as u64).sum();
         let travelling = messages.iter().map(|message| message.bytes() as u64).sum();
-        self.door.spend(live, caller, clock::now(), count, travelling);
+        self.senders.spend(live, caller, clock::now(), count, travelling);
         let reasons = self.publisher.publish(messages).await?;
         let refused: Vec<_> =
             reasons.into_iter().filter_map(|reason| Refused::of_reason(reason).err()).collect();
@@ -395,7 +395,7 @@ impl Http {
                   GET /ping and GET /health"
             }
         };
-        let refused = Refused::Door(ApiError::new(Code::INGEST_INVALID, text));
+        let refused = Refused::Access(ApiError::new(Code::INGEST_INVALID, text));
         let mut answer = self.refuse(&refused, String::new());
         *answer.status_mut() = status;
         if !allow.is_empty() {

@@ -16,12 +16,12 @@
 
 mod coap;
 mod counters;
-mod door;
 mod hand_over;
 mod http;
 mod message;
 mod publisher;
 mod refused;
+mod senders;
 mod settings;
 mod udp;
 mod websocket;

@@ -15,7 +15,7 @@ use super::{counters::Counters, publisher::Unanswered};
 pub(super) enum Refused {
     /// It was not authenticated, or has no right.
     #[error(transparent)]
-    Door(#[from] ApiError),
+    Access(#[from] ApiError),
     #[error("{topic:?} is not a topic")]
     Topic { topic: String, source: TopicError },
     #[error("{what} has more than {bytes_max} bytes; send less at once")]
@@ -56,7 +56,7 @@ impl Refused {
     /// Its stable code.
     pub(super) fn code(&self) -> Code {
         match self {
-            Self::Door(error) => error.code(),
+            Self::Access(error) => error.code(),
             Self::TooLarge { .. }
             | Self::TooMany { .. }
             | Self::Line(Unmapped::TooLarge { .. }) => Code::INGEST_TOO_LARGE,

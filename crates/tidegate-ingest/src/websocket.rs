@@ -35,11 +35,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     counters::add,
-    door::Caller,
     http::{Http, Place},
     message::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,
+    senders::Caller,
 };
 
 /// Messages of one connection that wait for the broker.
@@ -116,7 +116,7 @@ impl Http {
             live.settings
                 .check_topic(topic)
                 .map_err(|source| Refused::Topic { topic: topic.clone(), source })?;
-            self.door.may_publish(&caller, topic)?;
+            self.senders.may_publish(&caller, topic)?;
         }
         let place = request.extensions().get::<Arc<Place>>().cloned();
         let upgrade = hyper::upgrade::on(&mut request);
@@ -302,10 +302,10 @@ impl Open {
         settings
             .check_topic(topic)
             .map_err(|source| Refused::Topic { topic: topic.to_string(), source })?;
-        http.door.may_publish(&self.caller, topic)?;
-        http.door.may_send(&live, &self.caller, now)?;
+        http.senders.may_publish(&self.caller, topic)?;
+        http.senders.may_send(&live, &self.caller, now)?;
         let bytes = message.payload.len() as u64;
-        http.door.spend(&live, &self.caller, now, 1, bytes);
+        http.senders.spend(&live, &self.caller, now, 1, bytes);
         let answered = http.publisher.try_publish(vec![message]).ok_or(Refused::Full)?;
         Ok((answered, bytes))
     }

@@ -135,12 +135,12 @@ impl Server {
             stop.clone().cancelled_owned(),
         );
         let connected = Connected { certified, open };
-        let doors = Entrance {
+        let entrance = Entrance {
             tls: self.config.tls,
             tls_open: self.config.tls_open,
             access: self.config.access,
         };
-        let accepting = accept(self.listener, doors, connected, stop.clone());
+        let accepting = accept(self.listener, entrance, connected, stop.clone());
         let late = async {
             stop.cancelled().await;
             tokio::time::sleep(GRACE).await;

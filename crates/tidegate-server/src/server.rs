@@ -91,7 +91,7 @@ impl Server {
             broker,
             listeners,
             shards,
-            doors,
+            authenticator,
             authorize,
             operators,
             journal,
@@ -160,7 +160,7 @@ impl Server {
                 poll,
                 inboxes: inboxes.clone(),
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
-                doors: doors.clone(),
+                authenticator: authenticator.clone(),
                 pulse,
             };
             let shard_loop = Shard::new(parts, broker).map_err(ServerError::Start)?;

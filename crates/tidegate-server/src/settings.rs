@@ -34,7 +34,7 @@ pub struct ServerSettings {
     /// Threads that serve connections, 1 to 255.
     pub shards: usize,
     /// Authenticates clients.
-    pub doors: Arc<dyn Authenticate>,
+    pub authenticator: Arc<dyn Authenticate>,
     /// Decides their rights.
     pub authorize: Arc<dyn Authorize>,
     /// Operators on messages before they are routed.
@@ -255,9 +255,9 @@ impl std::fmt::Debug for Scram {
 
 /// Accepts every client as anonymous: for tests and for loopback without users.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OpenDoors;
+pub struct AllAnonymous;
 
-impl Authenticate for OpenDoors {
+impl Authenticate for AllAnonymous {
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
         Ok(Identity::anonymous(&proof.client))
     }

@@ -298,7 +298,7 @@ pub(super) struct ShardParts {
     pub(super) inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
     /// On the first shard alone.
     pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
-    pub(super) doors: Arc<dyn Authenticate>,
+    pub(super) authenticator: Arc<dyn Authenticate>,
     pub(super) pulse: Pulse,
 }
 

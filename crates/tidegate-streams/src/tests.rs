@@ -292,8 +292,8 @@ fn exchange(rig: &Rig, roles: Option<&str>) {
         administrator: None,
         decoy_key: DecoyKey([0; 32]),
     };
-    let doors = &rig.node.access.doors;
-    doors.exchange(doors.prepare(sources).unwrap());
+    let authenticator = &rig.node.access.authenticator;
+    authenticator.exchange(authenticator.prepare(sources).unwrap());
 }
 
 fn of_application(rights: &str) -> String {

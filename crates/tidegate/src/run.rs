@@ -9,12 +9,12 @@
 //! Always true: a service is given settings of its own and never the configuration; no service starts another one. A reader who asks what
 //! a key of the configuration does finds the answer here.
 
+mod audited_access;
 mod bridges;
 mod broker;
 mod cameras;
 mod certificates;
 pub mod check;
-mod doors;
 mod flows;
 mod ingest;
 mod kept;
@@ -198,7 +198,7 @@ pub async fn mqtt_alone(
 
 /// Access control of the node, and its audit log.
 fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiError> {
-    let doors = Arc::new(users::open(config)?);
+    let authenticator = Arc::new(users::open(config)?);
     let audit = match users::audit(config) {
         None => Audit::default(),
         Some(audit) => Audit::start(audit).map_err(|error| {
@@ -206,7 +206,7 @@ fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiE
         })?,
     };
     revocations.tell_to(write_shown(audit.clone()));
-    let access = Access { doors, revocations, audit };
+    let access = Access { authenticator, revocations, audit };
     keep_revocations(config, &access)?;
     Ok(access)
 }

@@ -3,10 +3,10 @@
 //!
 //! Always true: a function here panics only where the code under test breaks a promise.
 
+mod authentication;
 mod broker;
 mod client;
 mod coap;
-mod doors;
 mod flow;
 mod ingest;
 mod jpeg;
@@ -33,10 +33,12 @@ use tidegate_wire::{
 };
 
 pub use self::{
+    authentication::{
+        acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token,
+    },
     broker::mqtt_broker,
     client::mqtt_client,
     coap::{coap_message, coap_server},
-    doors::{acl_file, certificate_name, password_file, revocation_list, roles_file, scram, token},
     flow::{flow_model, flow_parse, flow_snapshot},
     ingest::{ingest_body, ingest_datagram},
     jpeg::{jpeg, mjpeg},

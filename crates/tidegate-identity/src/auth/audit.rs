@@ -146,7 +146,7 @@ fn overflow(at: Instant, lost: u64) -> Entry {
         who: "internal".to_owned(),
         client: String::new(),
         from: None,
-        door: "process",
+        front: "process",
         what: "audit".to_owned(),
         target: String::new(),
         rule: format!(

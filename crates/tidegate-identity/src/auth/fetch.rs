@@ -103,11 +103,11 @@ impl Fetcher {
     }
 
     /// Fetches, and has the authenticator use the new keys.
-    async fn renew(&self, doors: &Authenticator) -> Option<KeysChanged> {
+    async fn renew(&self, authenticator: &Authenticator) -> Option<KeysChanged> {
         match self.fetch().await {
             Ok((keys, json)) => {
                 let count = keys.len();
-                let changed = doors.set_keys(Some(keys));
+                let changed = authenticator.set_keys(Some(keys));
                 if changed != KeysChanged::Same {
                     tracing::info!(count, url = %self.url, "the keys of tokens have changed");
                     if let Err(error) = keep(&self.kept, &json) {
@@ -125,7 +125,7 @@ impl Fetcher {
                     }
                     _ => {}
                 }
-                Some(doors.set_keys(None))
+                Some(authenticator.set_keys(None))
             }
             Err(error) => {
                 let error = tidegate_message::error_chain(&error);
@@ -140,7 +140,7 @@ impl Fetcher {
 /// `withdrawn` when a key is gone that clients may have been accepted by.
 pub async fn run(
     mut fetchers: watch::Receiver<Option<Fetcher>>,
-    doors: Arc<Authenticator>,
+    authenticator: Arc<Authenticator>,
     withdrawn: impl Fn(),
 ) {
     loop {
@@ -151,14 +151,14 @@ pub async fn run(
             }
             continue;
         };
-        let renewed = fetcher.renew(&doors).await;
+        let renewed = fetcher.renew(&authenticator).await;
         if renewed == Some(KeysChanged::Withdrawn) {
             withdrawn();
         }
         let is_renewed = renewed.is_some();
         let due =
             clock::now() + if is_renewed { fetcher.refresh } else { RETRY.min(fetcher.refresh) };
-        while clock::now() < due && !doors.takes_wish_for_keys() {
+        while clock::now() < due && !authenticator.takes_wish_for_keys() {
             tokio::select! {
                 changed = fetchers.changed() => match changed {
                     Ok(()) => break,

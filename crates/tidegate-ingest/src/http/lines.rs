@@ -62,7 +62,7 @@ impl Http {
                 line::messages(&line, precision, mapping, &mut topic, |topic, payload, at| {
                     // Lines of one series mostly follow one another.
                     if *allowed != *topic && denied.is_none() {
-                        match self.door.may_publish(&caller, topic) {
+                        match self.senders.may_publish(&caller, topic) {
                             Ok(()) => topic.clone_into(&mut allowed),
                             Err(refused) => denied = Some(refused),
                         }

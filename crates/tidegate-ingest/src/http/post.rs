@@ -41,7 +41,7 @@ impl Http {
             settings
                 .check_topic(topic)
                 .map_err(|source| Refused::Topic { topic: topic.to_owned(), source })?;
-            self.door.may_publish(&caller, topic)
+            self.senders.may_publish(&caller, topic)
         };
         check(&topic)?;
         let query = request.uri().query();

@@ -207,7 +207,7 @@ async fn handshake(
 ) -> Result<Connection, Refused> {
     socket.set_nodelay(true).map_err(Refused::Socket)?;
     SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(Refused::Socket)?;
-    let tls = match entrance.access.doors.takes_proofs() {
+    let tls = match entrance.access.authenticator.takes_proofs() {
         true => &entrance.tls_open,
         false => &entrance.tls,
     };

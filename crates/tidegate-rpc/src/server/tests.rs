@@ -294,8 +294,8 @@ impl Site {
     async fn with(sources: Sources) -> (Self, Access) {
         let folder = tempfile::tempdir().unwrap();
         pki::init(folder.path(), &InitRequest::default()).unwrap();
-        let doors = Arc::new(Authenticator::new(sources).unwrap());
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(Authenticator::new(sources).unwrap());
+        let access = Access { authenticator, ..Access::default() };
         let listen = "127.0.0.1:0".parse().unwrap();
         (Self::serve(folder, listen, access.clone()).await, access)
     }
@@ -834,7 +834,7 @@ async fn tokens_and_passwords_open_the_api_and_wrong_ones_do_not() {
     let bob = Client::connect(&site.endpoint(), bob).await.unwrap();
     bob.cameras().await.unwrap();
     let without = Sources { passwords: None, ..sources(&issuer) };
-    access.doors.exchange(access.doors.prepare(without).unwrap());
+    access.authenticator.exchange(access.authenticator.prepare(without).unwrap());
     assert_eq!(bob.cameras().await.unwrap_err().code(), Code::IDENTITY_REFUSED);
 }
 

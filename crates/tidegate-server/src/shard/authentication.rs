@@ -20,7 +20,7 @@ impl Shard {
             address: connection.peer,
             ..Proof::default()
         };
-        match self.parts.doors.clone().scram(proof, &first) {
+        match self.parts.authenticator.clone().scram(proof, &first) {
             Ok(scram) => {
                 let challenge = Packet::Auth(challenge(&scram.challenge));
                 let mut out = Vec::new();
@@ -72,7 +72,7 @@ impl Shard {
         let step = match connection.scram.take() {
             None => {
                 let proof = Proof { address: connection.peer, ..Proof::default() };
-                self.parts.doors.clone().scram(proof, data).map(|mut scram| {
+                self.parts.authenticator.clone().scram(proof, data).map(|mut scram| {
                     let challenge = std::mem::take(&mut scram.challenge);
                     connection.scram = Some(scram);
                     AuthAnswer::Challenge(challenge)

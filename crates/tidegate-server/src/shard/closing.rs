@@ -20,7 +20,7 @@ impl Shard {
             && matches!(connection.stage, Stage::Opening)
         {
             if let Some(refusal) = refusal_of(error) {
-                self.parts.doors.refused("", connection.peer, refusal);
+                self.parts.authenticator.refused("", connection.peer, refusal);
             }
             // A port scan resets it as well.
             if let Some(cause) = error.get_ref() {
@@ -132,7 +132,7 @@ impl Shard {
             if let Stage::Open(key) = connection.stage
                 && connection.is_revoked()
             {
-                self.parts.doors.refused("", connection.peer, Refusal::Revoked);
+                self.parts.authenticator.refused("", connection.peer, Refusal::Revoked);
                 let text = "the certificate was revoked";
                 self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
             }
@@ -145,7 +145,7 @@ impl Shard {
             if let Stage::Open(key) = connection.stage
                 && connection.is_unknown()
             {
-                self.parts.doors.refused("", connection.peer, Refusal::BadCertificate);
+                self.parts.authenticator.refused("", connection.peer, Refusal::BadCertificate);
                 let text = "the certificate is no longer taken here";
                 self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
             }

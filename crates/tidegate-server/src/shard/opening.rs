@@ -320,7 +320,7 @@ impl Shard {
             self.arrivals.end(number);
         }
         connection.settings = connection.listener.settings();
-        connection.generation = self.parts.doors.generation();
+        connection.generation = self.parts.authenticator.generation();
         if let Some(method) = &connect.properties.authentication_method {
             if method != SCRAM {
                 self.refuse(now, slot, &connect, ReasonCode::BAD_AUTHENTICATION_METHOD);
@@ -345,24 +345,24 @@ impl Shard {
             proof.username.is_none() && proof.password.is_none() && proof.certificate.is_none();
         if proves_nothing && !connection.settings.anonymous {
             let refusal = Refusal::ProofRequired;
-            self.parts.doors.refused(&proof.client, proof.address, refusal);
+            self.parts.authenticator.refused(&proof.client, proof.address, refusal);
             let refusal = Err(refusal);
             return self.answered(now, slot, connect, refusal, None);
         }
-        if !self.parts.doors.is_slow(&proof) {
-            let answer = self.parts.doors.authenticate(&proof);
+        if !self.parts.authenticator.is_slow(&proof) {
+            let answer = self.parts.authenticator.authenticate(&proof);
             return self.answered(now, slot, connect, answer, None);
         }
-        if let Some(answer) = self.parts.doors.recall(&proof) {
+        if let Some(answer) = self.parts.authenticator.recall(&proof) {
             return self.answered(now, slot, connect, answer, None);
         }
         let until = now + connection.settings.connect_timeout;
-        let (doors, inbox) =
-            (self.parts.doors.clone(), self.parts.inboxes[self.parts.shard].clone());
+        let (authenticator, inbox) =
+            (self.parts.authenticator.clone(), self.parts.inboxes[self.parts.shard].clone());
         let (address, user) = (proof.address, proof.username.clone().unwrap_or_default());
         let ask = move |turn| {
             let answer = match turn {
-                Turn::Check => Some(doors.authenticate(&proof)),
+                Turn::Check => Some(authenticator.authenticate(&proof)),
                 Turn::Busy => None,
             };
             inbox.put([ShardCommand::Answered(id, answer)]);
@@ -419,14 +419,14 @@ impl Shard {
         // A name without proof is ignored.
         if connection.is_anonymous && !connection.settings.anonymous {
             let (client, address) = (&connect.client_id, connection.peer);
-            self.parts.doors.refused(client, address, Refusal::ProofRequired);
+            self.parts.authenticator.refused(client, address, Refusal::ProofRequired);
             let refusal = Refusal::ProofRequired;
             return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
         }
-        match self.parts.doors.enter(&identity) {
+        match self.parts.authenticator.enter(&identity) {
             Ok(lease) => connection.lease = lease,
             Err(refusal) => {
-                self.parts.doors.refused(&connect.client_id, connection.peer, refusal);
+                self.parts.authenticator.refused(&connect.client_id, connection.peer, refusal);
                 return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         }
@@ -453,7 +453,7 @@ impl Shard {
         }
         let connection = self.slots[slot].as_deref_mut().expect("it was just answered");
         let is_shut = connection.is_anonymous && !connection.listener.settings().anonymous;
-        if is_shut || connection.generation != self.parts.doors.generation() {
+        if is_shut || connection.generation != self.parts.authenticator.generation() {
             // Its proof was checked by rules that are no more; the next time by the current ones.
             return self.refuse(now, slot, &request.connect, ReasonCode::SERVER_BUSY);
         }
@@ -464,7 +464,7 @@ impl Shard {
             (false, false) => None,
         };
         if let Some(refusal) = refusal {
-            self.parts.doors.refused(&request.connect.client_id, connection.peer, refusal);
+            self.parts.authenticator.refused(&request.connect.client_id, connection.peer, refusal);
             return self.refuse_because(now, slot, &request.connect, reason_of(refusal), &refusal);
         }
         let visitor = Visitor::new(&request.connect, &request.identity);

@@ -18,7 +18,7 @@ use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill:
 use tidegate_uplink::hand_over;
 use tidegate_wire::mqtt::QoS;
 
-use super::{bridges, doors::AuditedAccess, ingest, invalid, listeners, words::Translate};
+use super::{audited_access::AuditedAccess, bridges, ingest, invalid, listeners, words::Translate};
 
 /// The settings of the MQTT server that `config` describes.
 ///
@@ -41,7 +41,7 @@ pub(super) fn settings(
         listeners,
         shards: if section.shards == 0 { processors.min(255) } else { section.shards as usize },
         authorize: access.clone(),
-        doors: access,
+        authenticator: access,
         operators: None,
         journal: (section.durability != Durability::Memory).then(|| JournalSettings {
             folder: config.node.data_dir.join("log/mqtt"),
@@ -207,7 +207,7 @@ mod tests {
     use crate::run::users;
 
     fn access(config: &Config) -> Result<Access, ApiError> {
-        Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
+        Ok(Access { authenticator: Arc::new(users::open(config)?), ..Access::default() })
     }
 
     #[test]

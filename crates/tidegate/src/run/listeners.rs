@@ -378,7 +378,7 @@ mod tests {
     use crate::run::{broker::settings, users};
 
     fn access(config: &Config) -> Result<Access, ApiError> {
-        Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
+        Ok(Access { authenticator: Arc::new(users::open(config)?), ..Access::default() })
     }
 
     /// Devices' authorities name their devices, and no nodes.

@@ -97,7 +97,7 @@ impl Guarded {
                 served.service.kick_tokens();
             }
         };
-        let fetches = tokio::spawn(fetch::run(fetcher, access.doors.clone(), withdrawn));
+        let fetches = tokio::spawn(fetch::run(fetcher, access.authenticator.clone(), withdrawn));
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
         let cameras = cameras.map(Arc::new);
@@ -281,8 +281,10 @@ fn exchange(
             served.exchange_uplinks(planned);
         }
         None => {
-            let prepared = access.doors.prepare(users::sources_again(&new, &access.doors)?);
-            let reloaded = access.doors.exchange(prepared.map_err(|error| users::unread(&error))?);
+            let prepared =
+                access.authenticator.prepare(users::sources_again(&new, &access.authenticator)?);
+            let reloaded =
+                access.authenticator.exchange(prepared.map_err(|error| users::unread(&error))?);
             tracing::info!(
                 users = reloaded.users,
                 users_changed = reloaded.users_changed.join(", "),

@@ -125,10 +125,10 @@ impl Service {
                 .caused_by(tidegate_message::error_chain(&error))
         })?;
         // Users may have gone while the node was down. Where tokens are taken, others may name them.
-        let doors = access.doors.clone();
-        if doors.has_users_alone() {
+        let authenticator = access.authenticator.clone();
+        if authenticator.has_users_alone() {
             server.end_sessions(move |_, owner| {
-                owner.kind == IdentityKind::User && !doors.has_user(&owner.name)
+                owner.kind == IdentityKind::User && !authenticator.has_user(&owner.name)
             });
         }
         for (listener, address) in server.addresses() {
@@ -213,8 +213,9 @@ impl Service {
     pub fn reload(&self, new: Config) -> Result<Reloaded, ApiError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = broker::settings(&new, self.access.clone(), Purpose::Run)?;
-        let rules = users::sources_again(&new, &self.access.doors)?;
-        let rules = self.access.doors.prepare(rules).map_err(|error| users::unread(&error))?;
+        let rules = users::sources_again(&new, &self.access.authenticator)?;
+        let rules =
+            self.access.authenticator.prepare(rules).map_err(|error| users::unread(&error))?;
         let planned = bridges::planned(&new, &settings.broker, &self.access, Purpose::Run)?;
         let plan = self.flows.plan(&flows::settings(&new));
         let plan = plan.map_err(|error| flows::unplanned(&error))?;
@@ -230,7 +231,7 @@ impl Service {
         };
         reloaded.exchanged.retain(|key| !is_fixed(key));
         reloaded.need_restart.retain(|key| is_fixed(key));
-        let users = self.access.doors.exchange(rules);
+        let users = self.access.authenticator.exchange(rules);
         self.server.reload(&settings);
         reloaded.flows = self.flows.commit(plan, self.keeper.as_ref().map(Keeper::folder));
         for settings in listeners {
@@ -464,8 +465,8 @@ mod tests {
             format!("[mqtt.bridge.{name}]\nremote = \"127.0.0.1:1\"\ntopics_out = \"{topics}\"\n")
         };
         let first = config(&bridge("x", "a"));
-        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(users::open(&first).expect("no file is wrong"));
+        let access = Access { authenticator, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
 
         // The same again.
@@ -522,8 +523,8 @@ mod tests {
         };
         let one = "[flow.one]\nfile = \"f.toml\"\n";
         let first = config(one);
-        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(users::open(&first).expect("no file is wrong"));
+        let access = Access { authenticator, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
         let names = || -> Vec<String> {
             service.flows.stats().iter().map(|stats| stats.0.to_string()).collect()
@@ -563,8 +564,8 @@ mod tests {
         };
         let sink = |name: &str, topics: &str| format!("[sink.{name}]\ntopics = \"{topics}\"\n");
         let first = config(&(sink("x", "a") + &sink("y", "b")));
-        let doors = Arc::new(users::open(&first).expect("no file is wrong"));
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(users::open(&first).expect("no file is wrong"));
+        let access = Access { authenticator, ..Access::default() };
         let service = Service::start(&first, access, &Health::default()).expect("it serves");
         let running = |service: &Service| -> Vec<String> {
             let running = service.running.lock().expect("no panic");

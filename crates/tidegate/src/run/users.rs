@@ -91,9 +91,9 @@ pub fn sources(config: &Config) -> Result<Sources, ApiError> {
 ///
 /// # Errors
 /// As for [`open`]; [`Code::CONFIG_INVALID`] as well if no file of users is left where there was one.
-pub fn sources_again(config: &Config, doors: &Authenticator) -> Result<Sources, ApiError> {
+pub fn sources_again(config: &Config, authenticator: &Authenticator) -> Result<Sources, ApiError> {
     let sources = sources(config)?;
-    if sources.passwords.is_none() && doors.has_own_users(&users_file(config)) {
+    if sources.passwords.is_none() && authenticator.has_own_users(&users_file(config)) {
         let path = users_file(config);
         let text = format!(
             "{} is gone, which says who the users are; restore it, or start the node without it",

@@ -18,7 +18,7 @@ use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
     bridge::{Bridge, BridgeSettings},
-    settings::{ListenerSettings, OpenDoors, Protocol, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, Protocol, ServerSettings},
 };
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Version};
 
@@ -41,7 +41,7 @@ pub(crate) fn broker(port: u16, tls: Option<Arc<rustls::ServerConfig>>) -> Serve
         broker: BrokerConfig::default(),
         listeners: vec![listener],
         shards: 2,
-        doors: Arc::new(OpenDoors),
+        authenticator: Arc::new(AllAnonymous),
         authorize: Arc::new(AllowAll),
         operators: None,
         journal: None,

@@ -16,8 +16,8 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::{
+    admission::shows,
     clients::passwd,
-    doors::shows,
     poll::poll,
     program::{LONGEST, Program, options_of},
 };

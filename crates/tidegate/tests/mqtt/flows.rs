@@ -22,7 +22,7 @@ use tidegate_message::{AllowAll, Instant};
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    settings::{ListenerSettings, OpenDoors, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, ServerSettings},
 };
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
@@ -54,7 +54,7 @@ impl Node {
             broker: BrokerConfig { sys_interval: SYS_INTERVAL, ..BrokerConfig::default() },
             listeners: vec![listener],
             shards,
-            doors: Arc::new(OpenDoors),
+            authenticator: Arc::new(AllAnonymous),
             authorize: Arc::new(AllowAll),
             operators: Some(Arc::new(FlowOperators(flows.clone()))),
             journal: None,

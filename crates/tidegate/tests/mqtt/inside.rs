@@ -9,7 +9,7 @@ use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
     bus::{Attached, Attachment, Bus, BusError, filter_of},
-    settings::{ListenerSettings, OpenDoors, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, ServerSettings},
 };
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ pub(crate) fn server_with(authorize: Arc<dyn Authorize>) -> Server {
         broker: BrokerConfig::default(),
         listeners: vec![listener],
         shards: 2,
-        doors: Arc::new(OpenDoors),
+        authenticator: Arc::new(AllAnonymous),
         authorize,
         operators: None,
         journal: None,

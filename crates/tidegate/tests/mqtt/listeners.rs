@@ -13,11 +13,11 @@ use tidegate_message::AllowAll;
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    settings::{ListenerSettings, OpenDoors, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, ServerSettings},
 };
 
 use crate::{
-    doors::shows,
+    admission::shows,
     program::{LONGEST, Program},
 };
 
@@ -212,7 +212,7 @@ fn server(listeners: Vec<ListenerSettings>) -> Server {
         broker: BrokerConfig::default(),
         listeners,
         shards: 2,
-        doors: Arc::new(OpenDoors),
+        authenticator: Arc::new(AllAnonymous),
         authorize: Arc::new(AllowAll),
         operators: None,
         journal: None,

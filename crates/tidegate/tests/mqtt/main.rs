@@ -1,5 +1,6 @@
 //! The MQTT broker of a node as its users have it: the real program, foreign clients, real sockets.
 
+mod admission;
 mod authentication;
 mod begin;
 mod bus;
@@ -7,7 +8,6 @@ mod check;
 mod clients;
 mod commands;
 mod disk;
-mod doors;
 mod flows;
 mod hostile;
 mod import;

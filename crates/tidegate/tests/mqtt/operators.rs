@@ -8,7 +8,7 @@ use tidegate_message::{AllowAll, Identity, Instant, Payload};
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    settings::{ListenerSettings, OpenDoors, Operators, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, Operators, ServerSettings},
 };
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
@@ -54,7 +54,7 @@ fn messages_pass_are_replaced_dropped_and_emitted() {
         broker: BrokerConfig::default(),
         listeners: vec![listener],
         shards: 2,
-        doors: Arc::new(OpenDoors),
+        authenticator: Arc::new(AllAnonymous),
         authorize: Arc::new(AllowAll),
         operators: Some(Arc::new(ByTopic)),
         journal: None,

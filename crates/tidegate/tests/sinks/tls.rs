@@ -201,7 +201,7 @@ impl Authenticate for OneUser {
 
 /// A broker with a listener for those who read, who are not asked who they are, and one with TLS for that user, whose port it is.
 fn broker(shown: &Shown) -> (Server, u16, Arc<OneUser>) {
-    let doors = Arc::<OneUser>::default();
+    let authenticator = Arc::<OneUser>::default();
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
     let mut settings = server_settings(listen, BrokerConfig::default(), Arc::new(AllowAll));
     settings.listeners[0].identity = Some(Identity::new(IdentityKind::User, "reader", ""));
@@ -210,9 +210,9 @@ fn broker(shown: &Shown) -> (Server, u16, Arc<OneUser>) {
         tls: Some(shown.server.clone()),
         ..ListenerSettings::new("secure", listen)
     });
-    let server = start(ServerSettings { doors: doors.clone(), ..settings });
+    let server = start(ServerSettings { authenticator: authenticator.clone(), ..settings });
     let port = server.addresses()[1].1.port();
-    (server, port, doors)
+    (server, port, authenticator)
 }
 
 fn mqtt(port: u16, shown: &Shown, password: &str) -> SinkSettings {
@@ -289,7 +289,7 @@ fn a_database_is_sent_lines_only_if_its_certificate_is_right_and_takes_them_only
 #[test]
 fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_only_from_its_user() {
     let (shown, other) = (Shown::new(), Shown::new());
-    let (there, port, doors) = broker(&shown);
+    let (there, port, authenticator) = broker(&shown);
     let mut far = subscriber(&there, "a/#");
     let here = server(BrokerConfig::default());
     let stranger = mqtt(port, &other, "word");
@@ -300,7 +300,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
     assert_eq!(sink.stop().messages, 0);
     let said = why(&stranger);
     assert!(said.contains("invalid peer certificate"), "{said}");
-    assert_eq!(doors.refused(), 0, "no password was shown to a stranger");
+    assert_eq!(authenticator.refused(), 0, "no password was shown to a stranger");
 
     // The session has kept all of it, and keeps it still.
     let unknown = mqtt(port, &shown, "guess");
@@ -309,7 +309,7 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
     assert_eq!(sink.stop().messages, 0);
     let said = why(&unknown);
     assert!(said.contains("Bad User Name or Password"), "{said}");
-    assert!(doors.refused() >= 3);
+    assert!(authenticator.refused() >= 3);
 
     let known = mqtt(port, &shown, "word");
     let sink = Sink::start(known, here.connector().into()).unwrap();
@@ -343,8 +343,8 @@ fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Service, Config
          password_file = {password:?}\nbatch_age = \"20ms\"\nbackoff_max = \"50ms\"\n{sink}\n"
     );
     let config = Config::parse(Path::new("site.toml"), &text).unwrap();
-    let doors = Arc::new(users::open(&config).unwrap());
-    let access = Access { doors, ..Access::default() };
+    let authenticator = Arc::new(users::open(&config).unwrap());
+    let access = Access { authenticator, ..Access::default() };
     let service = Service::start(&config, access, &Health::default()).unwrap();
     let port = service.addresses()[0].1.port();
     ready_at(port, "test");
@@ -384,11 +384,11 @@ fn a_password_file_that_is_mended_and_read_anew_lets_through_what_waited() {
         until("all was taken", || told.lock().unwrap().values.len() >= expected.len());
         assert_eq!(told.lock().unwrap().values, expected, "{authorization}");
     }
-    let (there, port, doors) = broker(&shown);
+    let (there, port, authenticator) = broker(&shown);
     let mut far = subscriber(&there, "a/#");
     let folder = tempfile::tempdir().unwrap();
     let sink = format!("kind = \"mqtt\"\nurl = \"mqtts://localhost:{port}\"\nusername = \"ada\"\n");
-    let _service = mended(folder.path(), &shown, &sink, || doors.refused() >= 2);
+    let _service = mended(folder.path(), &shown, &sink, || authenticator.refused() >= 2);
     for number in 0..COUNT {
         assert_eq!(receive(&mut far).payload, number.to_string().as_bytes());
     }

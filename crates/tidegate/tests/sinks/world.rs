@@ -13,7 +13,7 @@ use tidegate_message::{AllowAll, Authorize};
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    settings::{ListenerSettings, OpenDoors, ServerSettings},
+    settings::{AllAnonymous, ListenerSettings, ServerSettings},
     spill::SpillSettings,
 };
 use tidegate_sinks::SinkSettings;
@@ -60,7 +60,7 @@ pub(crate) fn server_settings(
         broker,
         listeners: vec![listener],
         shards: 2,
-        doors: Arc::new(OpenDoors),
+        authenticator: Arc::new(AllAnonymous),
         authorize,
         operators: None,
         journal: None,

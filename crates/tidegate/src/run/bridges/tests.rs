@@ -4,7 +4,7 @@ use super::*;
 use crate::run::{broker::settings, users};
 
 fn access(config: &Config) -> Result<Access, ApiError> {
-    Ok(Access { doors: Arc::new(users::open(config)?), ..Access::default() })
+    Ok(Access { authenticator: Arc::new(users::open(config)?), ..Access::default() })
 }
 
 fn read(text: &str) -> Result<Vec<BridgeSettings>, ApiError> {

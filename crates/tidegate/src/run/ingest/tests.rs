@@ -53,8 +53,8 @@ impl World {
     }
 
     fn service(config: &Config) -> Result<Service, tidegate_api::ApiError> {
-        let doors = Arc::new(users::open(config)?);
-        let access = Access { doors, ..Access::default() };
+        let authenticator = Arc::new(users::open(config)?);
+        let access = Access { authenticator, ..Access::default() };
         Service::start(config, access, &Health::default())
     }
 

@@ -41,14 +41,14 @@ fn files_are_those_of_the_configuration() {
         "roles_file = \"FOLDER/roles\"\ntoken_keys_file = \"FOLDER/keys\"\ntoken_audience = \"us\"",
         "acl_file = \"FOLDER/acl\"\npassword_file = \"FOLDER/passwords\"",
     );
-    let doors = open(&config).unwrap();
+    let authenticator = open(&config).unwrap();
     let ada = Identity::new(IdentityKind::User, "ada", "");
     let stranger = Identity::anonymous("");
-    assert!(doors.takes_proofs());
-    assert!(doors.decide(&ada, Action::Admin, Target::Node).allow);
-    assert!(!doors.decide(&stranger, Action::Admin, Target::Node).allow);
-    assert!(doors.decide(&stranger, Action::Receive, Target::Topic("a")).allow);
-    assert!(!doors.decide(&ada, Action::Receive, Target::Topic("a")).allow);
+    assert!(authenticator.takes_proofs());
+    assert!(authenticator.decide(&ada, Action::Admin, Target::Node).allow);
+    assert!(!authenticator.decide(&stranger, Action::Admin, Target::Node).allow);
+    assert!(authenticator.decide(&stranger, Action::Receive, Target::Topic("a")).allow);
+    assert!(!authenticator.decide(&ada, Action::Receive, Target::Topic("a")).allow);
     assert_eq!(warnings(&config), Vec::<String>::new());
 }
 
@@ -201,15 +201,16 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
         ),
         "",
     );
-    let doors = std::sync::Arc::new(open(&config).unwrap());
+    let authenticator = std::sync::Arc::new(open(&config).unwrap());
     let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
-    let running = tokio::spawn(tidegate_identity::auth::fetch::run(newest, doors.clone(), || {
-        panic!("none is withdrawn")
-    }));
+    let running =
+        tokio::spawn(tidegate_identity::auth::fetch::run(newest, authenticator.clone(), || {
+            panic!("none is withdrawn")
+        }));
     let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
     let kept = poll(std::time::Duration::from_secs(20), async || path.exists().then_some(()));
     kept.await.expect("they come");
-    assert_eq!(doors.generation(), 1);
+    assert_eq!(authenticator.generation(), 1);
     assert_eq!(fs::read_to_string(&path).unwrap(), KEYS);
     drop(fetchers);
     running.await.expect("it ends with the sender of fetchers");
@@ -234,16 +235,17 @@ async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
     let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, KEYS).unwrap();
-    let doors = std::sync::Arc::new(open(&config).unwrap());
+    let authenticator = std::sync::Arc::new(open(&config).unwrap());
     let (fetchers, newest) = tokio::sync::watch::channel(fetcher(&config).unwrap());
     let (told, mut withdrawn) = tokio::sync::mpsc::channel(1);
     let tell = move || told.try_send(()).expect("sent once");
-    let running = tokio::spawn(tidegate_identity::auth::fetch::run(newest, doors.clone(), tell));
+    let running =
+        tokio::spawn(tidegate_identity::auth::fetch::run(newest, authenticator.clone(), tell));
     let told = tokio::time::timeout(std::time::Duration::from_secs(20), withdrawn.recv()).await;
     assert_eq!(told.expect("clients with a token have to authenticate again"), Some(()));
     assert!(!path.exists(), "the next start has them no more");
     assert_eq!(
-        doors.set_keys(None),
+        authenticator.set_keys(None),
         tidegate_auth::authenticator::KeysChanged::Same,
         "they are gone"
     );
@@ -256,25 +258,25 @@ fn users_that_are_gone_or_cannot_be_read_open_nothing() {
     let (folder, config) = site("", "");
     let path = users_file(&config);
     fs::copy(folder.path().join("passwords"), &path).unwrap();
-    let doors = open(&config).unwrap();
-    assert!(doors.takes_proofs());
+    let authenticator = open(&config).unwrap();
+    assert!(authenticator.takes_proofs());
     // While the node runs, who the users are is not forgotten with their file.
     fs::remove_file(&path).unwrap();
-    let error = tidegate_message::error_chain(&sources_again(&config, &doors).unwrap_err());
+    let error = tidegate_message::error_chain(&sources_again(&config, &authenticator).unwrap_err());
     assert!(error.contains("users is gone") && error.contains("restore it"), "{error}");
     // A start without it says so; a link that leads nowhere, or another kind of file, is no start.
     assert!(warnings(&config).iter().any(|warning| warning.contains("users is gone")));
     assert!(!open(&config).unwrap().takes_proofs());
     std::os::unix::fs::symlink(folder.path().join("nowhere"), &path).unwrap();
-    for again in [sources(&config), sources_again(&config, &doors)] {
+    for again in [sources(&config), sources_again(&config, &authenticator)] {
         let error = tidegate_message::error_chain(&again.unwrap_err());
         assert!(error.contains("users cannot be read"), "{error}");
     }
     fs::remove_file(&path).unwrap();
     // A site that never had users misses none, and one more file is no less.
     let (folder, config) = site("", "password_file = \"FOLDER/passwords\"");
-    let doors = open(&config).unwrap();
-    assert!(sources_again(&config, &doors).is_ok());
+    let authenticator = open(&config).unwrap();
+    assert!(sources_again(&config, &authenticator).is_ok());
     fs::remove_file(folder.path().join("passwords")).unwrap();
-    assert!(sources_again(&config, &doors).is_err(), "a file that was named is there");
+    assert!(sources_again(&config, &authenticator).is_err(), "a file that was named is there");
 }

@@ -19,21 +19,21 @@ pub(super) struct AuditedAccess(pub(super) Access);
 
 impl Authenticate for AuditedAccess {
     fn authenticate(&self, proof: &Proof) -> Result<Identity, Refusal> {
-        match self.0.doors.authenticate(proof, auth::now()) {
+        match self.0.authenticator.authenticate(proof, auth::now()) {
             Ok(admitted) => Ok(admitted.identity),
             Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
         }
     }
 
     fn recall(&self, proof: &Proof) -> Option<Result<Identity, Refusal>> {
-        Some(match self.0.doors.recall(proof, auth::now())? {
+        Some(match self.0.authenticator.recall(proof, auth::now())? {
             Ok(admitted) => Ok(admitted.identity),
             Err(rejected) => Err(self.rejected(proof, proof.username.as_deref(), &rejected)),
         })
     }
 
     fn generation(&self) -> u64 {
-        Authorize::generation(&*self.0.doors)
+        Authorize::generation(&*self.0.authenticator)
     }
 
     fn is_slow(&self, proof: &Proof) -> bool {
@@ -41,10 +41,10 @@ impl Authenticate for AuditedAccess {
     }
 
     fn scram(self: Arc<Self>, proof: Proof, first: &[u8]) -> Result<Scram, Refusal> {
-        let (scram, challenge) = self.0.doors.begin_scram(first)?;
+        let (scram, challenge) = self.0.authenticator.begin_scram(first)?;
         let finish = Box::new(move |last: &[u8]| {
             let user = scram.claimed_user().to_owned();
-            let finished = self.0.doors.finish_scram(scram, last, &proof, auth::now());
+            let finished = self.0.authenticator.finish_scram(scram, last, &proof, auth::now());
             let (admitted, last) =
                 finished.map_err(|rejected| self.rejected(&proof, Some(&user), &rejected))?;
             Ok((admitted.identity, last))
@@ -53,7 +53,7 @@ impl Authenticate for AuditedAccess {
     }
 
     fn enter(&self, identity: &Identity) -> Result<Option<Lease>, Refusal> {
-        self.0.doors.meter(identity).enter().map(Some)
+        self.0.authenticator.meter(identity).enter().map(Some)
     }
 
     fn refused(&self, client: &str, address: Option<IpAddr>, refusal: Refusal) {
@@ -65,7 +65,7 @@ impl Authenticate for AuditedAccess {
 /// for one by one.
 impl Authorize for AuditedAccess {
     fn decide(&self, identity: &Identity, action: Action, target: Target<'_>) -> Decision {
-        let decision = self.0.doors.decide(identity, action, target);
+        let decision = self.0.authenticator.decide(identity, action, target);
         if !decision.allow && action != Action::Receive {
             self.0.audit.tell(|| Entry {
                 what: action.word().to_owned(),
@@ -78,15 +78,15 @@ impl Authorize for AuditedAccess {
     }
 
     fn still_allows(&self, identity: &Identity, action: Action, target: Target<'_>) -> bool {
-        self.0.doors.decide(identity, action, target).allow
+        self.0.authenticator.decide(identity, action, target).allow
     }
 
     fn generation(&self) -> u64 {
-        Authorize::generation(&*self.0.doors)
+        Authorize::generation(&*self.0.authenticator)
     }
 
     fn receives_all(&self) -> bool {
-        self.0.doors.receives_all()
+        self.0.authenticator.receives_all()
     }
 }
 
@@ -109,7 +109,7 @@ fn login(client: &str, from: Option<IpAddr>, user: Option<&str>, why: String) ->
         who: user.map(|user| format!("user {user}")).unwrap_or_default(),
         client: client.to_owned(),
         from,
-        door: "mqtt",
+        front: "mqtt",
         what: "login".to_owned(),
         target: String::new(),
         rule: why,

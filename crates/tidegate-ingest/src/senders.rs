@@ -17,11 +17,11 @@ use tidegate_message::{Action, Authorize as _, Code, Identity, Instant, Target};
 use super::{Context, Live, refused::Refused};
 
 /// The name of this front in the audit log.
-const DOOR: &str = "ingest";
+const FRONT: &str = "ingest";
 
 /// Authenticates senders at the node.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Senders {
     context: Arc<Context>,
     callers: Callers,
 }
@@ -36,16 +36,16 @@ pub(super) struct Caller {
     lease: Lease,
 }
 
-impl Door {
+impl Senders {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        let callers = Callers::new(context.access.clone(), DOOR);
+        let callers = Callers::new(context.access.clone(), FRONT);
         Self { context, callers }
     }
 
     /// The sender that shows `authorization`, or nothing.
     ///
     /// # Errors
-    /// [`Refused::Door`].
+    /// [`Refused::Access`].
     pub(super) async fn enter(
         &self,
         live: &Live,
@@ -64,7 +64,7 @@ impl Door {
                 return Err(ApiError::new(Code::IDENTITY_REFUSED, text).into());
             }
         };
-        let lease = self.context.access.doors.meter(&who).enter().map_err(|refusal| {
+        let lease = self.context.access.authenticator.meter(&who).enter().map_err(|refusal| {
             ApiError::new(Code::LIMIT_REACHED, format!("{} is refused: {refusal}", named(&who)))
         })?;
         Ok(Caller { who, shown, lease })
@@ -73,7 +73,7 @@ impl Door {
     /// Whether the caller may publish to that topic.
     ///
     /// # Errors
-    /// [`Refused::Door`] by the rule; it is written to the audit log.
+    /// [`Refused::Access`] by the rule; it is written to the audit log.
     pub(super) fn may_publish(&self, caller: &Caller, topic: &str) -> Result<(), Refused> {
         let access = &self.context.access;
         if let Some(shown) = &caller.shown {
@@ -83,7 +83,7 @@ impl Door {
         let rule = if topic.starts_with("$SYS/") {
             "$SYS is the node's own".into()
         } else {
-            let decision = access.doors.decide(&caller.who, Action::Publish, target);
+            let decision = access.authenticator.decide(&caller.who, Action::Publish, target);
             if decision.allow {
                 return Ok(());
             }
@@ -93,7 +93,7 @@ impl Door {
             what: Action::Publish.word().to_owned(),
             target: target.to_string(),
             rule: rule.to_string(),
-            ..Entry::of(auth::now().wall, DOOR, &caller.who, Outcome::Refused)
+            ..Entry::of(auth::now().wall, FRONT, &caller.who, Outcome::Refused)
         });
         let text = format!("{} may not publish {topic}: {rule}", named(&caller.who));
         Err(ApiError::new(Code::ACTION_DENIED, text).into())
