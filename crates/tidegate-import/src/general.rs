@@ -107,7 +107,7 @@ impl Import {
 
     /// Password file and ACL file, which are for all listeners here, and whether anonymous clients come in where a listener does
     /// not say otherwise.
-    pub(super) fn write_doors(
+    pub(super) fn write_authentication(
         &mut self,
         sections: &[Section],
         open: &[bool],

@@ -192,7 +192,7 @@ impl Import {
         let open: Vec<bool> = sections.iter().map(Section::is_open).collect();
         let local_only = !open.contains(&true);
         let mut body = String::new();
-        let default = self.write_doors(&sections, &open, local_only, &mut body);
+        let default = self.write_authentication(&sections, &open, local_only, &mut body);
         self.write_limits(&mut body);
         let mut listeners = String::new();
         if local_only && self.shut.is_none() {

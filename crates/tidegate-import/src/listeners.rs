@@ -246,8 +246,9 @@ impl Import {
 
     pub(super) fn leave_out(&mut self, section: &Section, why: &str) {
         let why = format!("the listener is left out: {why}");
-        let doors = |name: &str| keys::find(name).is_some_and(|key| key.scope == Scope::Security);
-        let settings = section.settings.iter().filter(|(key, _)| !doors(key)).map(|(_, s)| s);
+        let protects =
+            |name: &str| keys::find(name).is_some_and(|key| key.scope == Scope::Security);
+        let settings = section.settings.iter().filter(|(key, _)| !protects(key)).map(|(_, s)| s);
         let lines: Vec<&Setting> = section.opened.iter().chain(settings).collect();
         for setting in lines {
             self.leave(setting, &why);
