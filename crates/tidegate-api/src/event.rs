@@ -139,11 +139,13 @@ pub enum MissedWhy {
 /// The closest that is possible while both bounds cannot be kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Infeasible {
-    /// Shortest latency at the accuracy asked for; none if no setting is accurate enough.
+    /// Shortest latency at the accuracy asked for, and at `frames_per_second` where there is one; none if no setting is accurate enough,
+    /// or if that frame rate alone is enough.
     pub latency_at_accuracy: Option<Duration>,
     /// Highest accuracy at the latency asked for; none if nothing fits.
     pub accuracy_at_latency: Option<f64>,
-    /// Frames a second at which both could be kept, for who asks for so many; none if it is not the frame rate that is too high.
+    /// Frames a second at which the accuracy could be kept by a subscription that asks for so many, within `latency_at_accuracy`, or,
+    /// without one, within the latency asked for; none if it is not the frame rate that is too high.
     pub frames_per_second: Option<f64>,
     /// The whole in one sentence.
     pub sentence: Arc<str>,

@@ -108,6 +108,8 @@ const HEAD_BYTES_MAX: f64 = 1e6;
 const REST_PACKETS_MIN: u32 = 8;
 /// Part of the estimate that a sample must reach at least to have shown a faster path.
 const TELLING: f64 = 0.5;
+/// How many times longer than it was held up a frame must have come without, for that to be an accident again.
+const SELDOM: u32 = 10;
 /// How many times longer than the last a frame may be to find the pace that the last found.
 const LIKE: f64 = 2.0;
 /// Part of the estimate below which the pace of a frame that was given up shows that the path carries less.
@@ -150,6 +152,15 @@ struct Burst {
     /// Where the current span begins, and where the one before it began.
     span: Option<(Instant, u32)>,
     span_before: Option<(Instant, u32)>,
+    /// Bytes a second over the last span, and over the one before it.
+    pace: Option<f64>,
+    pace_before: Option<f64>,
+    /// Where the span begins in which it was last held up by an accident.
+    held_up: Option<Instant>,
+    /// Estimates when it started.
+    at_start: (Option<f64>, Option<f64>),
+    /// Two moments of its course with the bytes until then, the later first: one of them is about half of its time ago.
+    marks: [Option<(Instant, u32)>; 2],
     /// Receive times of the first byte, of the end of the first span and of the newest byte, with the bytes until then.
     first_at: Option<Instant>,
     begun: Option<(Instant, u32)>,
@@ -218,6 +229,11 @@ impl Estimator {
             delay_seen: false,
             span: None,
             span_before: None,
+            pace: None,
+            pace_before: None,
+            held_up: None,
+            at_start: (self.estimate.map(|estimate| estimate.bytes_per_second), self.long),
+            marks: [None; 2],
             first_at: None,
             begun: None,
             newest: None,
@@ -246,15 +262,19 @@ impl Estimator {
         burst.newest = Some((progress.last_at, progress.received));
         let span = progress.last_at.since(from);
         let bytes = progress.received.saturating_sub(bytes_from);
-        // A few packets that arrive together say nothing about the path: on a slow one, or one that nothing is known of, the span grows
-        // until there are more.
+        // A few packets that arrive together say nothing about the path: the span grows until there are more. That is so on a slow path,
+        // and where the receiver was held up and has read the first of what came meanwhile.
         let enough = 2 * config.packet_bytes;
-        let is_slow = self.estimate.is_none_or(|estimate| {
-            estimate.bytes_per_second * config.span_min.as_secs_f64() < f64::from(enough)
-        });
-        let sample = if span >= config.span_min && (bytes >= enough || !is_slow) {
+        let sample = if span >= config.span_min && bytes >= enough {
             burst.span_before = burst.span.replace((progress.last_at, progress.received));
             burst.begun.get_or_insert((progress.last_at, progress.received));
+            // The start tells nothing of that while it is not known how much of it came at once.
+            let sure = match (from == progress.first_at, self.head_bytes) {
+                (true, None) => 0,
+                (true, Some(_)) => bytes.saturating_sub(at_once - config.packet_bytes),
+                (false, _) => bytes,
+            };
+            burst.pace_before = burst.pace.replace(f64::from(sure) / span.as_secs_f64());
             Some((from, bytes, span))
         } else if progress.complete {
             // The rest of a long frame is too short to be trusted alone: take the span before it along.
@@ -264,10 +284,29 @@ impl Estimator {
         } else {
             None
         };
-        if progress.complete {
-            if let Some(burst) = self.bursts.remove(index) {
-                self.learn(&burst);
-            }
+        // Nothing arrives while the path, or one of the nodes, is held up for a moment, however long that is: all of it is in one span.
+        // A path that carries less now shows that in the next one, too, and one that stops again and again is held up for much of the time.
+        let before = burst.pace_before.filter(|before| {
+            let is_accident = |(from, bytes, span): (Instant, u32, Duration)| {
+                let is_held_up = f64::from(bytes) < TELLING * before * span.as_secs_f64();
+                let is_seldom =
+                    burst.held_up.is_none_or(|at| at == from || at + span * SELDOM <= from);
+                if is_held_up && is_seldom {
+                    burst.held_up = Some(from);
+                }
+                is_held_up && is_seldom
+            };
+            sample.is_some_and(is_accident)
+        });
+        let elapsed = progress.last_at.since(progress.first_at);
+        if burst.begun.is_some()
+            && burst.marks[0].is_none_or(|(at, _)| elapsed >= at.since(progress.first_at) * 3 / 2)
+        {
+            burst.marks = [Some((progress.last_at, progress.received)), burst.marks[0]];
+        }
+        let ended = if progress.complete { self.bursts.remove(index) } else { None };
+        if let Some(burst) = &ended {
+            self.learn(burst);
         } else if sample.is_some() && self.head_bytes.is_none() {
             let burst = self.bursts[index].clone();
             self.learn(&burst);
@@ -281,7 +320,9 @@ impl Estimator {
         {
             let is_start = from == progress.first_at;
             let unsure = if is_start { at_once - packet_bytes } else { 0 };
-            let per_second = |bytes: u32| f64::from(bytes) / span.as_secs_f64();
+            let per_second = |bytes: u32| {
+                (f64::from(bytes) / span.as_secs_f64()).max(before.unwrap_or_default())
+            };
             self.sample(per_second(bytes));
             self.sample_within(per_second(bytes.saturating_sub(unsure)), per_second(bytes));
             let lasts = progress.last_at.since(progress.first_at) >= LASTING;
@@ -292,6 +333,28 @@ impl Estimator {
             self.burst_bytes = self.burst_bytes.max(burst);
         } else if progress.complete {
             self.short = self.short.saturating_add(1);
+        }
+        if let Some(burst) = ended {
+            self.restore(&burst, progress);
+        }
+    }
+
+    /// Samples are short, so that a drop is believed within a frame, and the slow ones among them count most. A frame that has come is
+    /// better known: no estimate is below the pace of about the later half of its time, up to what it was before the frame.
+    fn restore(&mut self, burst: &Burst, progress: Progress) {
+        let is_long = |(at, _): &(Instant, u32)| {
+            progress.last_at.since(*at) * 4 >= progress.last_at.since(progress.first_at)
+                && progress.last_at.since(*at) >= self.config.span_min
+        };
+        let Some((at, bytes)) = burst.marks.into_iter().flatten().find(is_long) else { return };
+        let pace = f64::from(progress.received.saturating_sub(bytes))
+            / progress.last_at.since(at).as_secs_f64();
+        let (before, long_before) = burst.at_start;
+        if let (Some(estimate), Some(before)) = (&mut self.estimate, before) {
+            estimate.bytes_per_second = estimate.bytes_per_second.max(pace.min(before));
+        }
+        if let (Some(long), Some(before)) = (&mut self.long, long_before) {
+            *long = long.max(pace.min(before));
         }
     }
 

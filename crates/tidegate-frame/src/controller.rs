@@ -150,6 +150,9 @@ const PROMISED_LATENCY: f64 = 0.95;
 /// Part of the capacity that a promise counts on where frames follow each other closely: the duty of `budget`
 /// ([`BudgetConfig::duty`], 0.8) less a tenth, which is the estimate's own error.
 const PROMISED_CAPACITY: f64 = 0.72;
+/// Part of its share of a medium that a promise counts on while a frame meets those of other cameras: the medium is even among them over
+/// many frames, and not within one.
+const PROMISED_SHARE: f64 = 0.75;
 /// Part of the time between two frames that a promise counts on where they take more than that. They go one at a time then, and the
 /// path is idle while each is encoded and acknowledged.
 const PROMISED_PERIOD: f64 = 0.92;
@@ -192,9 +195,20 @@ impl Situation<'_> {
         let rate = capacity.long;
         let overhead = self.encode + self.one_way + self.delivery + TURN;
         let larger = self.larger * (1.0 + LARGER + capacity.deviation.min(FLUCTUATION_MAX));
-        let takes = |rung: &Rung| {
+        let takes_at = |rung: &Rung, rate: f64| {
             let seconds = (overhead.as_secs_f64() + rung.bytes * larger / rate) / PROMISED_LATENCY;
             Duration::from_secs_f64(seconds.min(3600.0))
+        };
+        let takes = |rung: &Rung| takes_at(rung, rate);
+        // Captures are spread over the frame period so that frames of several cameras do not meet; those of which some are left out do.
+        let pace = self.share.map_or(rate, |share| (PROMISED_SHARE * share).min(rate));
+        // The others come at multiples of the camera's period, some of them closer than the rate says: a frame waits for the one before
+        // it then.
+        let takes_slower = |rung: &Rung, frames: f64| {
+            let alone = takes_at(rung, pace);
+            let gap = Duration::from_secs_f64(1.0 / frames);
+            let closest = self.period * (gap.as_nanos() / self.period.as_nanos().max(1)) as u32;
+            if alone > closest { alone + (alone + self.period).saturating_sub(gap) } else { alone }
         };
         let in_time = |rung: &Rung| takes(rung) <= self.bounds.latency();
         // Bytes a second that are this camera's.
@@ -218,9 +232,10 @@ impl Situation<'_> {
         Promise {
             latency: least.filter(|rung| carried(rung)).map(takes),
             accuracy: had.map(|rung| told(self.rungs[rung].accuracy)),
-            frame_rate: least
-                .filter(|rung| !carried(rung))
-                .and_then(|rung| Some((told_rate(frames_per_second(rung))?, takes(rung)))),
+            frame_rate: least.filter(|rung| !carried(rung)).and_then(|rung| {
+                let frames = told_rate(frames_per_second(rung))?;
+                Some((frames, takes_slower(rung, frames)))
+            }),
             spare: least.map_or(0.0, spare),
             is_measured,
         }

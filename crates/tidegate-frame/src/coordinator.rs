@@ -1,10 +1,10 @@
 //! The edge node's part: the share of each camera of a shared medium, and when it should capture.
 //!
 //! A camera sees the whole medium during its own burst, so five cameras that each trust what they measured
-//! over-commit it fivefold. The coordinator hears what each one measured and answers with a share. Shares
-//! are of airtime: the camera whose table promises it least accuracy is raised first, as long as all
-//! together fit; without tables all get the same. It also spreads the captures over the frame period:
-//! frames that do not meet may be larger and arrive sooner.
+//! over-commit it fivefold. The coordinator sees how the frames of each one arrive and answers with a share; what
+//! frames of other cameras took meanwhile is counted out. Shares are of airtime: the camera whose table promises it
+//! least accuracy is raised first, as long as all together fit; without tables all get the same. It also spreads the
+//! captures over the frame period: frames that do not meet may be larger and arrive sooner.
 //!
 //! Batches of sensor messages on the same medium have a part of their own, which cameras are not given.
 //!
@@ -68,16 +68,18 @@ pub enum Input {
         /// Its qualities, fewest bytes first; empty if unknown.
         qualities: Vec<Quality>,
     },
-    /// A camera's measurements; wanted about once a second.
+    /// A frame of a camera came whole.
     Report {
         /// The camera.
         camera: CameraName,
-        /// Capacity that its bursts see.
+        /// Pace at which its bytes arrived.
         bytes_per_second: f64,
-        /// Time between its frames.
+        /// Time between the camera's frames.
         period: Duration,
-        /// When the first byte of a recent frame arrived, by the edge's clock.
+        /// When the first byte of the frame arrived, by the edge's clock.
         arrived: Instant,
+        /// Time from its first byte to its last.
+        took: Duration,
     },
     /// A frame of a camera came that says nothing of the capacity.
     Heard {
@@ -112,11 +114,51 @@ struct Member {
     shifted: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Last frames of a camera, of which the one counts that found most of the medium: none finds more than there is.
+const ARRIVALS: usize = 4;
+
+#[derive(Clone, Debug)]
 struct Measured {
-    bytes_per_second: f64,
+    /// The last frames, newest first.
+    recent: VecDeque<FrameArrival>,
     period: Duration,
-    arrived: Instant,
+}
+
+/// How a frame arrived.
+#[derive(Clone, Copy, Debug)]
+struct FrameArrival {
+    bytes_per_second: f64,
+    at: Instant,
+    took: Duration,
+}
+
+impl FrameArrival {
+    /// Time for which both were arriving.
+    fn overlap(&self, other: &Self) -> Duration {
+        let end = (self.at + self.took).min(other.at + other.took);
+        end.since(self.at.max(other.at))
+    }
+}
+
+impl Measured {
+    /// The fastest of its frames, whether they met others or not.
+    fn seen(&self) -> f64 {
+        self.recent.iter().map(|frame| frame.bytes_per_second).fold(0.0, f64::max)
+    }
+
+    /// The part of the time in which `frame`, of another camera, arrived that the frames of this one took of the medium, 0 to 1; and the
+    /// part in which both arrived.
+    fn takes_of(&self, frame: &FrameArrival) -> (f64, f64) {
+        let took = frame.took.as_secs_f64().max(1e-6);
+        let seen = self.seen();
+        let (mut takes, mut both) = (0.0, 0.0);
+        for own in &self.recent {
+            let overlap = own.overlap(frame).as_secs_f64() / took;
+            both += overlap;
+            takes += overlap * own.bytes_per_second / seen;
+        }
+        (takes, both)
+    }
 }
 
 /// The coordinator of one medium.
@@ -140,8 +182,9 @@ impl Coordinator {
     /// anything.
     pub fn sensors(&self, now: Instant) -> Option<f64> {
         let valid_for = self.config.valid_for;
-        let heard = self.members.values().filter(|member| now.since(member.heard) < valid_for);
-        let measured = heard.filter_map(|member| Some(member.measured?.bytes_per_second));
+        let rates = self.members.values().zip(self.rates());
+        let heard = rates.filter(|(member, _)| now.since(member.heard) < valid_for);
+        let measured = heard.filter_map(|(_, rate)| rate);
         measured.min_by(f64::total_cmp).map(|least| least * self.config.sensors)
     }
 
@@ -166,17 +209,17 @@ impl Coordinator {
                 self.members.insert(camera, member);
                 self.renew_at = now;
             }
-            Input::Report { camera, bytes_per_second, period, arrived } => {
+            Input::Report { camera, bytes_per_second, period, arrived, took } => {
                 let sane = bytes_per_second.is_finite() && bytes_per_second > 0.0;
                 let Some(member) = self.members.get_mut(&camera) else { return };
                 member.heard = now;
                 if !sane || period.is_zero() {
                     return;
                 }
-                let smooth = |before: f64| before + 0.5 * (bytes_per_second - before);
-                let before = member.measured.map(|measured| measured.bytes_per_second);
-                let bytes_per_second = before.map_or(bytes_per_second, smooth);
-                member.measured = Some(Measured { bytes_per_second, period, arrived });
+                let mut recent = member.measured.take().map(|last| last.recent).unwrap_or_default();
+                recent.truncate(ARRIVALS - 1);
+                recent.push_front(FrameArrival { bytes_per_second, at: arrived, took });
+                member.measured = Some(Measured { recent, period });
             }
             Input::Heard { camera } => {
                 if let Some(member) = self.members.get_mut(&camera) {
@@ -224,6 +267,31 @@ impl Coordinator {
         }
     }
 
+    /// Bytes a second that each member would find with the medium to itself, in their order; nothing for one that is unmeasured.
+    ///
+    /// A frame that meets those of other cameras finds a part of the medium: what those take is counted out, as far as the medium is
+    /// even among them. Frames of which some are left out may meet every time, and a share of a part would be too small for any.
+    fn rates(&self) -> Vec<Option<f64>> {
+        let rate = |(index, member): (usize, &Member)| {
+            let others = || {
+                let others = self.members.values().enumerate().filter(move |(of, _)| *of != index);
+                others.filter_map(|(_, other)| other.measured.as_ref())
+            };
+            let alone = |frame: &FrameArrival| {
+                let (mut left, mut shared, mut met) = (1.0, 0.0, 1.0);
+                for (takes, both) in others().map(|other| other.takes_of(frame)) {
+                    left -= takes;
+                    shared += both;
+                    met += f64::from(u8::from(both > 0.0));
+                }
+                // Never less than an even part.
+                frame.bytes_per_second / f64::max(left, 1.0 - shared / met).clamp(1.0 / met, 1.0)
+            };
+            Some(member.measured.as_ref()?.recent.iter().map(alone).fold(0.0, f64::max))
+        };
+        self.members.values().enumerate().map(rate).collect()
+    }
+
     /// The share of each member, in their order; nothing for one that is alone or unmeasured.
     fn shares(&self) -> Vec<Option<f64>> {
         let members: Vec<&Member> = self.members.values().collect();
@@ -231,24 +299,21 @@ impl Coordinator {
             return vec![None; members.len()];
         }
         let equal = self.config.duty / members.len() as f64;
-        let airtime = self.raised(&members).unwrap_or_else(|| vec![equal; members.len()]);
-        let shares = members.iter().zip(airtime);
-        shares
-            .map(|(member, airtime)| {
-                // The sender uses its own duty of the share, so what is given is airtime over duty.
-                member.measured.map(|m| m.bytes_per_second * airtime / self.config.duty)
-            })
-            .collect()
+        let rates = self.rates();
+        let airtime = self.raised(&members, &rates).unwrap_or_else(|| vec![equal; members.len()]);
+        let shares = rates.into_iter().zip(airtime);
+        // The sender uses its own duty of the share, so what is given is airtime over duty.
+        shares.map(|(rate, airtime)| rate.map(|rate| rate * airtime / self.config.duty)).collect()
     }
 
     /// Airtime of each member after raising the least accurate one as long as all fit; nothing if a table
     /// or a measurement is missing, or if not even the smallest frames fit.
-    fn raised(&self, members: &[&Member]) -> Option<Vec<f64>> {
+    fn raised(&self, members: &[&Member], rates: &[Option<f64>]) -> Option<Vec<f64>> {
         let loads: Option<Vec<Vec<(f64, f64)>>> = members
             .iter()
-            .map(|member| {
-                let Measured { bytes_per_second, period, .. } = member.measured?;
-                let whole = bytes_per_second * period.as_secs_f64();
+            .zip(rates)
+            .map(|(member, rate)| {
+                let whole = (*rate)? * member.measured.as_ref()?.period.as_secs_f64();
                 let load = |quality: &Quality| (quality.bytes / whole, quality.accuracy);
                 Some(member.qualities.iter().map(load).collect())
                     .filter(|loads: &Vec<_>| !loads.is_empty())
@@ -284,19 +349,18 @@ impl Coordinator {
         let members = self.members.values_mut().enumerate();
         members
             .map(|(index, member)| {
-                let Some(measured) = member.measured.filter(|_| stagger) else {
-                    return Duration::ZERO;
-                };
-                let first = *first.get_or_insert(measured.arrived);
-                let period = measured.period;
+                let measured = member.measured.as_ref().filter(|_| stagger);
+                let last = measured.and_then(|m| Some((m.recent.front()?.at, m.period)));
+                let Some((arrived, period)) = last else { return Duration::ZERO };
+                let first = *first.get_or_insert(arrived);
                 // Frames that arrived before the last shift took effect do not count.
-                let unsettled = |at: Instant| measured.arrived <= at + period * 2;
+                let unsettled = |at: Instant| arrived <= at + period * 2;
                 if member.shifted.is_some_and(unsettled) {
                     return Duration::ZERO;
                 }
                 let slot = period / u32::try_from(count).unwrap_or(u32::MAX);
                 let wanted = slot * u32::try_from(index).unwrap_or(0);
-                let ahead = measured.arrived.nanos_since(first);
+                let ahead = arrived.nanos_since(first);
                 let cycle = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX).max(1);
                 let wanted = i64::try_from(wanted.as_nanos()).unwrap_or(0);
                 let shift = wanted.saturating_sub(ahead).rem_euclid(cycle);
@@ -341,8 +405,9 @@ mod tests {
             );
             let bytes_per_second = megabits * MEGABIT;
             let period = Duration::from_millis(200);
-            let arrived = at(*phase);
-            coordinator.handle(at(0), Input::Report { camera, bytes_per_second, period, arrived });
+            let (arrived, took) = (at(*phase), Duration::ZERO);
+            let report = Input::Report { camera, bytes_per_second, period, arrived, took };
+            coordinator.handle(at(0), report);
         }
     }
 
@@ -405,8 +470,8 @@ mod tests {
                 phases[index] += told.shift.as_millis() as i64;
                 let arrived = at((second + 1) * 1000 - 200 + phases[index] % 200);
                 let (camera, period) = (name(index), Duration::from_millis(200));
-                let report =
-                    Input::Report { camera, bytes_per_second: 100.0 * MEGABIT, period, arrived };
+                let (bytes_per_second, took) = (100.0 * MEGABIT, Duration::ZERO);
+                let report = Input::Report { camera, bytes_per_second, period, arrived, took };
                 coordinator.handle(at((second + 1) * 1000 - 1), report);
             }
         }
@@ -427,6 +492,7 @@ mod tests {
             bytes_per_second: 100.0 * MEGABIT,
             period: Duration::from_millis(200),
             arrived: at(5000),
+            took: Duration::ZERO,
         };
         coordinator.handle(at(5000), report);
         assert_eq!(coordinator.poll_timeout(), Some(at(1000)));
@@ -449,6 +515,55 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_meet_every_time_have_the_share_of_those_that_never_do() {
+        let period = Duration::from_millis(500);
+        let whole = 16.0 * MEGABIT;
+        // Frames of 200 KB of three cameras begin so many milliseconds apart, and share the medium evenly while they meet.
+        let shares = |apart: i64| {
+            let mut arrivals = [(0, 0, 200e3); 3];
+            let mut millis = 0;
+            while arrivals.iter().any(|(.., left)| *left > 0.0) {
+                let is_arriving =
+                    |index: usize, left: f64| millis >= index as i64 * apart && left > 0.0;
+                let met = arrivals.iter().enumerate().filter(|(i, a)| is_arriving(*i, a.2)).count();
+                for (index, (begin, end, left)) in arrivals.iter_mut().enumerate() {
+                    if is_arriving(index, *left) {
+                        *left -= whole / 1e3 / met as f64;
+                        (*begin, *end) = (index as i64 * apart, millis + 1);
+                    }
+                }
+                millis += 1;
+            }
+            let mut coordinator = Coordinator::new(at(0), CoordinatorConfig::default());
+            join(&mut coordinator, &[(vec![], 1.0, 0), (vec![], 1.0, 0), (vec![], 1.0, 0)]);
+            for number in 1..=12 {
+                for (index, (begin, end, _)) in arrivals.into_iter().enumerate() {
+                    let took = Duration::from_millis((end - begin) as u64);
+                    let report = Input::Report {
+                        camera: name(index),
+                        bytes_per_second: 200e3 / took.as_secs_f64(),
+                        period,
+                        arrived: at(number * 500 + begin),
+                        took,
+                    };
+                    coordinator.handle(at(number * 500 + end), report);
+                }
+            }
+            coordinator.shares().into_iter().map(|share| share.unwrap() / whole).collect::<Vec<_>>()
+        };
+        for apart in [0, 120] {
+            let shares = shares(apart);
+            assert!(shares.iter().all(|share| (share * 3.0 - 1.0).abs() < 0.02), "{shares:?}");
+        }
+        // Never more than there is, however they meet.
+        for apart in [10, 30, 60, 90] {
+            let shares = shares(apart);
+            let fits = |share: &f64| (0.75..1.02).contains(&(share * 3.0));
+            assert!(shares.iter().all(fits), "{apart} ms: {shares:?}");
+        }
+    }
+
+    #[test]
     fn nonsense_reports_change_nothing() {
         let mut coordinator = Coordinator::new(at(0), CoordinatorConfig::default());
         join(&mut coordinator, &[(ladder(), 100.0, 0), (ladder(), 100.0, 0)]);
@@ -457,7 +572,8 @@ mod tests {
             let period = Duration::from_millis(period);
             let arrived = Instant::MAX;
             for camera in [name(0), name(9)] {
-                let report = Input::Report { camera, bytes_per_second: rate, period, arrived };
+                let (bytes_per_second, took) = (rate, Duration::MAX);
+                let report = Input::Report { camera, bytes_per_second, period, arrived, took };
                 coordinator.handle(at(0), report);
             }
         }

@@ -126,6 +126,8 @@ const FOREIGN_VALID: Duration = Duration::from_millis(50);
 const EXPECTED_MAX: Duration = Duration::from_secs(10);
 /// Time that a frame is given which is sent to measure the path, however late it will be: acknowledgements come every 10 ms.
 const TRIAL_FLIGHT: Duration = Duration::from_millis(250);
+/// Round trips that such a frame is given in addition, in which the window of a link becomes sixteen times as large.
+const OPENING_TRIPS: u32 = 4;
 /// Samples in a row that are too short to show a faster path, after which a longer frame is sent to see whether it is.
 const SHORT_MAX: u32 = 50;
 /// Shortest time between two frames that are sent to measure the path with longer frames than keep the latency.
@@ -640,9 +642,9 @@ impl Transfer {
     }
 
     /// When a frame that is sent now to measure the path has been under way for long enough: the word of its bytes comes a round
-    /// trip after them.
+    /// trip after them, and a link that was idle opens up with each round trip.
     fn trial_end(&self, now: Instant) -> Instant {
-        now + TRIAL_FLIGHT + self.rtt.max(self.one_way * 2)
+        now + TRIAL_FLIGHT + OPENING_TRIPS * self.rtt.max(self.one_way * 2)
     }
 
     /// Whether no more is outstanding than the path carries in a round trip: the word of it may be on the way. Where a round trip is

@@ -138,6 +138,7 @@ fn world(scenario: Scenario, cameras: Vec<Camera>, seconds: u64) -> World {
         one_way: DELAY,
         delivery: DELIVERY,
         read_every: Duration::ZERO,
+        held_up: (Duration::ZERO, Duration::ZERO),
         cameras,
         coordinator: None,
     }

@@ -34,6 +34,8 @@ use crate::{
 
 /// Payload of a packet, in bytes.
 const PACKET_BYTES: u32 = 1200;
+/// Frames shorter than this tell an edge node little about the medium.
+const SAMPLE_BYTES_MIN: u32 = 16 << 10;
 /// Bytes that the link's records, QUIC, UDP and IP add to it.
 const HEADER_BYTES: u32 = 60;
 /// How often the receiver acknowledges the progress of a frame.
@@ -92,6 +94,8 @@ pub struct World {
     /// How often the edge node reads what has come; zero for each packet at once. A busy host, or a network card that gathers
     /// interrupts.
     pub read_every: Duration,
+    /// How often the edge node is held up by something else, and for how long: it reads nothing meanwhile.
+    pub held_up: (Duration, Duration),
     /// The cameras.
     pub cameras: Vec<Camera>,
     /// Whether the edge node coordinates them, and how.
@@ -114,7 +118,6 @@ enum Event {
     Encoded { camera: usize, input: Input },
     Feedback { camera: usize, input: Input },
     Share { camera: usize, allotment: coordinator::Allotment },
-    Measure,
 }
 
 struct Outgoing {
@@ -149,7 +152,6 @@ struct Node {
     shift: Duration,
     /// Capture time from which the next frame is wanted, where not all are.
     wanted_at: Instant,
-    arrived_last: Option<Instant>,
 }
 
 struct Run<'a> {
@@ -221,7 +223,6 @@ impl<'a> Run<'a> {
                 receiving: HashMap::new(),
                 shift: Duration::ZERO,
                 wanted_at: BEGIN,
-                arrived_last: None,
             }
         };
         let nodes: Vec<Node> = world.cameras.iter().enumerate().map(node).collect();
@@ -252,20 +253,8 @@ impl<'a> Run<'a> {
     fn join(&mut self) {
         let Some(coordinator) = &mut self.coordinator else { return };
         for node in &self.nodes {
-            let camera = &node.camera;
-            let scale = camera.bytes / camera.truth.original_bytes;
-            let ladder = camera.truth.ladder(&camera.config.cut);
-            let enough =
-                ladder.into_iter().filter(|r| r.accuracy >= camera.demand.bounds.accuracy());
-            let quality = |row: &tidegate_frame::table::Row| Quality {
-                bytes: row.bytes * scale * row.kept,
-                accuracy: row.accuracy,
-            };
-            let qualities = enough.map(quality).collect();
-            coordinator
-                .handle(BEGIN, coordinator::Input::Joined { camera: node.name.clone(), qualities });
+            coordinator.handle(BEGIN, node.joined());
         }
-        self.at(BEGIN + Duration::from_secs(1), Event::Measure);
     }
 
     fn at(&mut self, at: Instant, event: Event) {
@@ -331,25 +320,32 @@ impl<'a> Run<'a> {
                 let coordinator::Allotment { bytes_per_second, valid_for, .. } = allotment;
                 node.transfer.handle(self.now, Input::Share { bytes_per_second, valid_for });
             }
-            Event::Measure => self.measure(),
         }
     }
 
-    /// The reports of every camera to the coordinator, each second.
-    fn measure(&mut self) {
+    /// The coordinator hears of a frame that has come whole, as from an edge node. Once silent for long, a camera joins again.
+    fn measure(&mut self, camera: usize, bytes: u32, first_at: Instant, last_at: Instant) {
+        let node = &self.nodes[camera];
         let Some(coordinator) = &mut self.coordinator else { return };
-        for node in &self.nodes {
-            if let (Some(capacity), Some(arrived)) = (node.transfer.capacity(), node.arrived_last) {
-                let report = coordinator::Input::Report {
-                    camera: node.name.clone(),
-                    bytes_per_second: capacity.bytes_per_second,
-                    period: node.camera.period,
-                    arrived,
-                };
-                coordinator.handle(self.now, report);
-            }
+        if !coordinator.is_member(&node.name) {
+            coordinator.handle(self.now, node.joined());
+            return;
         }
-        self.at(self.now + Duration::from_secs(1), Event::Measure);
+        let took = last_at.since(first_at);
+        let every = node.transfer.demand().frame_rate.map_or(Duration::ZERO, FrameRate::interval);
+        let camera = node.name.clone();
+        let input = if bytes < SAMPLE_BYTES_MIN || took.is_zero() {
+            coordinator::Input::Heard { camera }
+        } else {
+            coordinator::Input::Report {
+                camera,
+                bytes_per_second: f64::from(bytes - PACKET_BYTES) / took.as_secs_f64(),
+                period: node.camera.period.max(every),
+                arrived: first_at,
+                took,
+            }
+        };
+        coordinator.handle(self.now, input);
     }
 
     fn allot(&mut self) {
@@ -495,10 +491,12 @@ impl<'a> Run<'a> {
             + Duration::from_nanos(
                 u64::try_from(wait).expect("less than the time between two reads"),
             );
+        let (every, pause) = self.world.held_up;
+        let into = due.since(BEGIN).as_nanos() % every.as_nanos().max(1);
+        let left = pause.as_nanos().saturating_sub(into);
+        let due = due + Duration::from_nanos(u64::try_from(left).expect("less than a pause"));
         receiving.first_at = receiving.first_at.min(due);
-        if first {
-            node.arrived_last = Some(due);
-        }
+        let receiving_first_at = receiving.first_at;
         let complete = receiving.received >= receiving.total;
         if !(first || complete || due.since(receiving.acknowledged_at) >= PROGRESS) {
             return;
@@ -514,6 +512,7 @@ impl<'a> Run<'a> {
         };
         if complete && let Some(Receiving { header, .. }) = node.receiving.remove(&packet.frame) {
             let latency = due.since(packet.frame) + self.world.delivery;
+            self.measure(packet.camera, header.bytes, receiving_first_at, due);
             self.settle(packet.camera, packet.frame, Fate::Delivered { latency, header });
         }
         self.at(due + self.world.feedback, Event::Feedback { camera: packet.camera, input });
@@ -545,6 +544,22 @@ impl<'a> Run<'a> {
 }
 
 impl Node {
+    /// That it joins, with the front of its table.
+    fn joined(&self) -> coordinator::Input {
+        let camera = &self.camera;
+        let scale = camera.bytes / camera.truth.original_bytes;
+        let ladder = camera.truth.ladder(&camera.config.cut);
+        let enough = ladder.into_iter().filter(|r| r.accuracy >= camera.demand.bounds.accuracy());
+        let quality = |row: &tidegate_frame::table::Row| Quality {
+            bytes: row.bytes * scale * row.kept,
+            accuracy: row.accuracy,
+        };
+        coordinator::Input::Joined {
+            camera: self.name.clone(),
+            qualities: enough.map(quality).collect(),
+        }
+    }
+
     /// Puts a lost packet's bytes back in front of the queue.
     fn resend(&mut self, lost: Packet) {
         let Packet { frame, bytes, total, .. } = lost;

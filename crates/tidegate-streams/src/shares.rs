@@ -111,15 +111,15 @@ impl Shares {
         seen.periods.push_front(header.at.since(seen.last));
         seen.last = header.at;
         let period = seen.periods.iter().min().copied().unwrap_or_default();
-        let took = arrival.last_at.since(arrival.first_at).as_secs_f64();
+        let took = arrival.last_at.since(arrival.first_at);
         let camera = camera.clone();
         coordinator.handle(
             now,
-            if header.bytes < SAMPLE_BYTES_MIN || took <= 0.0 {
+            if header.bytes < SAMPLE_BYTES_MIN || took.is_zero() {
                 Input::Heard { camera }
             } else {
-                let bytes_per_second = (header.bytes - PACKET_BYTES) as f64 / took;
-                Input::Report { camera, bytes_per_second, period, arrived: arrival.first_at }
+                let bytes_per_second = (header.bytes - PACKET_BYTES) as f64 / took.as_secs_f64();
+                Input::Report { camera, bytes_per_second, period, arrived: arrival.first_at, took }
             },
         );
     }

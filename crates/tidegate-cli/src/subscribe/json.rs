@@ -41,6 +41,7 @@ pub(super) fn event(camera: &CameraName, event: &Event) -> Value {
             "latency_at_accuracy_ms":
                 infeasible.latency_at_accuracy.map(|latency| latency.as_secs_f64() * 1e3),
             "accuracy_at_latency": infeasible.accuracy_at_latency,
+            "frames_per_second": infeasible.frames_per_second,
             "text": &*infeasible.sentence,
         }),
         Event::Feasible => json!({ "event": "feasible" }),
@@ -94,10 +95,24 @@ fn stages(stages: &Stages) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_api::{EndReason, Missed, MissedWhy};
+    use tidegate_api::{EndReason, Infeasible, Missed, MissedWhy};
     use tidegate_message::Instant;
 
     use super::*;
+
+    #[test]
+    fn bounds_that_could_be_had_are_numbers() {
+        let infeasible = Infeasible {
+            latency_at_accuracy: Some(std::time::Duration::from_micros(393_500)),
+            accuracy_at_latency: None,
+            frames_per_second: Some(2.1),
+            sentence: "cannot be kept".into(),
+        };
+        let object = event(&"north".parse().unwrap(), &Event::Infeasible(infeasible));
+        assert_eq!(object["latency_at_accuracy_ms"], 393.5);
+        assert_eq!(object["frames_per_second"], 2.1);
+        assert!(object["accuracy_at_latency"].is_null());
+    }
 
     #[test]
     fn every_object_names_its_camera_and_its_event() {

@@ -33,11 +33,13 @@ pub enum Report {
     /// No setting keeps both bounds at the camera's frame rate. Reported again when the bounds that can be kept
     /// change.
     Infeasible {
-        /// Latency that could be kept at the accuracy asked for, as in [`Promise::latency`].
+        /// Latency that could be kept at the accuracy asked for, as in [`Promise::latency`]; where there is a frame rate, too, at that
+        /// one.
         latency_at_accuracy: Option<Duration>,
         /// Accuracy that could be kept at the latency asked for; nothing if no frame is that fast.
         accuracy_at_latency: Option<f64>,
-        /// Frames a second at which both could be kept; nothing if it is not the frame rate that is too high.
+        /// Frames a second at which the accuracy could be kept, within the latency of this report, or, where that has none, within the
+        /// latency asked for; nothing if it is not the frame rate that is too high.
         frames_per_second: Option<f64>,
         /// The bound to give up.
         policy: WhenInfeasible,
@@ -149,9 +151,13 @@ impl Told {
             latency.map(|latency| 1.0 / latency.as_secs_f64().max(1e-6))
         };
         let frames = |promise: &Promise| promise.frame_rate.map(|(frames, _)| frames);
+        let latency = |promise: &Promise| {
+            let slower = promise.frame_rate.map(|(_, each)| each);
+            promise.latency.or(slower.filter(|each| *each > demand.bounds.latency()))
+        };
         now >= self.at + CORRECT_EVERY
             && (differs(before.accuracy, promise.accuracy, 0.0, BETTER_ACCURACY)
-                || part(speed(before.latency), speed(promise.latency))
+                || part(speed(latency(before)), speed(latency(promise)))
                 || part(frames(before), frames(promise)))
     }
 }
@@ -294,10 +300,11 @@ impl Reasons {
             "accuracy {accuracy} within {:.0} ms cannot be kept{rate}: {could}; {gives_way} ({policy})",
             millis(latency)
         );
+        let slower = promise.frame_rate.filter(|rate| !is_in_time(rate)).map(|(_, each)| each);
         Some(Report::Infeasible {
-            latency_at_accuracy: promise.latency,
+            latency_at_accuracy: promise.latency.or(slower),
             accuracy_at_latency: promise.accuracy,
-            frames_per_second: promise.frame_rate.filter(is_in_time).map(|(frames, _)| frames),
+            frames_per_second: promise.frame_rate.map(|(frames, _)| frames),
             policy,
             reason: reason.into(),
         })

@@ -70,6 +70,7 @@ pub(super) fn run(
         one_way: scenario.media[0].delay,
         delivery: DELIVERY,
         read_every: Duration::ZERO,
+        held_up: (Duration::ZERO, Duration::ZERO),
         cameras: cameras.collect(),
         coordinator: Some(CoordinatorConfig::default()),
     };
