@@ -178,13 +178,13 @@ impl Coordinator {
     }
 
     /// Bytes per second that all batches of sensor messages together may use in addition to the frames: a part of the smallest
-    /// capacity that a camera measured, since where their senders are is not known. Without limit while no camera measures
-    /// anything.
+    /// capacity that a camera measured, since where their senders are is not known. The measurements count as they are, not
+    /// without what other cameras' frames took: batches must leave room for those frames. Without limit while no camera
+    /// measures anything.
     pub fn sensors(&self, now: Instant) -> Option<f64> {
         let valid_for = self.config.valid_for;
-        let rates = self.members.values().zip(self.rates());
-        let heard = rates.filter(|(member, _)| now.since(member.heard) < valid_for);
-        let measured = heard.filter_map(|(_, rate)| rate);
+        let heard = self.members.values().filter(|member| now.since(member.heard) < valid_for);
+        let measured = heard.filter_map(|member| member.measured.as_ref()).map(Measured::seen);
         measured.min_by(f64::total_cmp).map(|least| least * self.config.sensors)
     }
 
