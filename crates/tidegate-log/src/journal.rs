@@ -82,7 +82,7 @@ struct ReserveRefused {
 impl ReserveRefused {
     /// Whether so many files more would most likely find no room either, a moment later.
     fn holds(&self, now: Instant, missing: u32) -> bool {
-        missing >= self.missing && (self.at..self.at + RESERVE_RETRY).contains(&now)
+        missing > 0 && missing >= self.missing && (self.at..self.at + RESERVE_RETRY).contains(&now)
     }
 
     fn error(&self) -> AppendError {
@@ -785,6 +785,15 @@ mod tests {
         disk.set_capacity(100 << 20);
         journal.want_reserve(30 << 20);
         journal.ensure(Instant::EPOCH, 900).unwrap();
+    }
+
+    #[test]
+    fn a_refused_reserve_holds_nothing_up_where_none_is_missing() {
+        let kind = io::ErrorKind::StorageFull;
+        for (then, missing, holds) in [(0, 0, false), (2, 0, false), (2, 1, false), (2, 2, true)] {
+            let refused = ReserveRefused { at: NOW, missing: then, file_bytes: 1, kind };
+            assert_eq!(refused.holds(NOW, missing), holds, "{then} then, {missing} now");
+        }
     }
 
     #[test]

@@ -42,11 +42,15 @@ use crate::{
     timers::Timer,
 };
 
-/// A journal below this is let be.
+/// A journal up to this is let be, unless it is small.
 const LEAST_BYTES: u64 = 16 << 20;
-/// A smaller one is written again once it is over this part of its limit and has grown by the other since the last checkpoint.
+/// A journal that may hold less than this is small: it is written again once it is over this part of its limit and has grown by the other
+/// since the last checkpoint. A larger one is let be until it has doubled, or each growth by an eighth would cost all that is in it.
+const SMALL_BYTES_MAX: u64 = 8 * LEAST_BYTES;
 const SMALL_PART: u64 = 4;
 const SMALL_SINCE_PART: u64 = 8;
+/// Once all of it found no room, the journal is looked through again when its bytes, or those that are free, changed by this part.
+const CHANGED_PART: u64 = 16;
 /// Records of one turn, and the time to the next.
 const STEP: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -96,7 +100,7 @@ enum Stage {
 }
 
 impl Broker {
-    /// Begins to write the live state again if the journal has grown to twice its size after the last time, or refuses writes.
+    /// Begins to write the live state again if the journal has grown enough since the last time ([`let_be_bytes`]), or refuses writes.
     pub(super) fn watch_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.look_for_room();
@@ -196,12 +200,19 @@ impl Broker {
             return false;
         }
         // A half-written one would leave less room than before.
-        let free = keeper.journal.free();
-        if self.live_bytes(free) <= free {
-            return true;
+        let (bytes, free) = (keeper.journal.bytes(), keeper.journal.free());
+        if keeper.had_no_room(bytes, free) && !keeper.lacking.is_any() {
+            return false;
         }
-        self.count_reserved();
-        self.live_bytes(free) <= free
+        let mut fits = self.live_bytes(free) <= free;
+        if !fits {
+            self.count_reserved();
+            fits = self.live_bytes(free) <= free;
+        }
+        if let Some(keeper) = &mut self.keeper {
+            keeper.no_room_at = (!fits).then_some((bytes, free));
+        }
+        fits
     }
 
     pub(super) fn begin_checkpoint(&mut self, waits: bool) {
@@ -622,12 +633,16 @@ impl Keeper {
     }
 
     /// Whether most of the journal is old, or much of a small one: half of it may be held in reserve, and what is written again needs room
-    /// beside what it stands for.
+    /// beside what it stands for. A small one of which sessions and retained messages alone take about a fifth still refuses messages
+    /// before it is written again: its reserve is that large.
     fn is_large(&self) -> bool {
-        let bytes_max = self.journal.bytes_max();
-        let since = self.checkpoint_bytes.saturating_add(bytes_max / SMALL_SINCE_PART);
-        let small = since.max(bytes_max / SMALL_PART);
-        self.journal.bytes() > (2 * self.checkpoint_bytes).max(LEAST_BYTES).min(small)
+        self.journal.bytes() > let_be_bytes(self.checkpoint_bytes, self.journal.bytes_max())
+    }
+
+    /// Whether all of it found no room when the journal had about so many bytes, and about so many were free.
+    fn had_no_room(&self, bytes: u64, free: u64) -> bool {
+        let is_near = |then: u64, now: u64| then.abs_diff(now) <= then / CHANGED_PART;
+        self.no_room_at.is_some_and(|then| is_near(then.0, bytes) && is_near(then.1, free))
     }
 
     /// Whether a checkpoint is to begin once there is room.
@@ -700,6 +715,16 @@ impl Checkpoint {
     }
 }
 
+/// Bytes up to which a journal is let be that had so many after the last checkpoint, and may hold so many.
+fn let_be_bytes(checkpoint_bytes: u64, bytes_max: u64) -> u64 {
+    let usual = (2 * checkpoint_bytes).max(LEAST_BYTES);
+    if bytes_max >= SMALL_BYTES_MAX {
+        return usual;
+    }
+    let since = checkpoint_bytes.saturating_add(bytes_max / SMALL_SINCE_PART);
+    usual.min(since.max(bytes_max / SMALL_PART))
+}
+
 /// The empty message that clears a topic.
 pub(super) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
     StoredMessage {
@@ -716,5 +741,31 @@ pub(super) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMes
         topic: topic.clone(),
         forwarded: Bytes::new(),
         payload: Payload::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_let_be_until_it_has_doubled_and_a_small_one_for_less() {
+        const MIB: u64 = 1 << 20;
+        for (checkpoint, most, expected) in [
+            (0, 2048, 16),
+            (10, 2048, 20),
+            (200, 1024, 400), // over an eighth of its limit
+            (400, 1024, 800),
+            (100, 128, 200),
+            // Small ones.
+            (0, 32, 8),
+            (8, 32, 12),
+            (12, 32, 16),
+            (0, 127, 16),
+        ] {
+            let bytes = let_be_bytes(checkpoint * MIB, most * MIB);
+            assert_eq!(bytes, expected * MIB, "{checkpoint} of {most} MiB");
+        }
+        assert_eq!(let_be_bytes(0, u64::MAX), LEAST_BYTES);
     }
 }

@@ -109,6 +109,8 @@ pub(super) struct Keeper {
     pub(super) is_watched: bool,
     /// Bytes of the journal after the last checkpoint.
     pub(super) checkpoint_bytes: u64,
+    /// Bytes of the journal, and those that were free, when there was no room for a checkpoint.
+    pub(super) no_room_at: Option<(u64, u64)>,
     pub(super) counts: JournalCounts,
 }
 
@@ -231,6 +233,7 @@ impl Keeper {
             is_short: false,
             is_watched: false,
             checkpoint_bytes: 0,
+            no_room_at: None,
             counts: JournalCounts::default(),
         }
     }

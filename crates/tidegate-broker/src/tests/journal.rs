@@ -1188,3 +1188,35 @@ fn a_small_journal_is_written_again_before_it_is_full() {
         world.end();
     }
 }
+
+#[test]
+fn a_journal_whose_state_finds_no_room_twice_is_not_looked_through_each_second() {
+    let mut world = World::keeping(settings(), 1, false);
+    world.tapes[0].limit(Some(1 << 20));
+    world.tapes[0].state().says_bytes_max = true;
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    world.cut(s);
+    let p = world.join(v5("p"));
+    let payload = "x".repeat(1_000);
+    for number in 0..600 {
+        let id = world.publish(p, message("t", AtLeastOnce, &payload)).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS, "{number}");
+    }
+    world.advance(seconds(5));
+    let counts = world.shards[0].journal_counts().unwrap();
+    let looks = allocation_counter::measure(|| world.advance(seconds(20))).count_total;
+    assert!(looks < 100, "{looks} allocations in 20 s");
+    assert_eq!(world.shards[0].journal_counts().unwrap().checkpoints, counts.checkpoints);
+    // Once most of it is taken, the journal is written again as it grows.
+    let s = world.join(kept("s"));
+    assert_eq!(world.messages(s).len(), 600);
+    for number in 0..600 {
+        let id = world.publish(p, message("t", AtLeastOnce, &payload)).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS, "{number}, written again");
+        world.advance(Duration::from_millis(10));
+    }
+    assert_eq!(world.messages(s).len(), 600);
+    assert!(world.shards[0].journal_counts().unwrap().checkpoints > counts.checkpoints);
+    world.end();
+}
