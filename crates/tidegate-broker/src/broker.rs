@@ -90,6 +90,8 @@ pub struct Broker {
     marked: Vec<Arc<SessionState>>,
     /// Whether all sessions that the message that is being handed out goes to have accepted it, so that none may lose it.
     promised: bool,
+    /// The generation of the rules that allowed the message which is being published, where its route was made later.
+    decided_by: u64,
     spilling: Spilling,
     numbers: journal_writer::Numbers,
     batch: Batch,
@@ -309,6 +311,7 @@ impl Broker {
             turns: Vec::new(),
             marked: Vec::new(),
             promised: false,
+            decided_by: u64::MAX,
             spilling: Spilling::new(shared.budget().clone()),
             numbers: journal_writer::Numbers::default(),
             batch: Batch::default(),

@@ -12,7 +12,6 @@ use crate::{
     message::Message,
     retained::{Cursor, Kept},
     session::SubscriptionOptions,
-    slab::Key,
 };
 
 /// Retained messages that a new subscription is still owed.
@@ -25,8 +24,8 @@ pub(crate) struct RetainedScan {
     pub(crate) since: Instant,
     /// The generation of the routes from which on they lead to the subscription.
     pub(crate) routed_from: u64,
-    /// The connection on which it was asked for.
-    pub(crate) connection: Key,
+    /// [`Session::missed`](crate::session::Session::missed) when it was asked for.
+    pub(crate) missed: u64,
     /// Whether the cursor has come to the end.
     pub(crate) is_done: bool,
     /// Found, and not yet in the queue.
@@ -34,13 +33,33 @@ pub(crate) struct RetainedScan {
 }
 
 impl RetainedScan {
-    /// Whether the subscription got that message when it was published, which was later: `connection` is the one that its session has
-    /// now. One of QoS 0 went to nobody while the session had no connection.
-    pub(crate) fn had(&self, kept: &Kept, connection: Option<Key>) -> bool {
-        let qos = kept.message.qos.min(self.options.qos);
-        kept.routed_by >= self.routed_from
-            && (qos > QoS::AtMostOnce || connection == Some(self.connection))
+    /// Whether the subscription is still owed that message, which is retained now.
+    pub(crate) fn owes(&self, kept: &Kept, client_id: &Arc<str>, reached: Reached) -> bool {
+        let is_own = kept.client.as_ref() == Some(client_id);
+        !(self.options.no_local && is_own || self.had(kept, reached))
     }
+
+    /// Whether the message went to the subscription when it was published, which was later, and was not dropped on the way as far as is
+    /// known: rather one comes twice than not at all.
+    fn had(&self, kept: &Kept, reached: Reached) -> bool {
+        let qos = kept.message.qos.min(self.options.qos);
+        // One of QoS 0 went nowhere while the session had no connection.
+        let connected_from = if qos > QoS::AtMostOnce { 0 } else { reached.connected_from };
+        kept.routed_by >= self.routed_from.max(connected_from)
+            && kept.allowed_by == Some(reached.rules)
+            && self.missed == reached.missed
+    }
+}
+
+/// Where a session stands now, as far as that says which messages reached it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    /// The generation of the rules: others may have denied it a message that these allow.
+    pub(crate) rules: u64,
+    /// [`Session::missed`](crate::session::Session::missed).
+    pub(crate) missed: u64,
+    /// [`RetainedScans::connected_from`].
+    pub(crate) connected_from: u64,
 }
 
 /// A retained message that a subscription is owed, and by whose right it was published.
@@ -73,6 +92,8 @@ pub(crate) struct RetainedScans {
     /// Names of scans, and of some that are gone; a name may be here twice.
     order: VecDeque<Arc<str>>,
     scans: HashMap<Arc<str>, RetainedScan>,
+    /// The generation of the routes from which on messages of QoS 0 reach the connection that its session has, or had last.
+    pub(crate) connected_from: u64,
 }
 
 impl RetainedScans {
@@ -94,6 +115,11 @@ impl RetainedScans {
         if self.scans.remove(filter).is_some() && self.scans.is_empty() {
             self.order = VecDeque::new();
         }
+    }
+
+    /// Has all scans send all that is retained, also where it seems to have reached the session when it was published.
+    pub(crate) fn send_all(&mut self) {
+        self.scans.values_mut().for_each(|scan| scan.routed_from = u64::MAX);
     }
 
     /// Takes the scan that is next.
@@ -140,7 +166,7 @@ mod tests {
             },
             since: Instant::default(),
             routed_from: 0,
-            connection: Key { slot: 0, use_count: 0 },
+            missed: 0,
             is_done: false,
             found: VecDeque::new(),
         }

@@ -394,6 +394,11 @@ impl Session {
         self.expiry != Some(Duration::ZERO)
     }
 
+    /// Messages that went to it and were dropped, but for those in whose place newer ones came and those that expired.
+    pub(crate) fn missed(&self) -> u64 {
+        self.dropped.total() - self.dropped.conflated - self.dropped.expired
+    }
+
     /// Whether it is of that user, whatever groups he is in and whatever the client calls itself.
     pub(crate) fn is_of(&self, identity: &Identity) -> bool {
         (self.identity.kind, &self.identity.name) == (identity.kind, &identity.name)
@@ -406,6 +411,8 @@ impl Session {
         }
         self.identity = Arc::new(identity);
         self.allowed_by = None;
+        // The former one may not have been allowed to have what this one is.
+        self.retained.send_all();
         *self.state.identity.write().expect("no panic while it is set") = self.identity.clone();
         true
     }

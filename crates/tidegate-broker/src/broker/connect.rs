@@ -308,6 +308,11 @@ impl Broker {
         let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
         self.timers.cancel(will_at, Timer::Will(session_key));
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
+        if !session.retained.is_empty() {
+            // Messages of QoS 0 by routes of before may have found no connection.
+            self.shared.count_change();
+            session.retained.connected_from = self.shared.generations().routes;
+        }
         session.note_behind(&shared);
         let again = |id| Resend { id, is_repeated: true, after: None };
         connection.resend = session.inflight.entries().map(|entry| again(entry.id)).collect();
@@ -423,7 +428,10 @@ impl Broker {
         let identity = session.identity.clone();
         let message = &will.message;
         let target = Target::Topic(&message.topic);
-        let may = self.shared.authorize().decide(&identity, Action::Publish, target);
+        let authorize = self.shared.authorize();
+        // Looked at before the rules are, so that what is decided by them is never older.
+        let rules = authorize.generation();
+        let may = authorize.decide(&identity, Action::Publish, target);
         // As for what a client publishes: `$SYS` is the server's own (section 4.7.2).
         let is_own = identity.kind == IdentityKind::Internal;
         // One of an earlier process may have been accepted by other settings.
@@ -446,7 +454,7 @@ impl Broker {
             hops: 0,
             verdict: Verdict::Pass,
         };
-        if !self.admit_will(now, &identity, publisher, draft) {
+        if !self.admit_will(now, &identity, publisher, draft, rules) {
             self.statistics.refused += 1;
         }
     }

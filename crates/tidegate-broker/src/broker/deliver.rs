@@ -405,7 +405,7 @@ impl Broker {
             client: client.clone(),
             source: source.clone(),
             // Rules that changed since may deny it.
-            allowed_by: Some(route.made.rules),
+            allowed_by: Some(route.made.rules.min(self.decided_by)),
             routed_by: route.made.routes,
             owner: None,
             account: account.clone(),

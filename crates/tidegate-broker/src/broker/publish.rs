@@ -89,6 +89,8 @@ pub(super) struct Pending {
     qos: QoS,
     packet_id: Option<PacketId>,
     charge: Option<Charge>,
+    /// The generation of the rules by which its client may publish it.
+    rules: u64,
 }
 
 impl Broker {
@@ -408,7 +410,7 @@ impl Broker {
                 verdict: Verdict::Pass,
             });
             let Arrival { qos, packet_id, charge, .. } = arrival;
-            self.pending.push(Pending { qos, packet_id, charge });
+            self.pending.push(Pending { qos, packet_id, charge, rules: route.made.rules });
             return Ok(());
         }
         let session = self.connections.get(key).and_then(|connection| connection.session);
@@ -495,7 +497,7 @@ impl Broker {
         let outcome = match last {
             Some(last) if passes => {
                 let answer = self.answer_of(publisher, last.qos);
-                self.publish_draft(now, last, publisher, charge, answer)
+                self.publish_draft(now, last, publisher, charge, answer, owed.rules)
             }
             Some(letter) => self.publish_letter(now, session, letter),
             None => Outcome::Matched,
@@ -510,7 +512,7 @@ impl Broker {
     /// Publishes a dead letter of what a client published. One that can never be held is refused for good, as that would be.
     fn publish_letter(&mut self, now: Instant, session: Option<Key>, letter: &Draft) -> Outcome {
         // It stands for a message that comes again if the letter is refused.
-        let outcome = self.publish_draft(now, letter, None, None, Answer::Again);
+        let outcome = self.publish_draft(now, letter, None, None, Answer::Again, u64::MAX);
         if outcome != Outcome::Refused {
             return outcome;
         }
@@ -519,13 +521,14 @@ impl Broker {
     }
 
     /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
-    /// letter that stands for it.
+    /// letter that stands for it. `rules` is the generation of those by which its owner may publish it.
     pub(super) fn admit_will(
         &mut self,
         now: Instant,
         identity: &Identity,
         publisher: SessionKey,
         will: Draft,
+        rules: u64,
     ) -> bool {
         let mut batch = Batch { drafts: vec![will], ..Batch::default() };
         if let Some(admission) = &mut self.admission {
@@ -534,7 +537,7 @@ impl Broker {
         let mut is_taken = true;
         for (_, letter) in &batch.letters {
             if self.is_published(letter)
-                && self.publish_draft(now, letter, None, None, Answer::None).is_refused()
+                && self.publish_draft(now, letter, None, None, Answer::None, u64::MAX).is_refused()
             {
                 is_taken = false;
             }
@@ -542,7 +545,7 @@ impl Broker {
         for draft in &batch.drafts {
             is_taken &= draft.verdict == Verdict::Drop
                 || !self
-                    .publish_draft(now, draft, Some(publisher), None, Answer::None)
+                    .publish_draft(now, draft, Some(publisher), None, Answer::None, rules)
                     .is_refused();
         }
         self.publish_emitted(now, &batch.emitted);
@@ -563,7 +566,7 @@ impl Broker {
     fn publish_emitted(&mut self, now: Instant, emitted: &[Draft]) {
         for draft in emitted {
             if self.is_published(draft)
-                && self.publish_draft(now, draft, None, None, Answer::None).is_refused()
+                && self.publish_draft(now, draft, None, None, Answer::None, u64::MAX).is_refused()
             {
                 self.statistics.refused += 1; // There is no one to answer.
             }
@@ -579,6 +582,7 @@ impl Broker {
         made.verdict == Verdict::Pass
     }
 
+    /// Publishes a draft that rules of that generation allowed, or later ones.
     fn publish_draft(
         &mut self,
         now: Instant,
@@ -586,6 +590,7 @@ impl Broker {
         publisher: Option<SessionKey>,
         charge: Option<Charge>,
         answer: Answer,
+        rules: u64,
     ) -> Outcome {
         if self.shared.config().session.check_topic_characters(&draft.topic).is_err() {
             // The output of an operator is derived: its input came from others.
@@ -594,7 +599,10 @@ impl Broker {
         }
         let route = self.route(&draft.topic);
         let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
-        self.publish(now, &route, message, charge, answer)
+        self.decided_by = rules;
+        let outcome = self.publish(now, &route, message, charge, answer);
+        self.decided_by = u64::MAX;
+        outcome
     }
 
     /// A message of the node's own: `$SYS`, what a bridge brought.

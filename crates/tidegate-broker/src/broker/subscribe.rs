@@ -160,6 +160,7 @@ impl Broker {
                 (_, None) => {}
             }
         }
+        let missed = session.missed();
         let mut routes = self.shared.routes_mut();
         let routed_from = self.shared.generations().routes;
         let is_new = routes.insert(&filter, own, options, &session.state);
@@ -177,7 +178,7 @@ impl Broker {
                 options,
                 since: now,
                 routed_from,
-                connection: key,
+                missed,
                 is_done: false,
                 found: Default::default(),
             });

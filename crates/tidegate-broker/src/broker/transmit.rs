@@ -24,8 +24,7 @@ use crate::{
     message::{Body, Message},
     outbox::{Delivery, Handed, Leaving, SLICES_MAX},
     queue::{Held, Ids, Queued},
-    retained::Kept,
-    scans::FoundRetained,
+    scans::{FoundRetained, Reached},
     slab::Key,
     timers::Timer,
 };
@@ -494,7 +493,26 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(session_key) else { return };
         let mut topics = None;
         while let Some(mut scan) = session.retained.pop() {
+            // By the rules of now, which are looked at before the messages are.
+            let reached = Reached {
+                rules: self.shared.authorize().generation(),
+                missed: session.missed(),
+                connected_from: session.retained.connected_from,
+            };
             while let Some(found) = scan.found.pop_front() {
+                // It may be retained no more, or another in its place: an old one must not follow one that went to all subscribers.
+                let store = self.shared.retained();
+                let found = match store.get(&found.message.topic) {
+                    Some(kept) if Arc::ptr_eq(&kept.message, &found.message) => found,
+                    Some(kept)
+                        if !kept.message.is_expired(now)
+                            && scan.owes(kept, &session.client_id, reached) =>
+                    {
+                        FoundRetained::of(kept)
+                    }
+                    _ => continue,
+                };
+                drop(store);
                 let message = &found.message;
                 // They wait here rather than in the queue, whose overflow is for those who do not keep up.
                 let config = &session.config;
@@ -556,13 +574,9 @@ impl Broker {
                 cursor,
                 RETAINED_STEP,
                 |_, kept| {
-                    let Kept { message, client, .. } = kept;
-                    let is_own = client.as_ref() == Some(&session.client_id);
-                    if message.is_expired(now) {
-                        expired.push(message.clone());
-                    } else if !(scan.options.no_local && is_own
-                        || scan.had(kept, session.connection))
-                    {
+                    if kept.message.is_expired(now) {
+                        expired.push(kept.message.clone());
+                    } else if scan.owes(kept, &session.client_id, reached) {
                         found.push_back(FoundRetained::of(kept));
                     }
                 },

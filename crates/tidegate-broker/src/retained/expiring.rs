@@ -31,7 +31,7 @@ pub(crate) struct Kept {
     pub(crate) source: Option<Arc<Identity>>,
     /// The generation of the rules by which its publisher was allowed, or an earlier one; none of those of an earlier process.
     pub(crate) allowed_by: Option<u64>,
-    /// The generation of the routes by which it went to subscribers: those subscriptions have it that are older.
+    /// The generation of the routes by which it went to subscribers: those whose subscriptions are older, unless it was dropped on the way.
     pub(crate) routed_by: u64,
     /// The shard whose journal has it; none where no journal is to.
     pub(crate) owner: Option<usize>,

@@ -218,6 +218,31 @@ fn a_retained_message_whose_rule_goes_right_after_the_decision_is_not_sent() {
     world.end();
 }
 
+#[test]
+fn a_retained_will_or_one_that_passed_operators_is_not_sent_once_its_rule_is_gone() {
+    for (is_will, operates) in [(false, true), (true, false), (true, true)] {
+        let rules = Arc::new(ChangesAfterwards::default());
+        let config = BrokerConfig { check_retain_source: true, ..settings() };
+        let mut world = World::with_rules(config, 1, rules);
+        if operates {
+            super::publish::operate(&mut world);
+        }
+        if is_will {
+            let will = Will { retain: true, ..will("a", "x") };
+            let p = world.join(Connect { will: Some(will), ..v5("p") });
+            world.cut(p);
+        } else {
+            let p = world.join(v5("p"));
+            world.publish(p, retained("a", AtLeastOnce, "x")).unwrap();
+        }
+        assert_eq!(world.shared.retained_count(), 1, "will {is_will}, operators {operates}");
+        let s = world.join(v5("s"));
+        world.subscribe(s, "a", AtLeastOnce);
+        assert_eq!(world.texts(s), [""; 0], "will {is_will}, operators {operates}");
+        world.end();
+    }
+}
+
 fn not_allowed(world: &World) -> u64 {
     world.shards.iter().map(|shard| shard.statistics().dropped.not_allowed).sum()
 }

@@ -1,6 +1,7 @@
 //! Retained messages (section 3.3.1.3) and what subscriptions get of them (3.8.3.1).
 
 use super::*;
+use crate::Overflow;
 
 fn handling(text: &str, retain_handling: RetainHandling) -> Vec<SubscribeFilter> {
     vec![SubscribeFilter { retain_handling, ..filter(text, AtLeastOnce) }]
@@ -405,5 +406,98 @@ fn a_message_of_qos_0_that_is_published_while_a_subscription_gets_what_is_retain
         let texts = world.texts(s);
         assert_eq!(texts.iter().filter(|text| *text == "new").count(), 1);
         assert_eq!(texts.len(), 1_500);
+    });
+}
+
+/// A kept session that takes ten messages and acknowledges none, and is still owed most of 600 retained ones.
+fn owed(world: &mut World, config: SessionConfig) -> (At, At) {
+    let p = world.join(v5("p"));
+    for number in 0..600 {
+        world.publish(p, retained(&format!("a/{number:04}"), AtLeastOnce, "old"));
+    }
+    let mut connect = kept("s");
+    connect.properties.receive_maximum = NonZeroU16::new(10);
+    let s = world.join_with(connect, config);
+    world.acknowledges(s, false);
+    world.subscribe(s, "a/#", AtLeastOnce);
+    (p, s)
+}
+
+fn texts_of(got: &[Delivery], topic: &str) -> Vec<String> {
+    got.iter().filter(|d| &*d.topic == topic).map(Delivery::text).collect()
+}
+
+#[test]
+fn a_message_that_was_looked_up_is_not_sent_once_another_is_in_its_place() {
+    for qos in [AtMostOnce, AtLeastOnce] {
+        each(|world| {
+            let (p, s) = owed(world, SessionConfig::default());
+            // Looked up, and not yet in the queue.
+            world.publish(p, retained("a/0300", qos, "new"));
+            world.publish(p, retained("a/0301", qos, ""));
+            let mut got = world.messages(s);
+            world.acknowledges(s, true);
+            for id in got.iter().filter_map(|d| d.id).collect::<Vec<_>>() {
+                world.puback(s, id);
+            }
+            got.extend(world.messages(s));
+            assert_eq!(texts_of(&got, "a/0300"), ["new"], "{qos:?}");
+            assert_eq!(texts_of(&got, "a/0301"), [""], "{qos:?}");
+            assert_eq!(texts_of(&got, "a/0302"), ["old"], "{qos:?}");
+            assert_eq!(texts_of(&got, "a/0599"), ["old"], "{qos:?}");
+        });
+    }
+}
+
+#[test]
+fn a_message_that_the_queue_dropped_comes_from_what_is_retained() {
+    for overflow in [Overflow::Disconnect, Overflow::DropNewest, Overflow::DropOldest] {
+        each(|world| {
+            let config = SessionConfig { queue_messages_max: 70, overflow, ..Default::default() };
+            let (p, s) = owed(world, config);
+            // One that takes all, or what this one refuses is not retained.
+            let other = world.join(v5("other"));
+            world.subscribe(other, "a/#", AtLeastOnce);
+            world.cut(s);
+            for _ in 0..100 {
+                world.publish(p, message("a/x", AtLeastOnce, "x"));
+            }
+            // One that was looked up already, and one that was not.
+            for topic in ["a/0300", "a/0599"] {
+                world.publish(p, retained(topic, AtLeastOnce, "new"));
+            }
+            for _ in 0..100 {
+                world.publish(p, message("a/x", AtLeastOnce, "x"));
+            }
+            let s = world.join(kept("s"));
+            let got = world.messages(s);
+            for topic in ["a/0300", "a/0599"] {
+                let texts = texts_of(&got, topic);
+                assert!(!texts.is_empty(), "{overflow:?}: {topic} is lost");
+                assert!(texts.iter().all(|text| text == "new"), "{overflow:?}: {topic} is stale");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_message_of_qos_0_comes_once_where_the_session_came_back_before() {
+    each(|world| {
+        let (p, s) = owed(world, SessionConfig::default());
+        world.cut(s);
+        world.publish(p, retained("a/0598", AtMostOnce, "away"));
+        let mut connect = kept("s");
+        connect.properties.receive_maximum = NonZeroU16::new(10);
+        let s = world.mute(connect);
+        world.publish(p, retained("a/0599", AtMostOnce, "new"));
+        let mut got = world.messages(s);
+        world.acknowledges(s, true);
+        for id in got.iter().filter_map(|d| d.id).collect::<Vec<_>>() {
+            world.puback(s, id);
+        }
+        got.extend(world.messages(s));
+        assert_eq!(texts_of(&got, "a/0598"), ["away"]);
+        assert_eq!(texts_of(&got, "a/0599"), ["new"]);
+        assert_eq!(texts_of(&got, "a/0597"), ["old"]);
     });
 }
