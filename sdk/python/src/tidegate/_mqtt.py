@@ -27,11 +27,26 @@ def keep_watch(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+# Alerts by which a peer refuses a certificate, or asks for one (RFC 8446, section 6.2), and an identity. TLS 1.2 has `handshake_failure`
+# for a certificate that is missing.
+_REFUSALS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "DECRYPT_ERROR")
+
+
+def _is_refusal(error: ssl.SSLError) -> bool:
+    """Whether one of the two does not take the other's certificate: trying again does not help."""
+    reason = error.reason or ""
+    is_alert = "ALERT" in reason and any(refusal in reason for refusal in _REFUSALS)
+    return isinstance(error, ssl.SSLCertVerificationError) or is_alert
+
+
 def unreachable(settings: Settings, error: Exception) -> TidegateError:
     """The broker cannot be reached, or is not the one it must be."""
     if isinstance(error, ssl.SSLError):
         text = f"TLS with the broker at {settings.mqtt} failed: {error.reason or error}"
-        return IdentityRefusedError(text, "auth.identity.refused")
+        if _is_refusal(error):
+            return IdentityRefusedError(text, "auth.identity.refused")
+        # As of a broker that ends in the middle of a handshake.
+        return LinkDownError(text, "link.down")
     return LinkDownError(f"no broker answers at {settings.mqtt}: {error}", "link.down")
 
 
