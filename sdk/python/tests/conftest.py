@@ -21,6 +21,17 @@ import pytest
 import tidegate
 
 READY_S = 60.0
+
+
+def pytest_configure() -> None:
+    """A run that is terminated ends as one that is interrupted: its node and cameras end with it."""
+    signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(f"signal {number}")
+
+
 CAMERAS = {"cam1": "scene:street?size=640x360&fps=10&seconds=3", "cam2": "scene:street?size=320x180&fps=10&seed=2&seconds=3"}
 
 
