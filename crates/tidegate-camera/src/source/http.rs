@@ -310,9 +310,8 @@ impl HttpCamera {
                     if address.login().is_none() {
                         return Err(HttpCameraError::LoginNeeded);
                     }
-                    let challenge =
-                        Challenge::choose(lines.iter().flat_map(|line| challenges(line)))
-                            .ok_or(HttpCameraError::LoginUnknown)?;
+                    let challenge = Challenge::choose(lines.iter().map(String::as_str))
+                        .ok_or(HttpCameraError::LoginUnknown)?;
                     let host = address.authority();
                     // A nonce grows old; the same challenge for the second time means another thing.
                     let is_new = self
@@ -400,22 +399,6 @@ fn redirected(
         true => Ok(next.with_login_of(address)),
         false => Ok(next),
     }
-}
-
-/// The challenges of a line, which may hold several (RFC 9110, section 11.6.1).
-fn challenges(line: &str) -> Vec<&str> {
-    let lower = line.to_ascii_lowercase();
-    let mut starts = vec![0];
-    for scheme in [", basic ", ", digest "] {
-        starts.extend(lower.match_indices(scheme).map(|(at, _)| at + 2));
-    }
-    starts.sort_unstable();
-    let ends = starts.iter().skip(1).copied().chain([line.len()]);
-    starts
-        .iter()
-        .zip(ends)
-        .map(|(&start, end)| line[start..end].trim_end_matches([' ', ',']))
-        .collect()
 }
 
 fn text_of(headers: &HeaderMap, name: header::HeaderName) -> String {

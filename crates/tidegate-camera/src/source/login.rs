@@ -30,12 +30,12 @@ impl Challenge {
             Self::Digest { algorithm: Algorithm::Md5, .. } => 1,
             Self::Digest { algorithm: Algorithm::Sha256, .. } => 2,
         };
-        lines.filter_map(Self::parse).max_by_key(rank)
+        lines.flat_map(challenges).filter_map(Self::parse).max_by_key(rank)
     }
 
     fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
-        let (scheme, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (scheme, rest) = line.split_once(BLANKS).unwrap_or((line, ""));
         if scheme.eq_ignore_ascii_case("basic") {
             return Some(Self::Basic);
         }
@@ -123,6 +123,37 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Blanks within a header (RFC 9110, section 5.6.3).
+const BLANKS: [char; 2] = [' ', '\t'];
+
+/// The challenges of a line, which may hold several (RFC 9110, section 11.6.1).
+fn challenges(line: &str) -> Vec<&str> {
+    let mut starts = vec![0];
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, c) in line.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' if is_quoted => is_escaped = true,
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted && begins_with_scheme(&line[at + 1..]) => starts.push(at + 1),
+            _ => {}
+        }
+    }
+    let ends = starts.iter().skip(1).map(|start| start - 1).chain([line.len()]);
+    starts.iter().zip(ends).map(|(&start, end)| &line[start..end]).collect()
+}
+
+/// Whether the text behind a comma begins a challenge, and not a further `name=value` of the one before.
+fn begins_with_scheme(text: &str) -> bool {
+    let text = text.trim_start_matches(BLANKS);
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    let behind = text.trim_start_matches(is_token);
+    let next = behind.trim_start_matches(BLANKS).chars().next();
+    behind.len() < text.len()
+        && next != Some('=')
+        && (next.is_none_or(|c| c == ',') || behind.starts_with(BLANKS))
+}
+
 /// `name=value, name="value"`.
 fn parameters(text: &str) -> impl Iterator<Item = (String, String)> {
     let mut rest = text;
@@ -196,6 +227,21 @@ mod tests {
         let strongest = Challenge::choose(all.into_iter()).unwrap();
         assert!(matches!(strongest, Challenge::Digest { algorithm: Algorithm::Sha256, .. }));
         assert_eq!(Challenge::choose(["Negotiate"].into_iter()), None);
+        for line in [
+            "Basic realm=\"x\",Digest realm=\"y\", nonce=\"z\"",
+            "Basic realm=\"a \\\" b, c\"\t,\tdigest\trealm=\"y\",nonce = \"z\"",
+            "Negotiate,Digest realm=\"y\",nonce=\"z\",Basic realm=\"x\"",
+            "Digest realm=\"y\",nonce=\"z\", NTLM",
+        ] {
+            let Some(Challenge::Digest { realm, nonce, .. }) =
+                Challenge::choose([line].into_iter())
+            else {
+                panic!("{line}")
+            };
+            assert_eq!((realm.as_str(), nonce.as_str()), ("y", "z"), "{line}");
+        }
+        let named = "Basic realm=\"x, Digest realm=y, nonce=z\"";
+        assert_eq!(Challenge::choose([named].into_iter()), Some(Challenge::Basic));
         let basic = Challenge::Basic.answer(&login("Aladdin", "open sesame"), "GET", "/", 1, "");
         assert_eq!(basic.as_str(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
     }
