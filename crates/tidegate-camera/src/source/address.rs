@@ -215,6 +215,11 @@ impl CameraAddress {
         without_brackets(&self.host)
     }
 
+    /// Whether both have one host, however it is written.
+    pub(super) fn is_same_host(&self, other: &Self) -> bool {
+        self.host.eq_ignore_ascii_case(&other.host)
+    }
+
     pub(super) const fn port(&self) -> u16 {
         self.port
     }

@@ -390,8 +390,7 @@ fn redirected(
     address: &CameraAddress,
     next: CameraAddress,
 ) -> Result<CameraAddress, HttpCameraError> {
-    let is_for =
-        next.login().is_none() && address.login().is_some() && next.host() == address.host();
+    let is_for = next.login().is_none() && address.login().is_some() && next.is_same_host(address);
     match is_for {
         true if address.is_tls() && !next.is_tls() => {
             Err(HttpCameraError::Exposed { place: next.to_string() })

@@ -395,6 +395,7 @@ async fn redirections_are_followed_with_the_login_for_the_same_host_alone() {
     assert!(matches!(to("http://cam/1"), Err(HttpCameraError::Exposed { .. })));
     assert!(to("http://other/1").unwrap().login().is_none());
     assert!(to("//cam:8443/2").unwrap().login().is_some());
+    assert!(to("https://Cam/2").unwrap().login().is_some());
 }
 
 #[tokio::test]

@@ -505,8 +505,7 @@ impl Session {
 /// Where a camera at `address` sends us on to, with the login if that was given for the same host: for that and no other, and for an
 /// encrypted connection only where it was given for one.
 fn sent_on(address: &CameraAddress, next: CameraAddress) -> Result<CameraAddress, RtspError> {
-    let is_for =
-        next.login().is_none() && address.login().is_some() && next.host() == address.host();
+    let is_for = next.login().is_none() && address.login().is_some() && next.is_same_host(address);
     match is_for {
         true if address.is_tls() && !next.is_tls() => {
             Err(RtspError::Exposed { place: next.to_string() })
@@ -717,6 +716,7 @@ mod tests {
             ("rtsps://me:s3cret@cam/1", "rtsps://cam:9/2", Some(true)),
             ("rtsp://me:s3cret@cam/1", "rtsps://cam:9/2", Some(true)),
             ("rtsp://me:s3cret@cam/1", "rtsp://cam:9/2", Some(true)),
+            ("rtsp://me:s3cret@cam/1", "rtsp://CAM:9/2", Some(true)),
             ("rtsp://me:s3cret@cam/1", "rtsp://other/2", Some(false)),
             ("rtsps://me:s3cret@cam/1", "rtsp://other/2", Some(false)),
             ("rtsps://cam/1", "rtsp://cam/2", Some(false)),
