@@ -1,7 +1,7 @@
 //! Pictures of a network camera by HTTP: a stream of JPEG images, or one image for each request.
 //!
 //! ```text
-//!  camera ─▶ answer ─┬─ image/*: one picture; asked for again at the pace ─────▶ picture
+//!  camera ─▶ answer ─┬─ image/*: one picture, unless another follows; asked for again at the pace ─▶ picture
 //!                    └─ all else: bytes ─▶ Splitter, whatever stands between ──▶ picture, picture, …
 //! ```
 //!
@@ -39,6 +39,8 @@ const SILENT_MAX: Duration = Duration::from_secs(15);
 const PICTURELESS_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the end of an answer whose picture is whole, so that its connection can be used again.
 const END_MAX: Duration = Duration::from_millis(200);
+/// Longest wait for the picture after the first of an answer of no length, which makes it a stream.
+const FOLLOWED_MAX: Duration = Duration::from_secs(2);
 /// Addresses that a camera may redirect to, one after another.
 const REDIRECTS_MAX: usize = 5;
 /// The pace of single pictures where none is given.
@@ -137,6 +139,8 @@ pub(super) struct HttpCamera {
     answer: Option<Answer>,
     /// It gives a picture for each request.
     is_single: bool,
+    /// The answer before was one picture.
+    was_one: bool,
     /// When a single picture is due.
     due: Moment,
     /// Found at the end of an answer, and to be given first.
@@ -153,8 +157,10 @@ struct Answer {
     kind: String,
     is_multipart: bool,
     is_image: bool,
+    /// Its head says where it ends.
+    is_sized: bool,
     pictures: u64,
-    /// When the last picture came, or the answer began.
+    /// When the last whole picture came, or the answer began.
     shown: Moment,
 }
 
@@ -184,6 +190,7 @@ impl HttpCamera {
             challenge: None,
             answer: None,
             is_single: false,
+            was_one: false,
             due: Moment::now(),
             left: VecDeque::new(),
             is_over: false,
@@ -211,17 +218,33 @@ impl HttpCamera {
                 self.ask().await?;
                 continue;
             };
-            if let Some(found) = answer.splitter.next_image() {
+            let Waits { silent, pictureless, .. } = self.waits;
+            let found = answer.splitter.next_image();
+            let is_shown = answer.is_image && answer.pictures > 0;
+            match found {
+                // A preview behind the picture, as phones write it, or nothing that is one.
+                Some(Ok(_)) if is_shown && (answer.is_sized || self.ends_here().await) => continue,
+                Some(Err(_)) if is_shown => continue,
+                _ => {}
+            }
+            let Some(answer) = &mut self.answer else { continue };
+            if let Some(Ok(_)) = found {
                 answer.shown = Moment::now();
+            }
+            if !is_shown && answer.shown.elapsed() >= pictureless {
+                return Err(SourceError::stalled(&self.place, pictureless, ""));
+            }
+            if let Some(found) = found {
                 answer.pictures += 1;
-                if answer.is_image {
-                    self.let_go().await;
+                if is_shown {
+                    // What follows so soon is no picture for each request, whatever the type says.
+                    (answer.is_image, self.is_single, self.was_one) = (false, false, false);
                 }
                 return found.map_err(|source| self.damaged(source));
             }
-            let Waits { silent, pictureless, .. } = self.waits;
-            if answer.shown.elapsed() >= pictureless {
-                return Err(SourceError::stalled(&self.place, pictureless, ""));
+            if is_shown {
+                self.look_behind().await;
+                continue;
             }
             let chunk = timeout(silent, answer.body.chunk()).await;
             match chunk.map_err(|_| SourceError::stalled(&self.place, silent, ""))? {
@@ -235,7 +258,8 @@ impl HttpCamera {
     /// The answer has ended.
     async fn end(&mut self) -> Result<(), SourceError> {
         let Some(answer) = self.answer.take() else { return Ok(()) };
-        let Answer { body, splitter, kind, is_multipart, is_image, pictures, .. } = answer;
+        let Answer { body, splitter, kind, is_multipart, is_image, is_sized, pictures, .. } =
+            answer;
         self.client.keep_body(body).await;
         if is_image {
             // As a file is read: its end marker may be missing.
@@ -247,19 +271,39 @@ impl HttpCamera {
         if pictures == 0 {
             return Err(self.failed(HttpCameraError::NoPicture { kind }));
         }
-        // One picture that is the whole answer, whatever its type says.
-        self.is_single = !is_multipart && pictures == 1;
-        self.is_over = !self.is_single;
+        // One picture that is the whole answer, whatever its type says. Of no length, it may be a stream that was cut off: the next
+        // answer decides.
+        let is_one = !is_multipart && pictures == 1;
+        self.is_single = is_one && (is_sized || self.was_one);
+        (self.was_one, self.is_over) = (is_one, !is_one);
         Ok(())
     }
 
-    /// Lets go of the answer whose picture is whole, and keeps its connection if its end comes at once.
-    async fn let_go(&mut self) {
-        let Some(mut answer) = self.answer.take() else { return };
-        let until = Moment::now() + END_MAX;
-        while let Ok(Some(Ok(_))) = timeout_at(until, answer.body.chunk()).await {}
-        if answer.body.is_at_end() {
-            self.client.keep_body(answer.body).await;
+    /// Whether the answer ends at once, and lets go of it if so.
+    async fn ends_here(&mut self) -> bool {
+        let Some(answer) = &mut self.answer else { return true };
+        let chunk = timeout(END_MAX, answer.body.chunk()).await;
+        match chunk {
+            Ok(Some(Ok(bytes))) => answer.splitter.push(&bytes),
+            Ok(None | Some(Err(_))) => self.answer = None,
+            Err(_) => {}
+        }
+        self.answer.is_none()
+    }
+
+    /// Reads what comes behind a picture that is whole; lets go of the answer if that is too late, and of its connection if it has not
+    /// ended.
+    async fn look_behind(&mut self) {
+        let Some(answer) = &mut self.answer else { return };
+        let wait = if answer.is_sized { END_MAX } else { self.period.clamp(END_MAX, FOLLOWED_MAX) };
+        let chunk = timeout_at(answer.shown + wait, answer.body.chunk()).await;
+        match chunk {
+            Ok(Some(Ok(bytes))) => answer.splitter.push(&bytes),
+            Ok(None) => {
+                let Some(answer) = self.answer.take() else { return };
+                self.client.keep_body(answer.body).await;
+            }
+            Ok(Some(Err(_))) | Err(_) => self.answer = None,
         }
     }
 
@@ -286,6 +330,7 @@ impl HttpCamera {
             kind: if shown.is_empty() { "something of no type".to_owned() } else { shown },
             is_multipart,
             is_image,
+            is_sized: head.headers.contains_key(header::CONTENT_LENGTH),
             pictures: 0,
             shown: Moment::now(),
         });

@@ -29,6 +29,8 @@ enum Then {
     Keep,
     /// Nothing more is sent.
     Hang,
+    /// These bytes are sent again and again.
+    Repeat(Vec<u8>),
 }
 
 /// A fake camera: it answers requests by their number, from 0, and their heads.
@@ -83,6 +85,7 @@ async fn serve(
             Then::Close => return,
             Then::Keep => {}
             Then::Hang => std::future::pending().await,
+            Then::Repeat(bytes) => while socket.write_all(&bytes).await.is_ok() {},
         }
     }
 }
@@ -278,6 +281,79 @@ async fn a_single_picture_is_taken_as_it_comes() {
 }
 
 #[tokio::test]
+async fn a_stream_is_one_whatever_its_type_says_and_after_one_that_broke_off() {
+    let images = jpegs(3);
+    for kind in ["image/jpeg", "video/x-motion-jpeg", ""] {
+        let given = images.clone();
+        let fake = Fake::start(move |number, _| {
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: {kind}");
+            match number {
+                // It ends well, after one picture.
+                0 => answer(&head, &given[0], Then::Close),
+                _ => answer(&head, &given.concat(), Then::Repeat(given.concat())),
+            }
+        });
+        let fake = fake.await;
+        // A picture for each request would take minutes.
+        let spec = fake.spec("", "/").with_rate(Rate::new(0.5).unwrap());
+        let SourceSpec::Http { address, rate } = spec else { panic!("HTTP") };
+        let mut camera = HttpCamera::open(&address, rate).await.unwrap();
+        let all = async {
+            assert_eq!(camera.next().await.unwrap(), images[0], "{kind}");
+            for count in 0..60 {
+                assert_eq!(camera.next().await.unwrap(), images[count % 3], "{kind}");
+            }
+        };
+        timeout(Duration::from_secs(30), all).await.expect(kind);
+        assert_eq!(fake.connections.load(Ordering::SeqCst), 2, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_preview_behind_a_single_picture_is_left_out() {
+    let images = jpegs(2);
+    for is_sized in [true, false] {
+        let given = images.clone();
+        let fake = Fake::start(move |_, _| match is_sized {
+            true => picture(&given.concat(), Then::Keep),
+            false => {
+                let head = "HTTP/1.0 200 OK\r\nContent-Type: image/jpeg";
+                answer(head, &given.concat(), Then::Close)
+            }
+        });
+        let fake = fake.await;
+        let spec = fake.spec("", "/").with_rate(Rate::new(50.0).unwrap());
+        let mut source = Source::open(&spec).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(next(&mut source).await.as_ref(), Ok(&images[0]), "{is_sized}");
+        }
+        assert!(!is_sized || fake.connections.load(Ordering::SeqCst) == 1);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_damaged_pictures_is_given_up() {
+    let damaged: &[u8] = b"\xff\xd8\xff\xe0\x00\x00--frame\r\n\r\n";
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame";
+    let fake = Fake::start(move |_, _| answer(head, damaged, Then::Repeat(damaged.to_vec()))).await;
+    let SourceSpec::Http { address, rate } = fake.spec("", "/") else { panic!("HTTP") };
+    let waits = Waits { pictureless: Duration::from_millis(300), ..Waits::USUAL };
+    let mut camera = HttpCamera::open_within(&address, rate, waits).await.unwrap();
+    let (mut count, given_up) = (0, Duration::from_secs(20));
+    let error = timeout(given_up, async {
+        loop {
+            match camera.next().await.expect_err("no picture is whole") {
+                SourceError::Damaged { .. } => count += 1,
+                error => return error,
+            }
+        }
+    });
+    let error = error.await.expect("it is given up");
+    assert!(matches!(error, SourceError::Stalled { .. }), "{error}");
+    assert!(count > 0, "none was damaged");
+}
+
+#[tokio::test]
 async fn a_login_is_given_in_answer_to_a_challenge_and_once() {
     let image = jpegs(1).remove(0);
     for (challenge, expected) in [
@@ -287,6 +363,7 @@ async fn a_login_is_given_in_answer_to_a_challenge_and_once() {
             "Basic realm=\"cam\", Digest realm=\"cam\", nonce=\"abc\", algorithm=SHA-256",
             "algorithm=sha-256",
         ),
+        ("Basic realm=\"cam\",Digest\trealm=\"cam\",nonce=\"abc\",qop=\"auth\"", "nc=00000001"),
     ] {
         let given = image.clone();
         let fake = Fake::start(move |number, head| {
