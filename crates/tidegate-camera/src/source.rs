@@ -351,7 +351,9 @@ async fn run_whenever(spec: SourceSpec, shared: Arc<Shared>, clock: SourceClock)
                 let Some(rate) = supply.rate() else {
                     return run_live(Some(supply), &spec, &shared, &clock).await;
                 };
-                shared.pace().get_or_insert_with(|| Pace::new(rate, clock.now()));
+                let now = clock.now();
+                // Pictures of the time without the source are not skipped: a recording continues with the next.
+                shared.pace().get_or_insert_with(|| Pace::new(rate, now)).resume(now);
                 match play(supply, &shared, &clock).await {
                     Played::ToItsEnd => return shared.end(),
                     // A folder or a file may be another one by now.

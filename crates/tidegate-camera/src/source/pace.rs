@@ -51,6 +51,12 @@ impl Pace {
         u64::try_from(latest - first).unwrap_or(0)
     }
 
+    /// Leaves out the due times that have passed before `now`, as if there had been no frame for them.
+    pub fn resume(&mut self, now: Instant) {
+        self.start = self.earliest().max(i128::from(now.as_nanos()));
+        self.last = None;
+    }
+
     /// Moves the grid so that its lines lie `phase` after whole periods since the Unix epoch.
     pub fn set_phase(&mut self, phase: Duration) {
         let period = SCALE / i128::from(self.rate.millihertz());
@@ -79,11 +85,16 @@ impl Pace {
         self.set_phase(self.phase());
     }
 
-    fn next_index(&self) -> i128 {
-        let earliest = match self.last {
+    /// No frame is due before.
+    fn earliest(&self) -> i128 {
+        match self.last {
             None => self.start,
             Some(last) => last + SCALE / i128::from(self.rate.millihertz()) / 2,
-        };
+        }
+    }
+
+    fn next_index(&self) -> i128 {
+        let earliest = self.earliest();
         let index = self.index_at_or_before(earliest);
         if self.line(index) < earliest { index + 1 } else { index }
     }
@@ -114,6 +125,20 @@ mod tests {
 
     fn start() -> Instant {
         Instant::from_nanos(NOON)
+    }
+
+    #[test]
+    fn an_absence_is_not_made_up_for() {
+        let mut pace = Pace::new(Rate::new(5.0).unwrap(), start());
+        assert_eq!(pace.take(start()), 0);
+        let back = start() + Duration::from_secs(3600) + Duration::from_millis(30);
+        pace.resume(back);
+        assert_eq!(pace.due(), start() + Duration::from_millis(3_600_200), "the grid is the same");
+        assert_eq!(pace.take(pace.due()), 0);
+        // At once after a frame, it changes nothing.
+        let next = pace.due();
+        pace.resume(start());
+        assert_eq!(pace.due(), next);
     }
 
     #[test]

@@ -276,6 +276,26 @@ async fn a_recording_that_is_not_there_yet_is_played_once_it_is() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_recording_that_was_away_continues_and_skips_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let (clip, other) = (place.path().join("clip.mjpeg"), place.path().join("other"));
+    let images = jpegs(2).concat();
+    fs::write(&clip, &images).unwrap();
+    let spec = SourceSpec::parse(&format!("mjpeg:{}?fps=5&loop=1", clip.display())).unwrap();
+    let mut source = Source::start(&spec);
+    source.next().await.unwrap().expect("a frame");
+    fs::write(&clip, b"").unwrap();
+    let mut errors = 0;
+    while errors < 20 {
+        errors += u32::from(source.next().await.expect("it is tried again").is_err());
+    }
+    fs::write(&other, &images).unwrap();
+    fs::rename(&other, &clip).unwrap();
+    while source.next().await.expect("it is tried again").is_err() {}
+    assert!(source.dropped() < 20, "{} for minutes without it", source.dropped());
+}
+
 #[tokio::test]
 async fn missing_parts_are_named() {
     let folder = tempfile::tempdir().unwrap();
