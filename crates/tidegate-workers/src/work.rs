@@ -103,6 +103,15 @@ impl Work {
         (hasher.finish(), bytes)
     }
 
+    /// The scene that an image shows, or that is begun.
+    pub(crate) fn scene(&self) -> Option<&Scene> {
+        match self {
+            Self::Detect { scene, .. } => scene.as_deref(),
+            Self::Prepare(scene) => Some(scene),
+            Self::Train { .. } => None,
+        }
+    }
+
     /// Whether it does no harm to do it twice.
     pub(crate) const fn is_repeatable(&self) -> bool {
         !matches!(self, Self::Train { .. })

@@ -1,7 +1,7 @@
 //! One run of a program, from its start to its end.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fs::File,
     io,
     os::{fd::AsFd as _, unix::fs::FileExt as _},
@@ -31,7 +31,7 @@ use crate::{
     locate::{self, PythonMissing},
     protocol::{self, Ask, Found, Hello, MessageError, Reply, Where},
     schedule::{JobId, WorkerId},
-    work::{Image, ModelFile, Task, Work},
+    work::{Image, ModelFile, Scene, Task, Work},
 };
 
 /// How long a program whose connection broke has to end before it is killed.
@@ -273,13 +273,8 @@ impl Writer<'_> {
         while let Some(task) = tasks.recv().await {
             match task {
                 Task::Jobs(jobs) => {
-                    let last = jobs.len() - 1;
-                    // Scenes first: a batch is not interrupted.
-                    for (job, work) in &jobs {
-                        self.scene_of(*job, work).await?;
-                    }
-                    for (at, (job, work)) in jobs.iter().enumerate() {
-                        self.work(*job, work, at < last).await?;
+                    for part in self.parts(&jobs) {
+                        self.batch(part).await?;
                     }
                 }
                 Task::Load(name, model) => {
@@ -296,26 +291,57 @@ impl Writer<'_> {
         Ok(())
     }
 
-    async fn scene_of(&mut self, job: JobId, work: &Arc<Work>) -> Result<(), MessageError> {
-        let (scene, prepares) = match &**work {
-            Work::Detect { scene: Some(scene), .. } => (scene, false),
-            Work::Prepare(scene) => (scene, true),
-            _ => return Ok(()),
-        };
-        let known = self.scenes.iter().position(|known| *known == scene.id);
-        if let Some(at) = known {
-            self.scenes.remove(at);
-        } else if self.scenes.len() == self.hello.scenes {
+    /// The batch in pieces of no more scenes than the program keeps: the last one begun would else forget the first one wanted.
+    fn parts<'j>(&self, jobs: &'j [(JobId, Arc<Work>)]) -> Vec<&'j [(JobId, Arc<Work>)]> {
+        let (mut parts, mut start, mut scenes) = (Vec::new(), 0, BTreeSet::new());
+        for (at, (_, work)) in jobs.iter().enumerate() {
+            let Some(scene) = work.scene() else { continue };
+            if !scenes.contains(&scene.id) && scenes.len() == self.hello.scenes {
+                parts.push(&jobs[start..at]);
+                (start, scenes) = (at, BTreeSet::new());
+            }
+            scenes.insert(scene.id);
+        }
+        parts.push(&jobs[start..]);
+        parts
+    }
+
+    /// Sends requests of no more scenes than the program keeps, as one batch. `scenes` follows the order of the messages: beginning
+    /// a scene is a use of it, and so is looking at an image of it, and nothing else is.
+    async fn batch(&mut self, jobs: &[(JobId, Arc<Work>)]) -> Result<(), MessageError> {
+        // Scenes first: a batch is not interrupted.
+        for (job, work) in jobs {
+            if let Work::Prepare(scene) = &**work {
+                self.begin(scene, Some(*job)).await?;
+            }
+        }
+        let wanted = || jobs.iter().filter_map(|(_, work)| work.scene());
+        // One that is known may be forgotten for one that is begun, and is begun again; all of them find room.
+        while let Some(scene) = wanted().find(|scene| !self.scenes.contains(&scene.id)) {
+            self.begin(scene, None).await?;
+        }
+        let last = jobs.len() - 1;
+        for (at, (job, work)) in jobs.iter().enumerate() {
+            self.work(*job, work, at < last).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a scene the last used one of those that the program keeps, and forgets the one that it forgets for it.
+    fn used(&mut self, scene: u64) {
+        self.scenes.retain(|known| *known != scene);
+        self.scenes.push_back(scene);
+        if self.scenes.len() > self.hello.scenes {
             self.scenes.pop_front();
         }
-        self.scenes.push_back(scene.id);
-        if known.is_some() && !prepares {
-            return Ok(());
-        }
+    }
+
+    /// Begins a scene; `job` is answered by the last message of it.
+    async fn begin(&mut self, scene: &Scene, job: Option<JobId>) -> Result<(), MessageError> {
+        self.used(scene.id);
         let source = [scene.source.width, scene.source.height];
         let background: &[_] = if self.hello.background { &scene.background } else { &[] };
-        // The last message answers the call.
-        let job_at = |left: usize| (prepares && left == 0).then_some(job);
+        let job_at = |left: usize| job.filter(|_| left == 0);
         let ask = Ask::Scene { scene: scene.id, source };
         let of = job_at(background.len());
         self.send(&ask, &[], of, None, Expects::Scene(scene.id)).await?;
@@ -334,6 +360,7 @@ impl Writer<'_> {
             Work::Detect { image, model, scene } => {
                 let (place, payload) = self.place_image(image);
                 let (model, scene) = (model.as_deref(), scene.as_ref().map(|scene| scene.id));
+                scene.into_iter().for_each(|scene| self.used(scene));
                 let ask = Ask::Detect { model, scene, image: place, more };
                 self.send(&ask, payload, Some(job), place.offset, Expects::Found(scene)).await
             }
@@ -679,5 +706,98 @@ mod tests {
             memory.free(offset);
         }
         assert_eq!(memory.place(&[1; 1000]), Some(0));
+    }
+
+    /// The program's side of scenes: the ones used last are kept, and a batch is looked at when its last request has come. With one
+    /// scene it ignores the number, as it may: the boxes are of the scene that was begun last.
+    fn keeps_scenes(count: usize, messages: &[serde_json::Value], note: &str) -> usize {
+        let (mut kept, mut batch, mut begun) = (VecDeque::new(), Vec::new(), 0);
+        let used = |kept: &mut VecDeque<u64>, scene| {
+            kept.retain(|known| *known != scene);
+            kept.push_back(scene);
+            if kept.len() > count {
+                kept.pop_front();
+            }
+        };
+        for message in messages {
+            let scene = message["scene"].as_u64().expect("each message here is of a scene");
+            if message["type"] == "scene" {
+                assert!(batch.is_empty(), "{note}: a batch was interrupted");
+                begun += 1;
+                used(&mut kept, scene);
+                continue;
+            }
+            batch.push(scene);
+            if message["more"] == true {
+                continue;
+            }
+            for scene in batch.drain(..) {
+                assert!(kept.contains(&scene), "{note}: no scene {scene} was begun; there are {kept:?}");
+                used(&mut kept, scene);
+            }
+        }
+        assert!(batch.is_empty(), "{note}: the last batch has an end");
+        begun
+    }
+
+    #[tokio::test]
+    async fn every_scene_of_a_batch_is_one_that_the_program_keeps() {
+        for seed in 0..60 {
+            let mut state = seed;
+            let mut random = |below: u64| {
+                // Knuth's (MMIX): the same seed, the same run.
+                state = 6_364_136_223_846_793_005_u64.wrapping_mul(state).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            };
+            let most = [1, 2, 3, 16][random(4) as usize];
+            let source = FrameSize { width: 64, height: 48 };
+            let count = most as u64 + random(4);
+            let scenes: Vec<_> = (0..count).map(|_| Arc::new(Scene::new(source, Vec::new()))).collect();
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let hello = format!(r#"{{"protocol":2,"detector":"a","in_flight":16,"batch":8,"scenes":{most}}}"#);
+            let hello = protocol::parse_hello(hello.as_bytes()).unwrap();
+            let (tasks, mut received) = mpsc::channel(64);
+            let (mut jobs, mut asked) = (0, 0);
+            for _ in 0..40 {
+                let prepares = random(5) == 0;
+                let batch = (0..1 + random(8)).map(|_| {
+                    jobs += 1;
+                    let scene = Arc::clone(&scenes[random(count) as usize]);
+                    let image = Image::Encoded(bytes::Bytes::from_static(b"x"));
+                    let work = if prepares {
+                        Work::Prepare(scene)
+                    } else {
+                        asked += 1;
+                        Work::Detect { image, model: None, scene: Some(scene) }
+                    };
+                    (JobId(jobs), Arc::new(work))
+                });
+                assert!(tasks.try_send(Task::Jobs(batch.collect())).is_ok());
+            }
+            drop(tasks);
+            let write = async {
+                let mut ours = ours;
+                let (_, write) = ours.split();
+                let (memory, pending) = (Mutex::new(None), Mutex::new(HashMap::new()));
+                let (scenes, requests) = (VecDeque::new(), 0);
+                let mut writer =
+                    Writer { stream: write, memory: &memory, pending: &pending, hello: &hello, scenes, requests };
+                writer.run(&mut received).await.unwrap();
+            };
+            let read = async {
+                let mut messages = Vec::new();
+                while let Ok(json) = theirs.read_u32().await {
+                    let payload = theirs.read_u32().await.unwrap();
+                    let mut bytes = vec![0; (json + payload) as usize];
+                    theirs.read_exact(&mut bytes).await.unwrap();
+                    messages.push(serde_json::from_slice(&bytes[..json as usize]).unwrap());
+                }
+                messages
+            };
+            let ((), messages) = tokio::join!(write, read);
+            let note = format!("seed {seed}, {most} kept");
+            let begun = keeps_scenes(most, &messages, &note);
+            assert_eq!(messages.len() - begun, asked, "{note}: each image is sent once");
+        }
     }
 }
