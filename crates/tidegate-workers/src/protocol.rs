@@ -174,9 +174,9 @@ pub struct Reply {
     #[serde(default)]
     pub error: Option<String>,
     #[serde(default)]
-    input: Option<[u16; 2]>,
+    input: Option<[u32; 2]>,
     #[serde(default)]
-    size: Option<[u16; 2]>,
+    size: Option<[u32; 2]>,
     #[serde(default)]
     boxes: Option<Vec<WireBox>>,
     #[serde(default)]
@@ -213,18 +213,25 @@ impl Reply {
     /// Reads the JSON object of an answer.
     ///
     /// # Errors
-    /// [`MessageError::Json`] if it is none.
+    /// [`MessageError::Shape`] if it says which request it answers, and its other fields are not of the types that the protocol has;
+    /// [`MessageError::Json`] if it is no answer.
     pub fn parse(json: &[u8]) -> Result<Self, MessageError> {
-        serde_json::from_slice(json).map_err(MessageError::Json)
+        #[derive(Deserialize)]
+        struct Id {
+            id: u64,
+        }
+        serde_json::from_slice(json).map_err(|source| match serde_json::from_slice(json) {
+            Ok(Id { id }) => MessageError::Shape { id, source },
+            Err(_) => MessageError::Json(source),
+        })
     }
 
     /// The size that the detector looks at.
     ///
     /// # Errors
-    /// [`MessageError::Field`] if it is missing or empty.
+    /// [`MessageError::Field`] if it is missing or a side is out of range.
     pub fn input(&self) -> Result<FrameSize, MessageError> {
-        let expected = "[width, height], both positive";
-        self.input.and_then(size).ok_or(MessageError::Field { field: "input", expected })
+        self.input.and_then(size).ok_or(MessageError::Field { field: "input", expected: SIDES })
     }
 
     /// The findings in an image.
@@ -261,19 +268,24 @@ impl Reply {
         for value in self.poses.iter().flatten().flatten() {
             finite("poses", *value)?;
         }
+        let outside = MessageError::Field { field: "size", expected: SIDES };
+        let seen = self.size.map(|sides| size(sides).ok_or(outside)).transpose()?;
         Ok(Found {
             boxes,
             classes: self.classes,
             poses: self.poses,
-            size: self.size.and_then(size),
+            size: seen,
             decode: milliseconds("decode_ms", self.decode_ms)?,
             took: milliseconds("took_ms", self.took_ms)?,
         })
     }
 }
 
-fn size([width, height]: [u16; 2]) -> Option<FrameSize> {
-    (width > 0 && height > 0).then_some(FrameSize { width, height })
+const SIDES: &str = "[width, height], each 1 to 65535";
+
+fn size(sides: [u32; 2]) -> Option<FrameSize> {
+    let [width, height] = sides.map(|side| u16::try_from(side).ok().filter(|side| *side > 0));
+    Some(FrameSize { width: width?, height: height? })
 }
 
 fn at_most(field: &'static str, count: usize) -> Result<(), MessageError> {
@@ -355,6 +367,15 @@ pub enum MessageError {
     /// The message is not the JSON that it should be.
     #[error("a message is not the JSON object that the protocol describes")]
     Json(#[source] serde_json::Error),
+    /// An answer that says which request it is of, and not in the form of one.
+    #[error("the answer to request {id} has a field of another type than the protocol describes")]
+    Shape {
+        /// The request.
+        id: u64,
+        /// The first such field.
+        #[source]
+        source: serde_json::Error,
+    },
     /// A version that we do not speak.
     #[error("the program speaks version {found} of the protocol, we speak 1 to {VERSION}")]
     Version {
@@ -451,6 +472,8 @@ mod tests {
             (r#"{"id":1}"#, "boxes must be"),
             (r#"{"id":1,"boxes":[[5,5,1,9,1,"a"]]}"#, "a box is not valid"),
             (r#"{"id":1,"boxes":[[1,1,1e7,9,1,"a"]]}"#, "a box is not valid"),
+            (r#"{"id":1,"boxes":[],"size":[70000,1]}"#, "size must be"),
+            (r#"{"id":1,"boxes":[],"size":[0,1]}"#, "size must be"),
             (r#"{"id":1,"boxes":[],"took_ms":-1}"#, "took_ms must be"),
             (r#"{"id":1,"boxes":[],"decode_ms":-1}"#, "decode_ms must be"),
             (many.as_str(), "boxes must be at most"),
@@ -459,8 +482,16 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // JSON has no such numbers, and neither has an answer.
-        for json in [r#"{"id":1,"boxes":[[NaN,1,2,2,1,"a"]]}"#, r#"{"id":1,"boxes":[[1,1]]}"#] {
+        for json in [r#"{"id":1,"boxes":[[NaN,1,2,2,1,"a"]]}"#, r#"{"boxes":[]}"#, "[]"] {
             assert!(matches!(Reply::parse(json.as_bytes()), Err(MessageError::Json(_))), "{json}");
+        }
+        for json in [r#"{"id":1,"boxes":[[1,1]]}"#, r#"{"id":1,"boxes":[],"size":[-1,1]}"#] {
+            let error = Reply::parse(json.as_bytes()).unwrap_err();
+            assert!(matches!(error, MessageError::Shape { id: 1, .. }), "{json}: {error}");
+        }
+        for json in [r#"{"id":1}"#, r#"{"id":1,"input":[70000,1]}"#] {
+            let error = Reply::parse(json.as_bytes()).unwrap().input().unwrap_err().to_string();
+            assert!(error.contains("input must be"), "{error}");
         }
         let all = br#"{"id":1,"boxes":[[1,2,3,4,0.5,"a"]],"classes":[[0.75,"cat"]],
             "poses":[[[1,2,0.5]]],"size":[8,6],"took_ms":2,"decode_ms":1.5}"#;

@@ -417,17 +417,56 @@ async fn read_answers(
 ) -> Result<(), MessageError> {
     let mut scenes: BTreeMap<u64, Begun> = BTreeMap::new();
     loop {
-        let reply = Reply::parse(&protocol::receive(&mut stream).await?)?;
-        let found = pending.lock().expect("no holder panics").remove(&reply.id);
-        let Pending { job, offset, expects } =
-            found.ok_or(MessageError::Order { found: reply.id })?;
+        let (id, reply) = match Reply::parse(&protocol::receive(&mut stream).await?) {
+            Ok(reply) => (reply.id, Ok(reply)),
+            // One request is lost by it: the next message begins where it should.
+            Err(error @ MessageError::Shape { id, .. }) => (id, Err(error)),
+            Err(error) => return Err(error),
+        };
+        let found = pending.lock().expect("no holder panics").remove(&id);
+        let Pending { job, offset, expects } = found.ok_or(MessageError::Order { found: id })?;
         if let Some(offset) = offset
             && let Some(memory) = memory.lock().expect("no holder panics").as_mut()
         {
             memory.free(offset);
         }
-        let refused = |error: &String| Err(NoAnswer::Refused(error.clone()));
-        let answer = match (&expects, &reply.error) {
+        let answer = match reply {
+            Ok(reply) => match answer_of(reply, &expects, &mut scenes) {
+                Some(answer) => answer,
+                None => continue,
+            },
+            Err(error) => {
+                match expects {
+                    Expects::Scene(scene) | Expects::Background(scene) => {
+                        let begun = scenes.entry(scene).or_default();
+                        begun.failed.get_or_insert_with(|| error_chain(&error));
+                    }
+                    Expects::Model(name) => {
+                        let error = error_chain(&error);
+                        tracing::error!(model = name, error, "a worker's answer about a model is not valid");
+                    }
+                    Expects::Found(_) | Expects::Learnt => {}
+                }
+                Err(NoAnswer::Invalid(error))
+            }
+        };
+        if let Some(job) = job {
+            // The pool takes each event at once, or is gone.
+            if events.send(Event::Answered { worker, run, job, answer }).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What the answer to a request says to the job that it is of; `None` for an answer about a model.
+fn answer_of(
+    reply: Reply,
+    expects: &Expects,
+    scenes: &mut BTreeMap<u64, Begun>,
+) -> Option<Result<Answer, NoAnswer>> {
+    let refused = |error: &String| Err(NoAnswer::Refused(error.clone()));
+    Some(match (expects, &reply.error) {
             (Expects::Scene(scene), error) => {
                 let input = reply.input();
                 let failed = error.clone();
@@ -454,9 +493,9 @@ async fn read_answers(
             }
             (Expects::Model(name), Some(error)) => {
                 tracing::error!(model = name, error, "a worker refuses the model");
-                continue;
+                return None;
             }
-            (Expects::Model(_), None) => continue,
+            (Expects::Model(_), None) => return None,
             (Expects::Found(_) | Expects::Learnt, Some(error)) => refused(error),
             (Expects::Learnt, None) => Ok(Answer { images: reply.images, ..Answer::default() }),
             (Expects::Found(scene), None) => {
@@ -470,14 +509,7 @@ async fn read_answers(
                         .map_err(NoAnswer::Invalid),
                 }
             }
-        };
-        if let Some(job) = job {
-            // The pool takes each event at once, or is gone.
-            if events.send(Event::Answered { worker, run, job, answer }).await.is_err() {
-                return Ok(());
-            }
-        }
-    }
+    })
 }
 
 /// A scene that was begun, as far as it is known.

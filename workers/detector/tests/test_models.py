@@ -48,6 +48,12 @@ class BadImageTest(unittest.TestCase):
         self.refused(small[:at] + struct.pack(">HH", 10_000, 20_000) + small[at + 4 :], "20000x10000 pixels")
         self.assertLess(PIXELS_MAX, 200_000_000)
 
+    def test_a_side_that_no_answer_can_name_is_refused(self):
+        self.refused(png_header(70_000, 1), "70000x1 pixels.*sides of 1 to 65535")
+        self.refused(png_header(1, 65_536), "1x65536 pixels")
+        with self.assertRaisesRegex(FrameError, "70000x1 pixels"):
+            Picture(bytes(70_000), [1, 70_000, 1]).pixels(gray=True)
+
     def test_files_that_are_no_images_are_named(self):
         self.refused(b"%PDF-1.7 and more", "a PDF document.*send JPEG or PNG")
         self.refused(b"", "not an image")

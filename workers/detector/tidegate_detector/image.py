@@ -16,6 +16,8 @@ from .protocol import FrameError, Size
 
 # 120 MB once decoded. 8K video has 33 million.
 PIXELS_MAX = 40_000_000
+# The longest side that an answer can name; PNG would allow more.
+SIDE_MAX = 65_535
 # Markers of JPEG that begin a frame: all SOF but those that are tables (DHT, JPG, DAC).
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -95,10 +97,10 @@ def decode(image: Image, size: Size, gray: bool) -> np.ndarray:
 
 def check_size(width: int, height: int) -> None:
     """Raises `FrameError` for an image that is not decoded for its size."""
-    if width < 1 or height < 1 or width * height > PIXELS_MAX:
+    if not (1 <= width <= SIDE_MAX and 1 <= height <= SIDE_MAX) or width * height > PIXELS_MAX:
         raise FrameError(
-            f"an image of {width}x{height} pixels is not looked at: at least one pixel and at most "
-            f"{PIXELS_MAX // 1_000_000} million are allowed; send it smaller"
+            f"an image of {width}x{height} pixels is not looked at: sides of 1 to {SIDE_MAX} pixels and at most "
+            f"{PIXELS_MAX // 1_000_000} million pixels are allowed; send it smaller"
         )
 
 

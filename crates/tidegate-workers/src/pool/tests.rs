@@ -230,6 +230,8 @@ async fn an_answer_that_is_not_valid_costs_its_request_and_no_restart() {
         ("send({'id': id, 'boxes': [[5, 5, 1, 9, 1, 'a']]})", "a box is not valid"),
         ("send({'id': id, 'boxes': [[1, 1, 2, 2, 1, 'a' * 65]]})", "label must be"),
         ("send({'id': id, 'boxes': [[1, 1, 2, 2, 1, 'a']] * 10001})", "at most 10000"),
+        ("send({'id': id, 'boxes': [], 'size': [70000, 1]})", "size must be"),
+        ("send({'id': id, 'boxes': [[1, 1]]})", "field of another type"),
     ] {
         let fake = Fake::new(PLAIN, &format!("if len(payload) == 13: {body}\nelse: {FOUND}"));
         let pool = fake.start().await;
