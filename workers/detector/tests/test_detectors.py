@@ -9,7 +9,7 @@ try:
     import numpy as np
 
     from tidegate_detector.face import Face
-    from tidegate_detector.image import decode, fit
+    from tidegate_detector.image import INPUT_PIXELS_MAX, Picture, decode, fit
     from tidegate_detector.moving import BACKGROUND_MAX, Moving
     from tidegate_detector.person import Person
 except ImportError as error:
@@ -97,6 +97,19 @@ class PersonTest(unittest.TestCase):
         self.assertEqual(person.detect(jpeg(picture())), [])
         with self.assertRaises(FrameError):
             person.learn(jpeg(picture()))
+
+
+    def test_a_strip_of_any_shape_is_looked_at_in_few_pixels(self):
+        for width, height in [(4, 60_000), (10, 2000), (47, 4000), (1, 65_535), (65_535, 1), (600, 65_535)]:
+            for detector in (Person(), Face(), Moving()):
+                seen = detector.begin_scene(Size(width, height))
+                self.assertLessEqual(seen.width * seen.height, INPUT_PIXELS_MAX, f"{width}x{height} {detector.name}")
+        for width, height in [(4, 60_000), (47, 4000), (4000, 47)]:
+            person = Person()
+            person.begin_scene(Size(width, height))
+            # Noise, for its gradients are written to where they do not belong if anything's are.
+            noise = np.random.default_rng(3).integers(0, 255, (height, width, 3), np.uint8)
+            person.detect(Picture(noise.tobytes(), [height, width, 3]))
 
 
 def with_face(image, x, y, radius):

@@ -1,5 +1,6 @@
 """The protocol against a detector that knows no images. Needs nothing but the standard library."""
 
+import contextlib
 import io
 import json
 import os
@@ -148,6 +149,37 @@ class Serving(unittest.TestCase):
         self.assertEqual([reply["id"] for reply in replies], [2, 3, 4])
         self.assertIn("error", replies[2], "the others of its batch are answered nevertheless")
         self.assertIn("boxes", replies[0])
+
+    def test_whatever_a_detector_raises_fails_its_request_alone(self):
+        def fails(*_):
+            raise error
+
+        self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            for error in (MemoryError("73 GB"), ValueError("a shape"), OSError("no disk"), FrameError("no face")):
+                self.detector.detect = self.detector.learn = fails
+                for kind in ("detect", "background"):
+                    answer = self.ask({"id": 2, "type": kind, "scene": 5}, b"x")
+                    self.assertIn(str(error), answer["error"])
+                del self.detector.detect, self.detector.learn
+                self.assertIn("boxes", self.ask({"id": 3, "type": "detect", "scene": 5}, b"x"))
+        self.assertIn("in fails", said.getvalue(), "the operator is shown where it was raised")
+        self.assertNotIn("no face", said.getvalue())
+
+    def test_an_image_that_fails_in_a_batch_fails_alone(self):
+        def detect_many(images, sizes):
+            if b"bad" in images:
+                raise MemoryError("no room")
+            return [[Box(0.0, 0.0, 1.0, 1.0, 1.0, "thing")] for _ in images]
+
+        self.detector.detect_many = detect_many
+        self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
+        with contextlib.redirect_stderr(io.StringIO()):
+            for id, image in enumerate([b"good", b"bad", b"fine"]):
+                protocol.write_message(self.stream, {"id": id, "type": "detect", "scene": 5, "more": id < 2}, image)
+            first, broken, last = (protocol.read_message(self.stream)[0] for _ in range(3))
+        self.assertIn("no room", broken["error"])
+        self.assertTrue("boxes" in first and "boxes" in last)
 
     def test_a_number_that_json_has_not_is_refused(self):
         self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})

@@ -5,6 +5,7 @@ The header is read first: an image that says it is larger than `PIXELS_MAX`, or 
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from typing import Union
@@ -20,6 +21,8 @@ PIXELS_MAX = 40_000_000
 SIDE_MAX = 65_535
 # Markers of JPEG that begin a frame: all SOF but those that are tables (DHT, JPG, DAC).
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# A detector looks at no more pixels than this, whatever the shape of an image: a strip of 4x60000 brought to a width would have billions.
+INPUT_PIXELS_MAX = 4_000_000
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -77,10 +80,17 @@ Image = Union[Picture, bytes]
 
 
 def fit(source: Size, widest: int) -> Size:
-    """`source`, made no wider than `widest` with its shape kept."""
-    if source.width <= widest:
-        return source
-    return Size(widest, max(1, round(source.height * widest / source.width)))
+    """`source`, made no wider than `widest` and no larger than `INPUT_PIXELS_MAX`, with its shape kept."""
+    return of_width(source, min(source.width, widest))
+
+
+def of_width(source: Size, width: int) -> Size:
+    """`source` brought to that width with its shape kept, or to `INPUT_PIXELS_MAX` where that is less."""
+    height = max(1, round(source.height * width / source.width))
+    shrink = math.sqrt(INPUT_PIXELS_MAX / (width * height))
+    if shrink >= 1:
+        return Size(width, height)
+    return Size(max(1, int(width * shrink)), max(1, int(height * shrink)))
 
 
 def decode(image: Image, size: Size, gray: bool) -> np.ndarray:

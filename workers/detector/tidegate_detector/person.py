@@ -5,12 +5,15 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from .image import Image, decode
+from .image import Image, decode, of_width
 from .protocol import Box, FrameError, Size
 
 INPUT_WIDTH = 1280
 # Detections below this score come and go with noise.
 SCORE_MIN = 0.7
+PADDING = 8
+# The model's window. OpenCV writes outside its memory where a picture with its padding is smaller.
+WINDOW = Size(64, 128)
 
 
 class Person:
@@ -27,8 +30,7 @@ class Person:
 
     def begin_scene(self, source: Size) -> Size:
         # Small sources are enlarged too: the model's smallest person is 128 pixels high.
-        height = max(1, round(source.height * INPUT_WIDTH / source.width))
-        self._source, self._input = source, Size(INPUT_WIDTH, height)
+        self._source, self._input = source, of_width(source, INPUT_WIDTH)
         return self._input
 
     def learn(self, image: Image) -> None:
@@ -38,8 +40,10 @@ class Person:
         if self._source is None:
             raise FrameError("no scene was begun: send a scene request first")
         pixels = decode(image, self._input, gray=False)
+        if any(side + 2 * PADDING < least for side, least in zip(self._input, WINDOW)):
+            return []
         found, scores = self._hog.detectMultiScale(
-            pixels, hitThreshold=0, winStride=(8, 8), padding=(8, 8), scale=1.12, groupThreshold=2
+            pixels, hitThreshold=0, winStride=(8, 8), padding=(PADDING, PADDING), scale=1.12, groupThreshold=2
         )
         x_scale = self._source.width / self._input.width
         y_scale = self._source.height / self._input.height

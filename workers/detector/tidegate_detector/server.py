@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import time
+import traceback
 from collections import OrderedDict
 from typing import Any, Callable, Mapping
 
@@ -88,8 +89,8 @@ class Server:
             if request is None:
                 raise FrameError(f"unknown request {head.get('type')!r}")
             return {"id": head.get("id"), **request()}
-        except FrameError as error:
-            return {"id": head.get("id"), "error": str(error)}
+        except Exception as error:  # noqa: BLE001  a request that fails takes no other along
+            return {"id": head.get("id"), "error": failure(error)}
 
     def _map(self, head: dict, stream: Stream) -> dict:
         size = number(head, "bytes", 1)
@@ -177,23 +178,24 @@ class Server:
                     entry[1].append((at, image, source))
                 else:
                     started = time.perf_counter()
-                    before = getattr(image, "decode_s", 0.0)
+                    before = decode_s(image)
                     found = detector.detect(image)
                     replies[at] = reply(found, image, time.perf_counter() - started + before)
-            except FrameError as error:
-                replies[at] = {"error": str(error)}
+            except Exception as error:  # noqa: BLE001  as above
+                replies[at] = {"error": failure(error)}
         for detector, entries in together.values():
             started = time.perf_counter()
-            try:
-                results = detector.detect_many([image for _, image, _ in entries], [size for _, _, size in entries])
-            except FrameError as error:
-                results = [error] * len(entries)
+            results = together_or_alone(detector, [image for _, image, _ in entries], [size for _, _, size in entries])
             # What the batch took is each image's share of it, and its own decoding.
-            decoded = sum(image.decode_s for _, image, _ in entries)
+            decoded = sum(decode_s(image) for _, image, _ in entries)
             share = max(0.0, time.perf_counter() - started - decoded) / len(entries)
             for (at, image, _), found in zip(entries, results):
-                failed = isinstance(found, FrameError)
-                replies[at] = {"error": str(found)} if failed else reply(found, image, share + image.decode_s)
+                try:
+                    if isinstance(found, Exception):
+                        raise found
+                    replies[at] = reply(found, image, share + decode_s(image))
+                except Exception as error:  # noqa: BLE001  as above
+                    replies[at] = {"error": failure(error)}
         return [{"id": head.get("id"), **answer} for (head, _), answer in zip(batch, replies)]
 
     def _add(self, head: dict) -> dict:
@@ -226,11 +228,33 @@ class Server:
         return {"images": detector.train(text(head, "subject"), image)}
 
 
+def together_or_alone(detector: Any, images: list[Any], sizes: list[Size]) -> list[Any]:
+    """The findings in images that came together; where that fails, each is looked at alone, so that one that fails takes no other along."""
+    try:
+        return detector.detect_many(images, sizes)
+    except Exception as error:  # noqa: BLE001  as above
+        if len(images) == 1:
+            return [error]
+        return [found for image, size in zip(images, sizes) for found in together_or_alone(detector, [image], [size])]
+
+
+def failure(error: Exception) -> str:
+    """Why a request failed; an error that no detector raises on purpose is also written to standard error, with its place."""
+    if isinstance(error, FrameError):
+        return str(error)
+    traceback.print_exception(type(error), error, error.__traceback__)
+    return f"the detector failed: {type(error).__name__}: {str(error).strip()[:500]}"
+
+
+def decode_s(image: Any) -> float:
+    return getattr(image, "decode_s", 0.0)
+
+
 def reply(found: Any, image: Any, took_s: float) -> dict:
     """An answer: what was found, the image's size, and the times."""
     if not isinstance(found, Found):
         found = Found(found)
-    times = {"took_ms": round(took_s * 1e3, 3), "decode_ms": round(getattr(image, "decode_s", 0.0) * 1e3, 3)}
+    times = {"took_ms": round(took_s * 1e3, 3), "decode_ms": round(decode_s(image) * 1e3, 3)}
     answer: dict = {"boxes": [list(box) for box in found.boxes], **times}
     if hasattr(image, "size"):
         answer["size"] = list(image.size)
