@@ -16,7 +16,8 @@ try:
 
     cv2.face.LBPHFaceRecognizer_create  # noqa: B018
     from tidegate_detector import onnx
-    from tidegate_detector.image import PIXELS_MAX, Picture
+    from tidegate_detector.face import Face
+    from tidegate_detector.image import PIXELS_MAX, SCANS_MAX, Picture
     from tidegate_detector.recognize import DISTANCE_MAX, UNKNOWN, Known, Recognize
     from tidegate_detector.server import Server
 except (ImportError, AttributeError) as error:
@@ -53,6 +54,48 @@ class BadImageTest(unittest.TestCase):
         self.refused(png_header(1, 65_536), "1x65536 pixels")
         with self.assertRaisesRegex(FrameError, "70000x1 pixels"):
             Picture(bytes(70_000), [1, 70_000, 1]).pixels(gray=True)
+
+    def test_a_jpeg_of_too_many_scans_is_refused(self):
+        image = cv2.resize(np.arange(48, dtype=np.uint8).reshape(4, 4, 3), (64, 48))
+        whole = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes()
+        self.assertEqual(Picture(whole).size, Size(64, 48))
+        start = whole.rindex(b"\xff\xda")
+        last = whole[start:-2]
+        for more, fine in [(SCANS_MAX - whole.count(b"\xff\xda"), True), (SCANS_MAX, False)]:
+            many = whole[:start] + last * (more + 1) + whole[-2:]
+            if fine:
+                self.assertEqual(Picture(many).size, Size(64, 48))
+            else:
+                self.refused(many, "more than 100 scans")
+
+    def test_pixels_are_decoded_once_and_not_kept(self):
+        decoded, kept = [], []
+
+        class Counted(Picture):
+            def _decode(self, gray):
+                decoded.append(gray)
+                kept.append(sum(bool(picture._pixels) for picture in pictures))
+                return super()._decode(gray)
+
+        def picture(data, shape):
+            pictures.append(Counted(data, shape))
+            return pictures[-1]
+
+        pictures = []
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(f"{folder.name}/m.onnx", "wb") as file:
+            file.write(mean_colour(8))
+        with open(f"{folder.name}/m.json", "w", encoding="utf-8") as file:
+            json.dump({"format": "classification", "width": 8, "height": 8}, file)
+        server = Server({"face": Face}, picture, onnx.load)
+        self.assertEqual(server._add({"name": "m", "path": f"{folder.name}/m.onnx"}), {})
+        wall = jpeg(np.full((48, 64, 3), 90, np.uint8))
+        for model, gray in [("face", True), ("m", False)]:
+            decoded.clear(), kept.clear(), pictures.clear()
+            answers = server._detect([({"id": at, "type": "detect", "model": model}, wall) for at in range(4)])
+            self.assertEqual([answer.get("size") for answer in answers], [[64, 48]] * 4, answers)
+            self.assertEqual((decoded, kept), ([gray] * 4, [0] * 4), model)
 
     def test_files_that_are_no_images_are_named(self):
         self.refused(b"%PDF-1.7 and more", "a PDF document.*send JPEG or PNG")

@@ -23,6 +23,7 @@ class Face:
 
     name = "face"
     needs_background = False
+    gray = True
 
     def __init__(self) -> None:
         self._frontal = cascade("haarcascade_frontalface_default.xml")

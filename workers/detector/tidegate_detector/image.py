@@ -6,6 +6,7 @@ The header is read first: an image that says it is larger than `PIXELS_MAX`, or 
 from __future__ import annotations
 
 import math
+import re
 import struct
 import time
 from typing import Union
@@ -23,6 +24,10 @@ SIDE_MAX = 65_535
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # A detector looks at no more pixels than this, whatever the shape of an image: a strip of 4x60000 brought to a width would have billions.
 INPUT_PIXELS_MAX = 4_000_000
+# A progressive JPEG may have as many scans as its bytes allow, each of which decodes all of its pixels again.
+SCANS_MAX = 100
+# Between two scans: the next marker that is neither a stuffed zero nor a restart.
+MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -32,6 +37,7 @@ class Picture:
     def __init__(self, data: bytes | bytearray | memoryview, shape: list[int] | None = None) -> None:
         self._data, self._shape = data, shape
         self._pixels: dict[bool, np.ndarray] = {}
+        self._size: Size | None = None
         self.decode_s = 0.0
 
     def pixels(self, gray: bool) -> np.ndarray:
@@ -40,14 +46,20 @@ class Picture:
             started = time.perf_counter()
             self._pixels[gray] = self._decode(gray)
             self.decode_s += time.perf_counter() - started
+            height, width = self._pixels[gray].shape[:2]
+            self._size = Size(width, height)
         return self._pixels[gray]
+
+    def forget(self) -> None:
+        """Gives the memory of its pixels back; its size stays known."""
+        self._pixels.clear()
 
     @property
     def size(self) -> Size:
-        """Its size as it is seen."""
-        pixels = next(iter(self._pixels.values())) if self._pixels else self.pixels(gray=False)
-        height, width = pixels.shape[:2]
-        return Size(width, height)
+        """Its size as it is seen. Where none of its pixels was asked for, they are decoded: EXIF may turn them."""
+        if self._size is None:
+            self.pixels(gray=False)
+        return self._size
 
     def _decode(self, gray: bool) -> np.ndarray:
         if self._shape is not None:
@@ -154,8 +166,19 @@ def check_jpeg(data: bytes) -> None:
             # An end before the frame would be that of a thumbnail.
             if data.find(b"\xff\xd9", at) < 0:
                 raise FrameError(f"the JPEG image is cut off after {len(data)} bytes")
+            check_scans(data, at + 2 + length)
             return
         if marker in (0xD9, 0xDA) or length < 2:
             break
         at += 2 + length
     raise FrameError(f"{len(data)} bytes are not an image: a JPEG image without a frame, or cut off before it")
+
+
+def check_scans(data: bytes, at: int) -> None:
+    """Raises `FrameError` for a JPEG image of more than `SCANS_MAX` scans. `at` is behind the header of its frame."""
+    scans = 0
+    while (found := MARKER.search(data, at)) is not None and data[found.end() - 1] != 0xD9:
+        scans += data[found.end() - 1] == 0xDA
+        if scans > SCANS_MAX:
+            raise FrameError(f"a JPEG image of more than {SCANS_MAX} scans is not looked at; save it again with fewer")
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")

@@ -31,6 +31,7 @@ class Moving:
 
     name = "moving"
     needs_background = True
+    gray = True
 
     def __init__(self) -> None:
         self._source: Size | None = None

@@ -15,7 +15,7 @@ from typing import Any, Sequence
 import cv2
 import numpy as np
 
-from .image import Picture
+from .image import PIXELS_MAX, Picture
 from .protocol import Box, Found, FrameError, Size
 
 FORMATS = {
@@ -121,21 +121,27 @@ class Model:
         self.name, self.description, self._input = name, description, inputs[0]
         self.batches = len(self._input.shape) == 4 and not isinstance(self._input.shape[0], int)
 
-    def detect_many(self, pictures: Sequence[Picture], sources: Sequence[Size]) -> list[Found | FrameError]:
-        """What is in each image, or why it was not looked at; boxes in pixels of its source."""
-        tensors: list[np.ndarray | FrameError] = []
-        for picture in pictures:
-            try:
-                tensors.append(self._tensor(picture))
-            except FrameError as error:
-                tensors.append(error)
-        good = [at for at, tensor in enumerate(tensors) if not isinstance(tensor, FrameError)]
-        found: list[Any] = list(tensors)
-        for group in [good] if self.batches else [[at] for at in good]:
-            if group:
-                outputs = self._run(np.stack([tensors[at] for at in group]))
-                for place, at in enumerate(group):
-                    found[at] = self._found([output[place] for output in outputs], sources[at])
+    def detect_many(self, pictures: Sequence[Picture], sources: Sequence[Size | None]) -> list[Found | FrameError]:
+        """What is in each image, or why it was not looked at; boxes in pixels of its source, or of itself where that is `None`.
+
+        The pixels of each are forgotten before the next is decoded, and no more inputs than `PIXELS_MAX` allows are made at a time.
+        """
+        width, height = self.description.size
+        together = max(1, PIXELS_MAX // (width * height)) if self.batches else 1
+        found: list[Any] = [None] * len(pictures)
+        for first in range(0, len(pictures), together):
+            tensors = []
+            for at in range(first, min(first + together, len(pictures))):
+                try:
+                    tensors.append((at, self._tensor(pictures[at])))
+                except FrameError as error:
+                    found[at] = error
+                finally:
+                    pictures[at].forget()
+            if tensors:
+                outputs = self._run(np.stack([tensor for _, tensor in tensors]))
+                for place, (at, _) in enumerate(tensors):
+                    found[at] = self._found([output[place] for output in outputs], sources[at] or pictures[at].size)
         return found
 
     def _tensor(self, picture: Picture) -> np.ndarray:
@@ -272,7 +278,7 @@ class Scene:
             raise found
         return found
 
-    def detect_many(self, pictures: Sequence[Any], sources: Sequence[Size]) -> list[Found | FrameError]:
+    def detect_many(self, pictures: Sequence[Any], sources: Sequence[Size | None]) -> list[Found | FrameError]:
         return self._model.detect_many(pictures, sources)
 
 

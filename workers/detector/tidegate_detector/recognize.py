@@ -110,6 +110,7 @@ class Recognize:
 
     name = "recognize"
     needs_background = False
+    gray = True
     kind = "recognition"
 
     def __init__(self, known: Known) -> None:

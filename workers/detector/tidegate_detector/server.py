@@ -152,10 +152,16 @@ class Server:
             raise FrameError(f"there is no model {name!r}; there are: {' '.join(self._factories)}")
         scene = self._scene(head)
         if scene is None:
-            if not hasattr(image, "size"):
+            # Asked of the class: asking the image would decode it.
+            if not hasattr(type(image), "size"):
                 raise FrameError("no scene was begun: send a scene request first")
             detector = self._alone.get(name) or self._alone.setdefault(name, self._factories[name]())
-            detector.begin_scene(image.size)
+            # One that looks at several at once is given their sizes with them.
+            if not hasattr(detector, "detect_many"):
+                # Decoded once, as the detector will ask for it, and its size is known.
+                if hasattr(image, "pixels"):
+                    image.pixels(gray=getattr(detector, "gray", False))
+                detector.begin_scene(image.size)
             return detector
         source, _, detectors = scene
         if name not in detectors:
@@ -164,16 +170,19 @@ class Server:
         return detectors[name]
 
     def _detect(self, batch: list[tuple[dict, Any]]) -> list[dict]:
-        """Answers a batch. Detectors that look at several images at once are given those that came together."""
+        """Answers a batch. Detectors that look at several images at once are given those that came together.
+
+        The pixels of one image are in memory at a time: they are forgotten once they were looked at.
+        """
         replies: list[dict] = [{} for _ in batch]
-        together: dict[str, tuple[Detector, list[tuple[int, Any, Size]]]] = {}
+        together: dict[str, tuple[Detector, list[tuple[int, Any, Size | None]]]] = {}
         for at, (head, payload) in enumerate(batch):
             try:
-                image = self._image(head, payload)
                 scene = self._scene(head)
+                image = self._image(head, payload)
                 detector = self._detector(head, image)
                 if hasattr(detector, "detect_many"):
-                    source = image.size if scene is None else scene[0]
+                    source = None if scene is None else scene[0]
                     entry = together.setdefault(head.get("model", ""), (detector, []))
                     entry[1].append((at, image, source))
                 else:
@@ -181,6 +190,8 @@ class Server:
                     before = decode_s(image)
                     found = detector.detect(image)
                     replies[at] = reply(found, image, time.perf_counter() - started + before)
+                    if hasattr(image, "forget"):
+                        image.forget()
             except Exception as error:  # noqa: BLE001  as above
                 replies[at] = {"error": failure(error)}
         for detector, entries in together.values():
@@ -228,7 +239,7 @@ class Server:
         return {"images": detector.train(text(head, "subject"), image)}
 
 
-def together_or_alone(detector: Any, images: list[Any], sizes: list[Size]) -> list[Any]:
+def together_or_alone(detector: Any, images: list[Any], sizes: list[Size | None]) -> list[Any]:
     """The findings in images that came together; where that fails, each is looked at alone, so that one that fails takes no other along."""
     try:
         return detector.detect_many(images, sizes)
@@ -256,7 +267,7 @@ def reply(found: Any, image: Any, took_s: float) -> dict:
         found = Found(found)
     times = {"took_ms": round(took_s * 1e3, 3), "decode_ms": round(decode_s(image) * 1e3, 3)}
     answer: dict = {"boxes": [list(box) for box in found.boxes], **times}
-    if hasattr(image, "size"):
+    if hasattr(type(image), "size"):
         answer["size"] = list(image.size)
     if found.classes:
         answer["classes"] = [list(entry) for entry in found.classes]
