@@ -138,6 +138,8 @@ pub struct PoolState {
     pub hello: Option<Arc<Hello>>,
     /// Models that were loaded.
     pub models: Arc<BTreeMap<String, ModelFile>>,
+    /// Models of these over which a worker failed at its start. Workers start without them until they are loaded again.
+    pub failed: Arc<BTreeMap<String, Arc<WorkerError>>>,
     /// Why a worker ended last.
     pub last_error: Option<Arc<WorkerError>>,
 }

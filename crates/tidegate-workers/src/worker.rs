@@ -92,9 +92,29 @@ pub(crate) struct Answer {
 /// A word of a worker to the pool. `run` tells its runs apart.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Started { worker: WorkerId, run: u64, hello: Hello },
-    Answered { worker: WorkerId, run: u64, job: JobId, answer: Result<Answer, NoAnswer> },
-    Ended { worker: WorkerId, run: u64, error: Option<WorkerError> },
+    Started {
+        worker: WorkerId,
+        run: u64,
+        hello: Hello,
+    },
+    Answered {
+        worker: WorkerId,
+        run: u64,
+        job: JobId,
+        answer: Result<Answer, NoAnswer>,
+    },
+    /// The program ended over this model, or was too slow, when it was to start with it; it is started again without it.
+    ModelFailed {
+        worker: WorkerId,
+        run: u64,
+        model: String,
+        error: WorkerError,
+    },
+    Ended {
+        worker: WorkerId,
+        run: u64,
+        error: Option<WorkerError>,
+    },
 }
 
 /// Why the answer to a job is none.
@@ -443,7 +463,11 @@ async fn read_answers(
                     }
                     Expects::Model(name) => {
                         let error = error_chain(&error);
-                        tracing::error!(model = name, error, "a worker's answer about a model is not valid");
+                        tracing::error!(
+                            model = name,
+                            error,
+                            "a worker's answer about a model is not valid"
+                        );
                     }
                     Expects::Found(_) | Expects::Learnt => {}
                 }
@@ -467,48 +491,48 @@ fn answer_of(
 ) -> Option<Result<Answer, NoAnswer>> {
     let refused = |error: &String| Err(NoAnswer::Refused(error.clone()));
     Some(match (expects, &reply.error) {
-            (Expects::Scene(scene), error) => {
-                let input = reply.input();
-                let failed = error.clone();
-                let begun = Begun { input: input.as_ref().ok().copied(), failed };
-                scenes.insert(*scene, begun);
-                // Scenes are numbered as they are made: the oldest are no longer of use.
-                if scenes.len() > 2 * protocol::SCENES_MAX {
-                    scenes.pop_first();
-                }
-                match error {
-                    Some(error) => refused(error),
-                    None => input.map_err(NoAnswer::Invalid).map(Answer::of_input),
-                }
+        (Expects::Scene(scene), error) => {
+            let input = reply.input();
+            let failed = error.clone();
+            let begun = Begun { input: input.as_ref().ok().copied(), failed };
+            scenes.insert(*scene, begun);
+            // Scenes are numbered as they are made: the oldest are no longer of use.
+            if scenes.len() > 2 * protocol::SCENES_MAX {
+                scenes.pop_first();
             }
-            (Expects::Background(scene), error) => {
-                let begun = scenes.entry(*scene).or_default();
-                if let Some(error) = error {
-                    begun.failed.get_or_insert_with(|| error.clone());
-                }
-                match (&begun.failed, begun.input) {
-                    (Some(error), _) => refused(error),
-                    (None, input) => Ok(Answer { input, ..Answer::default() }),
-                }
+            match error {
+                Some(error) => refused(error),
+                None => input.map_err(NoAnswer::Invalid).map(Answer::of_input),
             }
-            (Expects::Model(name), Some(error)) => {
-                tracing::error!(model = name, error, "a worker refuses the model");
-                return None;
+        }
+        (Expects::Background(scene), error) => {
+            let begun = scenes.entry(*scene).or_default();
+            if let Some(error) = error {
+                begun.failed.get_or_insert_with(|| error.clone());
             }
-            (Expects::Model(_), None) => return None,
-            (Expects::Found(_) | Expects::Learnt, Some(error)) => refused(error),
-            (Expects::Learnt, None) => Ok(Answer { images: reply.images, ..Answer::default() }),
-            (Expects::Found(scene), None) => {
-                let failed = scene.and_then(|scene| scenes.get(&scene)?.failed.clone());
-                match failed {
-                    // Boxes of a scene that lacks some of its background would be of another detector.
-                    Some(error) => refused(&error),
-                    None => reply
-                        .found()
-                        .map(|found| Answer { found, ..Answer::default() })
-                        .map_err(NoAnswer::Invalid),
-                }
+            match (&begun.failed, begun.input) {
+                (Some(error), _) => refused(error),
+                (None, input) => Ok(Answer { input, ..Answer::default() }),
             }
+        }
+        (Expects::Model(name), Some(error)) => {
+            tracing::error!(model = name, error, "a worker refuses the model");
+            return None;
+        }
+        (Expects::Model(_), None) => return None,
+        (Expects::Found(_) | Expects::Learnt, Some(error)) => refused(error),
+        (Expects::Learnt, None) => Ok(Answer { images: reply.images, ..Answer::default() }),
+        (Expects::Found(scene), None) => {
+            let failed = scene.and_then(|scene| scenes.get(&scene)?.failed.clone());
+            match failed {
+                // Boxes of a scene that lacks some of its background would be of another detector.
+                Some(error) => refused(&error),
+                None => reply
+                    .found()
+                    .map(|found| Answer { found, ..Answer::default() })
+                    .map_err(NoAnswer::Invalid),
+            }
+        }
     })
 }
 
@@ -764,7 +788,10 @@ mod tests {
                 continue;
             }
             for scene in batch.drain(..) {
-                assert!(kept.contains(&scene), "{note}: no scene {scene} was begun; there are {kept:?}");
+                assert!(
+                    kept.contains(&scene),
+                    "{note}: no scene {scene} was begun; there are {kept:?}"
+                );
                 used(&mut kept, scene);
             }
         }
@@ -778,15 +805,20 @@ mod tests {
             let mut state = seed;
             let mut random = |below: u64| {
                 // Knuth's (MMIX): the same seed, the same run.
-                state = 6_364_136_223_846_793_005_u64.wrapping_mul(state).wrapping_add(1_442_695_040_888_963_407);
+                state = 6_364_136_223_846_793_005_u64
+                    .wrapping_mul(state)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
             let most = [1, 2, 3, 16][random(4) as usize];
             let source = FrameSize { width: 64, height: 48 };
             let count = most as u64 + random(4);
-            let scenes: Vec<_> = (0..count).map(|_| Arc::new(Scene::new(source, Vec::new()))).collect();
+            let scenes: Vec<_> =
+                (0..count).map(|_| Arc::new(Scene::new(source, Vec::new()))).collect();
             let (ours, mut theirs) = UnixStream::pair().unwrap();
-            let hello = format!(r#"{{"protocol":2,"detector":"a","in_flight":16,"batch":8,"scenes":{most}}}"#);
+            let hello = format!(
+                r#"{{"protocol":2,"detector":"a","in_flight":16,"batch":8,"scenes":{most}}}"#
+            );
             let hello = protocol::parse_hello(hello.as_bytes()).unwrap();
             let (tasks, mut received) = mpsc::channel(64);
             let (mut jobs, mut asked) = (0, 0);
@@ -812,8 +844,14 @@ mod tests {
                 let (_, write) = ours.split();
                 let (memory, pending) = (Mutex::new(None), Mutex::new(HashMap::new()));
                 let (scenes, requests) = (VecDeque::new(), 0);
-                let mut writer =
-                    Writer { stream: write, memory: &memory, pending: &pending, hello: &hello, scenes, requests };
+                let mut writer = Writer {
+                    stream: write,
+                    memory: &memory,
+                    pending: &pending,
+                    hello: &hello,
+                    scenes,
+                    requests,
+                };
                 writer.run(&mut received).await.unwrap();
             };
             let read = async {

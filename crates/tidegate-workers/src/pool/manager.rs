@@ -1,7 +1,7 @@
 //! The pool's task: what happens, to the schedule, and what the schedule says, to the workers.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -146,7 +146,11 @@ impl Manager {
         let (run, launch) = (self.runs, Arc::clone(&self.launch));
         let (tasks, received) = mpsc::channel(protocol::IN_FLIGHT_MAX + 2 * MODELS_MAX);
         let events = self.events.0.clone();
-        let models = self.state.borrow().models.clone();
+        let mut models = self.state.borrow().models.clone();
+        let failed = self.state.borrow().failed.clone();
+        if !failed.is_empty() {
+            Arc::make_mut(&mut models).retain(|name, _| !failed.contains_key(name));
+        }
         let task = self.tasks.spawn(run_worker(launch, (worker, run), models, received, events));
         self.running.insert(worker, Running { run, tasks, task });
     }
@@ -210,6 +214,7 @@ impl Manager {
                 }
                 self.tell_workers(|| Task::Load(name.clone(), model.clone()));
                 self.state.send_modify(|state| {
+                    Arc::make_mut(&mut state.failed).remove(&name);
                     Arc::make_mut(&mut state.models).insert(name, model);
                 });
                 // A caller that went away has its model loaded nevertheless.
@@ -219,6 +224,7 @@ impl Manager {
                 let known = self.state.borrow().models.contains_key(&name);
                 if known {
                     self.state.send_modify(|state| {
+                        Arc::make_mut(&mut state.failed).remove(&name);
                         Arc::make_mut(&mut state.models).remove(&name);
                     });
                     self.tell_workers(|| Task::Unload(name.clone()));
@@ -271,6 +277,7 @@ impl Manager {
         let now = self.now();
         let (Event::Started { worker, run, .. }
         | Event::Answered { worker, run, .. }
+        | Event::ModelFailed { worker, run, .. }
         | Event::Ended { worker, run, .. }) = event;
         // An event of a run that was ended meanwhile: its requests are elsewhere.
         if self.running.get(&worker).is_none_or(|running| running.run != run) {
@@ -296,6 +303,20 @@ impl Manager {
                     }
                 };
                 answer(reply, result);
+            }
+            Event::ModelFailed { model, error, .. } => {
+                let chain = error.chain();
+                tracing::error!(
+                    model,
+                    error = chain,
+                    "workers start without the model: one failed over it"
+                );
+                self.state.send_modify(|state| {
+                    // One that was unloaded meanwhile is no matter any more.
+                    if state.models.contains_key(&model) {
+                        Arc::make_mut(&mut state.failed).insert(model, Arc::new(error));
+                    }
+                });
             }
             Event::Ended { worker, error, .. } => {
                 self.running.remove(&worker);
@@ -350,6 +371,22 @@ fn answer(reply: Reply, result: Result<Answered, DetectError>) {
     let _ = reply.send(result);
 }
 
+/// Loads the models but for those. Returns one over which the program ended or was too slow, and how; it is of no more use then.
+async fn load_all(
+    worker: &mut Worker,
+    models: &BTreeMap<String, ModelFile>,
+    left_out: &BTreeSet<String>,
+) -> Option<(String, WorkerError)> {
+    for (name, model) in models.iter().filter(|(name, _)| !left_out.contains(*name)) {
+        match worker.load(name, model).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(model = name, error, "a worker refuses the model"),
+            Err(error) => return Some((name.clone(), error)),
+        }
+    }
+    None
+}
+
 /// One run of a worker, told to the pool from its start to its end.
 async fn run_worker(
     launch: Arc<Launch>,
@@ -359,12 +396,18 @@ async fn run_worker(
     events: mpsc::Sender<Event>,
 ) {
     let lived = async {
-        let mut worker = Worker::start(&launch).await?;
-        for (name, model) in &*models {
-            if let Err(error) = worker.load(name, model).await? {
-                tracing::error!(model = name, error, "a worker refuses the model");
+        let mut left_out = BTreeSet::new();
+        let mut worker = loop {
+            let mut worker = Worker::start(&launch).await?;
+            let Some((name, error)) = load_all(&mut worker, &models, &left_out).await else {
+                break worker;
+            };
+            left_out.insert(name.clone());
+            let failed = Event::ModelFailed { worker: id, run, model: name, error };
+            if events.send(failed).await.is_err() {
+                return Ok(());
             }
-        }
+        };
         let hello = worker.hello().clone();
         if events.send(Event::Started { worker: id, run, hello }).await.is_err() {
             return Ok(());

@@ -56,6 +56,7 @@ while True:
     elif kind == "background": send({{"id": id, "error": "a bad background"}} if payload == b"bad" else {{"id": id}})
     elif kind == "load":
         if "crash" in request["path"]: sys.exit(5)
+        if "later" in request["path"] and starts > 2: sys.exit(5)
         if "nan" in request["path"]: send({{"id": id, "error": "the model returns NaN"}})
         else: models.append(request["name"]); send({{"id": id}})
     elif kind == "unload": models.remove(request["name"]); send({{"id": id}})
@@ -315,6 +316,27 @@ async fn a_model_goes_live_only_after_a_worker_of_its_own_has_tried_it() {
     pool.unload("mine").await.unwrap();
     assert!(matches!(client.detect(of("mine")).await, Err(DetectError::UnknownModel { .. })));
     assert!(matches!(pool.unload("mine").await, Err(DetectError::UnknownModel { .. })));
+}
+
+#[tokio::test]
+async fn a_model_that_ends_programs_is_left_out_when_they_start() {
+    let body = format!("if payload == b'\\7' * 13: sys.exit(9)\n{FOUND}");
+    let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, &body);
+    let pool = fake.start().await;
+    let client = pool.client();
+    // The first start is the worker's, the second the trial's; the third one fails over it.
+    pool.load("mine", Path::new("/models/later.onnx")).await.unwrap();
+    pool.load("other", Path::new("/models/good.onnx")).await.unwrap();
+    client.detect(image(13)).await.unwrap_err();
+    client.detect(image(1)).await.expect("the program serves without the model");
+    let state = pool.state();
+    assert!(state.models.contains_key("mine"), "it stays known, to be loaded again or unloaded");
+    let failed: Vec<_> = state.failed.iter().collect();
+    let [(name, error)] = &failed[..] else { panic!("{failed:?}") };
+    assert_eq!(*name, "mine");
+    assert!(matches!(&***error, WorkerError::Ended { status, .. } if status.code() == Some(5)));
+    pool.unload("mine").await.unwrap();
+    assert!(pool.state().failed.is_empty());
 }
 
 #[tokio::test]
