@@ -180,6 +180,8 @@ struct Worker {
     alone: bool,
     /// Since when it works at what it is to answer next.
     busy_since: Instant,
+    /// Models that it loads, and until when it has answered them.
+    loading: Option<(usize, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +199,7 @@ impl Schedule {
             state: State::Waits { until: now },
             backoff: Backoff::with_jitter(config.backoff.0, config.backoff.1, index as u64),
             in_flight: Vec::new(),
+            loading: None,
             alone: false,
             busy_since: now,
         };
@@ -283,8 +286,26 @@ impl Schedule {
         let batch = capacity.batch.clamp(1, in_flight);
         let worker = &mut self.workers[worker.0];
         worker.state = State::Ready(Capacity { in_flight, batch });
+        worker.loading = None;
         worker.busy_since = now;
         self.cannot_start = None;
+    }
+
+    /// The worker, which is ready, is to load a model: it is sent nothing until [`Self::loaded`], and has until then to answer.
+    pub fn loads(&mut self, worker: WorkerId, until: Instant) {
+        let (count, latest) = self.workers[worker.0].loading.unwrap_or((0, until));
+        self.workers[worker.0].loading = Some((count + 1, latest.max(until)));
+    }
+
+    /// The worker has loaded a model, or refused it.
+    pub fn loaded(&mut self, now: Instant, worker: WorkerId) {
+        let worker = &mut self.workers[worker.0];
+        worker.loading = match worker.loading {
+            Some((count @ 2.., until)) => Some((count - 1, until)),
+            _ => None,
+        };
+        // It looks at the requests that were behind the model only now.
+        worker.busy_since = now;
     }
 
     /// The worker has answered the request, whatever it said.
@@ -308,7 +329,7 @@ impl Schedule {
         let worker = &mut self.workers[id.0];
         let started = matches!(worker.state, State::Ready(_) | State::Ends);
         worker.state = State::Waits { until: later(now, worker.backoff.next_wait()) };
-        worker.alone = false;
+        (worker.alone, worker.loading) = (false, None);
         let lost = std::mem::take(&mut worker.in_flight);
         for job in lost.into_iter().rev() {
             let entry = self.jobs.get_mut(&job).expect("it was in flight");
@@ -351,10 +372,7 @@ impl Schedule {
                     self.cannot_start = None;
                     return Some(Action::Start(WorkerId(index)));
                 }
-                State::Ready(_)
-                    if !worker.in_flight.is_empty()
-                        && now.since(worker.busy_since) >= self.config.answer_timeout =>
-                {
+                State::Ready(_) if worker.answers_by(&self.config).is_some_and(|by| by <= now) => {
                     worker.state = State::Ends;
                     return Some(Action::End(WorkerId(index)));
                 }
@@ -372,16 +390,14 @@ impl Schedule {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let worker = |worker: &Worker| match worker.state {
             State::Waits { until } => Some(until),
-            State::Ready(_) if !worker.in_flight.is_empty() => {
-                Some(later(worker.busy_since, self.config.answer_timeout))
-            }
-            _ => None,
+            State::Ready(_) => worker.answers_by(&self.config),
+            State::Starts | State::Ends => None,
         };
         let waiting = self.queues.values().flatten().map(|job| &self.jobs[job]);
         let overdue = waiting.clone().filter_map(|entry| entry.job.start_by);
         // A batch that is not full goes when its oldest has waited long enough, if a worker could take it.
         let may_send =
-            self.workers.iter().any(|worker| worker.in_flight.is_empty() && worker.ready());
+            self.workers.iter().any(|worker| worker.in_flight.is_empty() && worker.takes());
         let batch = waiting.map(|entry| later(entry.since, self.config.batch_wait));
         let batch = batch.filter(|_| may_send && !self.config.batch_wait.is_zero());
         self.workers.iter().filter_map(worker).chain(overdue).chain(batch).min()
@@ -487,6 +503,7 @@ impl Schedule {
         let first = *self.queues.get(self.turns.front()?)?.front().expect("no queue is empty");
         let (group, alone) = (self.jobs[&first].job.group, self.jobs[&first].alone);
         let free = |worker: &Worker| match worker.state {
+            _ if worker.loading.is_some() => None,
             State::Ready(capacity) if alone => worker.in_flight.is_empty().then_some(capacity),
             State::Ready(capacity) if !worker.alone => {
                 (worker.in_flight.len() < capacity.in_flight).then_some(capacity)
@@ -558,6 +575,20 @@ impl Schedule {
 impl Worker {
     const fn ready(&self) -> bool {
         matches!(self.state, State::Ready(_))
+    }
+
+    /// Whether it may be sent requests, if it has room for them.
+    const fn takes(&self) -> bool {
+        self.ready() && self.loading.is_none()
+    }
+
+    /// When it is ended unless it has answered something.
+    fn answers_by(&self, config: &ScheduleConfig) -> Option<Instant> {
+        match self.loading {
+            Some((_, until)) => Some(until),
+            None if self.in_flight.is_empty() => None,
+            None => Some(later(self.busy_since, config.answer_timeout)),
+        }
     }
 }
 

@@ -103,6 +103,11 @@ pub(crate) enum Event {
         job: JobId,
         answer: Result<Answer, NoAnswer>,
     },
+    /// It has loaded a model that it was sent, or refused it.
+    Loaded {
+        worker: WorkerId,
+        run: u64,
+    },
     /// The program ended over this model, or was too slow, when it was to start with it; it is started again without it.
     ModelFailed {
         worker: WorkerId,
@@ -275,7 +280,8 @@ enum Expects {
     Scene(u64),
     /// The last one ends what a call of [`crate::Client::prepare`] waits for.
     Background(u64),
-    Model(String),
+    Loaded(String),
+    Unloaded(String),
 }
 
 struct Writer<'a> {
@@ -300,11 +306,11 @@ impl Writer<'_> {
                 Task::Load(name, model) => {
                     let path = model.path.to_string_lossy().into_owned();
                     let ask = Ask::Load { name: &name, path: &path };
-                    self.send(&ask, &[], None, None, Expects::Model(name.clone())).await?;
+                    self.send(&ask, &[], None, None, Expects::Loaded(name.clone())).await?;
                 }
                 Task::Unload(name) => {
                     let ask = Ask::Unload { name: &name };
-                    self.send(&ask, &[], None, None, Expects::Model(name.clone())).await?;
+                    self.send(&ask, &[], None, None, Expects::Unloaded(name.clone())).await?;
                 }
             }
         }
@@ -450,18 +456,16 @@ async fn read_answers(
         {
             memory.free(offset);
         }
+        let loaded = matches!(expects, Expects::Loaded(_));
         let answer = match reply {
-            Ok(reply) => match answer_of(reply, &expects, &mut scenes) {
-                Some(answer) => answer,
-                None => continue,
-            },
+            Ok(reply) => answer_of(reply, &expects, &mut scenes),
             Err(error) => {
                 match expects {
                     Expects::Scene(scene) | Expects::Background(scene) => {
                         let begun = scenes.entry(scene).or_default();
                         begun.failed.get_or_insert_with(|| error_chain(&error));
                     }
-                    Expects::Model(name) => {
+                    Expects::Loaded(name) | Expects::Unloaded(name) => {
                         let error = error_chain(&error);
                         tracing::error!(
                             model = name,
@@ -471,14 +475,17 @@ async fn read_answers(
                     }
                     Expects::Found(_) | Expects::Learnt => {}
                 }
-                Err(NoAnswer::Invalid(error))
+                Some(Err(NoAnswer::Invalid(error)))
             }
         };
-        if let Some(job) = job {
-            // The pool takes each event at once, or is gone.
-            if events.send(Event::Answered { worker, run, job, answer }).await.is_err() {
-                return Ok(());
-            }
+        let event = match (job, answer) {
+            (Some(job), Some(answer)) => Event::Answered { worker, run, job, answer },
+            _ if loaded => Event::Loaded { worker, run },
+            _ => continue,
+        };
+        // The pool takes each event at once, or is gone.
+        if events.send(event).await.is_err() {
+            return Ok(());
         }
     }
 }
@@ -515,11 +522,11 @@ fn answer_of(
                 (None, input) => Ok(Answer { input, ..Answer::default() }),
             }
         }
-        (Expects::Model(name), Some(error)) => {
+        (Expects::Loaded(name) | Expects::Unloaded(name), Some(error)) => {
             tracing::error!(model = name, error, "a worker refuses the model");
             return None;
         }
-        (Expects::Model(_), None) => return None,
+        (Expects::Loaded(_) | Expects::Unloaded(_), None) => return None,
         (Expects::Found(_) | Expects::Learnt, Some(error)) => refused(error),
         (Expects::Learnt, None) => Ok(Answer { images: reply.images, ..Answer::default() }),
         (Expects::Found(scene), None) => {

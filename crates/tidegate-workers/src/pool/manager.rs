@@ -1,13 +1,13 @@
 //! The pool's task: what happens, to the schedule, and what the schedule says, to the workers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time,
 };
@@ -31,8 +31,22 @@ struct Waiting {
     queue: Duration,
 }
 
+/// A model on its way into the workers, into one after the other: the others serve meanwhile.
+struct Load {
+    name: String,
+    model: ModelFile,
+    /// Whether no model of that name was loaded before: requests cannot name it yet.
+    is_new: bool,
+    left: VecDeque<(WorkerId, u64)>,
+    at: Option<(WorkerId, u64)>,
+    done: oneshot::Sender<Result<(), DetectError>>,
+}
+
 struct Running {
     run: u64,
+    /// Models that were sent to it before it was ready.
+    early: usize,
+    ready: bool,
     tasks: mpsc::Sender<Task>,
     task: AbortHandle,
 }
@@ -44,6 +58,7 @@ pub(super) struct Manager {
     launch: Arc<Launch>,
     jobs: HashMap<JobId, Waiting>,
     running: HashMap<WorkerId, Running>,
+    loads: VecDeque<Load>,
     tasks: JoinSet<()>,
     runs: u64,
     workers: usize,
@@ -67,6 +82,7 @@ impl Manager {
             launch: Arc::new(launch),
             jobs: HashMap::new(),
             running: HashMap::new(),
+            loads: VecDeque::new(),
             tasks: JoinSet::new(),
             runs: 0,
             workers,
@@ -83,6 +99,7 @@ impl Manager {
 
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
+            self.load_next();
             let now = self.now();
             while let Some(action) = self.schedule.poll_action(now) {
                 self.act(now, action);
@@ -119,13 +136,7 @@ impl Manager {
                     let _ = running.tasks.try_send(Task::Jobs(batch));
                 }
             }
-            Action::End(worker) => {
-                if let Some(running) = self.running.remove(&worker) {
-                    running.task.abort();
-                }
-                let error = Worker::timed_out(&self.launch.program, self.answer_timeout);
-                self.ended(worker, Some(error));
-            }
+            Action::End(worker) => self.stuck(worker),
             Action::Fail(id, failure) => {
                 let Some(waiting) = self.jobs.remove(&id) else { return };
                 let error = match failure {
@@ -152,7 +163,7 @@ impl Manager {
             Arc::make_mut(&mut models).retain(|name, _| !failed.contains_key(name));
         }
         let task = self.tasks.spawn(run_worker(launch, (worker, run), models, received, events));
-        self.running.insert(worker, Running { run, tasks, task });
+        self.running.insert(worker, Running { run, early: 0, ready: false, tasks, task });
     }
 
     fn command(&mut self, command: Command) {
@@ -212,17 +223,36 @@ impl Manager {
                     let _ = done.send(Err(DetectError::ModelRefused { name, message }));
                     return;
                 }
-                self.tell_workers(|| Task::Load(name.clone(), model.clone()));
+                let is_new = !self.state.borrow().models.contains_key(&name);
+                // A worker that starts has the models of its start, and is sent this one behind them.
+                let mut left = VecDeque::new();
+                for (worker, running) in &mut self.running {
+                    if running.ready {
+                        left.push_back((*worker, running.run));
+                    } else if running
+                        .tasks
+                        .try_send(Task::Load(name.clone(), model.clone()))
+                        .is_ok()
+                    {
+                        running.early += 1;
+                    }
+                }
                 self.state.send_modify(|state| {
                     Arc::make_mut(&mut state.failed).remove(&name);
-                    Arc::make_mut(&mut state.models).insert(name, model);
+                    Arc::make_mut(&mut state.models).insert(name.clone(), model.clone());
                 });
-                // A caller that went away has its model loaded nevertheless.
-                let _ = done.send(Ok(()));
+                self.loads.push_back(Load { name, model, is_new, left, at: None, done });
             }
             Command::Unload { name, done } => {
                 let known = self.state.borrow().models.contains_key(&name);
                 if known {
+                    let (gone, left) =
+                        self.loads.drain(..).partition::<Vec<_>, _>(|load| load.name == name);
+                    self.loads = left.into();
+                    for Load { name, done, .. } in gone {
+                        let message = "it was unloaded before all workers had it".to_owned();
+                        let _ = done.send(Err(DetectError::ModelRefused { name, message }));
+                    }
                     self.state.send_modify(|state| {
                         Arc::make_mut(&mut state.failed).remove(&name);
                         Arc::make_mut(&mut state.models).remove(&name);
@@ -235,25 +265,67 @@ impl Manager {
         }
     }
 
+    /// Sends a model to the next worker that is to have it, once the one before has answered.
+    fn load_next(&mut self) {
+        while let Some(load) = self.loads.front_mut() {
+            let runs = |(worker, run): (WorkerId, u64)| {
+                self.running.get(&worker).filter(|running| running.run == run)
+            };
+            if load.at.is_some_and(|at| runs(at).is_some()) {
+                return;
+            }
+            load.at = load.left.pop_front();
+            let Some((worker, _)) = load.at else {
+                let load = self.loads.pop_front().expect("it is the first");
+                let failed = self.state.borrow().failed.get(&load.name).cloned();
+                let result = failed.map_or(Ok(()), |source| Err(DetectError::Worker { source }));
+                // A caller that went away has its model loaded nevertheless.
+                let _ = load.done.send(result);
+                continue;
+            };
+            // One that was started again meanwhile began with it.
+            let Some(running) = load.at.and_then(runs) else { continue };
+            if running.tasks.try_send(Task::Load(load.name.clone(), load.model.clone())).is_ok() {
+                let until = self.load_until();
+                self.schedule.loads(worker, until);
+            } else {
+                self.stuck(worker);
+            }
+        }
+    }
+
+    /// When a worker has looked at what it has and loaded a model, at the latest.
+    fn load_until(&self) -> Instant {
+        let wait = self.answer_timeout.saturating_add(self.launch.start_timeout);
+        let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
+        Instant::from_nanos(self.now().as_nanos().saturating_add(wait))
+    }
+
     /// Tells every worker about a model. One that has no room for it takes nothing: it is begun again, with the models that there are.
     fn tell_workers(&mut self, task: impl Fn() -> Task) {
         let full = |running: &Running| running.tasks.try_send(task()).is_err();
         let stuck: Vec<_> =
             self.running.iter().filter(|(_, running)| full(running)).map(|(id, _)| *id).collect();
         for worker in stuck {
-            if let Some(running) = self.running.remove(&worker) {
-                running.task.abort();
-            }
-            let error = Worker::timed_out(&self.launch.program, self.answer_timeout);
-            self.ended(worker, Some(error));
+            self.stuck(worker);
         }
+    }
+
+    fn stuck(&mut self, worker: WorkerId) {
+        if let Some(running) = self.running.remove(&worker) {
+            running.task.abort();
+        }
+        let error = Worker::timed_out(&self.launch.program, self.answer_timeout);
+        self.ended(worker, Some(error));
     }
 
     fn models(&self) -> Vec<String> {
         let state = self.state.borrow();
         let own =
             state.hello.iter().flat_map(|hello| &hello.models).map(|model| model.name.clone());
-        own.chain(state.models.keys().cloned()).collect()
+        let on_its_way =
+            |name: &&String| self.loads.iter().any(|load| load.is_new && load.name == **name);
+        own.chain(state.models.keys().filter(|name| !on_its_way(name)).cloned()).collect()
     }
 
     fn check(&self, work: &Work) -> Result<(), DetectError> {
@@ -277,6 +349,7 @@ impl Manager {
         let now = self.now();
         let (Event::Started { worker, run, .. }
         | Event::Answered { worker, run, .. }
+        | Event::Loaded { worker, run }
         | Event::ModelFailed { worker, run, .. }
         | Event::Ended { worker, run, .. }) = event;
         // An event of a run that was ended meanwhile: its requests are elsewhere.
@@ -287,6 +360,11 @@ impl Manager {
             Event::Started { worker, hello, .. } => {
                 let capacity = Capacity { in_flight: hello.in_flight, batch: hello.batch };
                 self.schedule.started(now, worker, capacity);
+                let until = self.load_until();
+                if let Some(running) = self.running.get_mut(&worker) {
+                    running.ready = true;
+                    (0..running.early).for_each(|_| self.schedule.loads(worker, until));
+                }
                 self.errors.remove(&worker);
                 let hello = Some(Arc::new(hello));
                 self.state.send_modify(|state| state.hello = hello);
@@ -303,6 +381,14 @@ impl Manager {
                     }
                 };
                 answer(reply, result);
+            }
+            Event::Loaded { worker, run } => {
+                self.schedule.loaded(now, worker);
+                if let Some(load) = self.loads.front_mut()
+                    && load.at == Some((worker, run))
+                {
+                    load.at = None;
+                }
             }
             Event::ModelFailed { model, error, .. } => {
                 let chain = error.chain();

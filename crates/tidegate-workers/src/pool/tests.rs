@@ -57,6 +57,10 @@ while True:
     elif kind == "load":
         if "crash" in request["path"]: sys.exit(5)
         if "later" in request["path"] and starts > 2: sys.exit(5)
+        if "slow" in request["path"]:
+            # Two that load at the same time end.
+            alone = os.path.join(os.path.dirname(__file__), "alone")
+            os.close(os.open(alone, os.O_CREAT | os.O_EXCL)); time.sleep(1.2); os.remove(alone)
         if "nan" in request["path"]: send({{"id": id, "error": "the model returns NaN"}})
         else: models.append(request["name"]); send({{"id": id}})
     elif kind == "unload": models.remove(request["name"]); send({{"id": id}})
@@ -316,6 +320,37 @@ async fn a_model_goes_live_only_after_a_worker_of_its_own_has_tried_it() {
     pool.unload("mine").await.unwrap();
     assert!(matches!(client.detect(of("mine")).await, Err(DetectError::UnknownModel { .. })));
     assert!(matches!(pool.unload("mine").await, Err(DetectError::UnknownModel { .. })));
+}
+
+#[tokio::test]
+async fn a_model_that_loads_for_long_stops_no_worker_and_no_request() {
+    let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, FOUND);
+    let mut settings = PoolSettings { workers: 2, ..fake.settings() };
+    // Shorter than a load; without the other worker, requests would wait for longer.
+    settings.schedule.answer_timeout = Duration::from_millis(700);
+    let pool = Pool::start(settings).await.unwrap();
+    let mut state = pool.watch();
+    state.wait_for(|state| state.ready == 2).await.unwrap();
+    let client = pool.client();
+    let load = async { pool.load("mine", Path::new("/models/slow.onnx")).await };
+    tokio::pin!(load);
+    let mut served = 0;
+    let loaded = loop {
+        tokio::select! {
+            loaded = &mut load => break loaded,
+            found = client.detect(image(1)) => {
+                found.unwrap();
+                served += 1;
+            }
+        }
+    };
+    loaded.unwrap();
+    assert!(served > 0);
+    for _ in 0..4 {
+        let request = Request { model: Some("mine".into()), ..image(1) };
+        client.detect(request).await.unwrap();
+    }
+    assert_eq!(pool.state().restarts, 0);
 }
 
 #[tokio::test]

@@ -400,3 +400,28 @@ fn every_request_ends_once_whatever_workers_do() {
         assert!(schedule.turns.is_empty() && schedule.newest.is_empty(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_worker_that_loads_a_model_is_sent_nothing_and_has_time_for_it() {
+    let config =
+        ScheduleConfig { answer_timeout: 10 * MS, batch_wait: 2 * MS, ..ScheduleConfig::default() };
+    let mut schedule = ready(config, 1, 2, 2);
+    let before = [job(1), job(2)].map(|job| schedule.submit(at(0), job).unwrap());
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &before));
+    schedule.loads(WorkerId(0), at(50));
+    schedule.answered(at(5), WorkerId(0), before[0]);
+    schedule.answered(at(5), WorkerId(0), before[1]);
+    let behind = schedule.submit(at(5), job(1)).unwrap();
+    assert_eq!(schedule.poll_action(at(49)), None);
+    assert_eq!(schedule.poll_timeout(), Some(at(50)), "and it asks for no turn before");
+    schedule.loaded(at(49), WorkerId(0));
+    assert_eq!(schedule.poll_action(at(49)), sent(0, &[behind]));
+    assert_eq!(schedule.poll_action(at(58)), None, "its time begins when the model is loaded");
+    assert_eq!(schedule.poll_action(at(59)), Some(Action::End(WorkerId(0))));
+    schedule.ended(at(59), WorkerId(0));
+    assert_eq!(schedule.poll_action(at(10_000)), Some(Action::Start(WorkerId(0))));
+    schedule.started(at(10_000), WorkerId(0), Capacity { in_flight: 1, batch: 1 });
+    schedule.loads(WorkerId(0), at(10_050));
+    assert_eq!(schedule.poll_action(at(10_049)), None);
+    assert_eq!(schedule.poll_action(at(10_050)), Some(Action::End(WorkerId(0))));
+}
