@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -159,7 +159,7 @@ enum Command {
         work: Work,
         reply: Reply,
     },
-    /// The client of these requests has gone, or one of them.
+    /// A call was dropped, as the flag that is shared with the clients says.
     Cancelled,
     Load {
         name: String,
@@ -179,6 +179,7 @@ pub struct Pool {
     state: watch::Receiver<PoolState>,
     launch: Launch,
     clients: AtomicU64,
+    dropped: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -187,6 +188,7 @@ pub struct Pool {
 pub struct Client {
     id: ClientId,
     commands: mpsc::Sender<Command>,
+    dropped: Arc<AtomicBool>,
 }
 
 impl Pool {
@@ -203,11 +205,17 @@ impl Pool {
         };
         let (commands, received) = mpsc::channel(COMMANDS);
         let (state_sender, mut state) = watch::channel(PoolState::default());
-        let manager =
-            Manager::new(settings.schedule, settings.workers, launch.clone(), state_sender);
+        let dropped = Arc::new(AtomicBool::new(false));
+        let manager = Manager::new(
+            settings.schedule,
+            settings.workers,
+            launch.clone(),
+            state_sender,
+            Arc::clone(&dropped),
+        );
         let task = tokio::spawn(manager.run(received));
-        let pool =
-            Self { commands, state: state.clone(), launch, clients: AtomicU64::new(0), task };
+        let (clients, watched) = (AtomicU64::new(0), state.clone());
+        let pool = Self { commands, state: watched, launch, clients, dropped, task };
         let known = |state: &PoolState| state.hello.is_some() || state.last_error.is_some();
         let state =
             state.wait_for(known).await.expect("the pool's task runs until the pool is dropped");
@@ -220,7 +228,8 @@ impl Pool {
     /// A client with a turn of its own.
     pub fn client(&self) -> Client {
         let id = ClientId(self.clients.fetch_add(1, Ordering::Relaxed));
-        Client { id, commands: self.commands.clone() }
+        let (commands, dropped) = (self.commands.clone(), Arc::clone(&self.dropped));
+        Client { id, commands, dropped }
     }
 
     /// The state now.
@@ -351,7 +360,7 @@ impl Client {
         let client = self.id;
         let command = Command::Submit { client, stream, wait_max, work, reply };
         self.commands.send(command).await.map_err(|_| DetectError::Closed)?;
-        let mut gone = Gone(Some(&self.commands));
+        let mut gone = Gone(Some(self));
         let answer = answer.await;
         gone.0 = None;
         answer.map_err(|_| DetectError::Closed)?
@@ -359,13 +368,14 @@ impl Client {
 }
 
 /// Tells the pool that a call was dropped.
-struct Gone<'a>(Option<&'a mpsc::Sender<Command>>);
+struct Gone<'a>(Option<&'a Client>);
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
-        if let Some(commands) = self.0 {
-            // A full channel has something in it, after which the pool looks for dropped calls as well.
-            let _ = commands.try_send(Command::Cancelled);
+        if let Some(client) = self.0 {
+            client.dropped.store(true, Ordering::Release);
+            // Wakes the pool, which looks for dropped calls after each command; a full channel has some.
+            let _ = client.commands.try_send(Command::Cancelled);
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -59,6 +62,8 @@ pub(super) struct Manager {
     jobs: HashMap<JobId, Waiting>,
     running: HashMap<WorkerId, Running>,
     loads: VecDeque<Load>,
+    /// Set by a client whose call was dropped.
+    dropped: Arc<AtomicBool>,
     tasks: JoinSet<()>,
     runs: u64,
     workers: usize,
@@ -73,6 +78,7 @@ impl Manager {
         workers: usize,
         launch: Launch,
         state: watch::Sender<PoolState>,
+        dropped: Arc<AtomicBool>,
     ) -> Self {
         let workers = workers.max(1);
         Self {
@@ -83,6 +89,7 @@ impl Manager {
             jobs: HashMap::new(),
             running: HashMap::new(),
             loads: VecDeque::new(),
+            dropped,
             tasks: JoinSet::new(),
             runs: 0,
             workers,
@@ -99,6 +106,7 @@ impl Manager {
 
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
+            self.cancel_dropped();
             self.load_next();
             let now = self.now();
             while let Some(action) = self.schedule.poll_action(now) {
@@ -205,17 +213,7 @@ impl Manager {
                     }
                 }
             }
-            Command::Cancelled => {
-                let gone = self.jobs.iter().filter(|(_, job)| job.reply.is_closed());
-                for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
-                    let before = self.schedule.waiting();
-                    self.schedule.cancel(id);
-                    // One that is in flight stays until its worker has answered it.
-                    if self.schedule.waiting() < before {
-                        self.jobs.remove(&id);
-                    }
-                }
-            }
+            Command::Cancelled => {}
             Command::Load { name, model, done } => {
                 let count = self.state.borrow().models.len();
                 if count >= MODELS_MAX && !self.state.borrow().models.contains_key(&name) {
@@ -261,6 +259,22 @@ impl Manager {
                 }
                 let unknown = || DetectError::UnknownModel { known: self.models(), name };
                 let _ = done.send(if known { Ok(()) } else { Err(unknown()) });
+            }
+        }
+    }
+
+    /// Takes the requests of calls that were dropped out of the queue.
+    fn cancel_dropped(&mut self) {
+        if !self.dropped.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let gone = self.jobs.iter().filter(|(_, job)| job.reply.is_closed());
+        for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let before = self.schedule.waiting();
+            self.schedule.cancel(id);
+            // One that is in flight stays until its worker has answered it.
+            if self.schedule.waiting() < before {
+                self.jobs.remove(&id);
             }
         }
     }

@@ -423,6 +423,32 @@ send({'id': id, 'boxes': []})"#;
 }
 
 #[tokio::test]
+async fn a_call_that_is_dropped_while_commands_queue_leaves_its_place() {
+    let fake = Fake::new(r#"{"protocol": 2}"#, "time.sleep(600)");
+    let pool = fake.start().await;
+    let client = pool.client();
+    let at_the_worker = client.detect(image(1));
+    tokio::pin!(at_the_worker);
+    let mut waits = Box::pin(client.detect(image(1)));
+    let mut state = pool.watch();
+    tokio::select! {
+        biased;
+        _ = &mut at_the_worker => panic!("the program answers nothing"),
+        _ = &mut waits => panic!("it waits behind the other"),
+        waiting = state.wait_for(|state| state.waiting == 1) => drop(waiting.unwrap()),
+    }
+    // No other task runs between these lines: the channel stays full until the call is dropped.
+    let unload = || {
+        let (done, _) = oneshot::channel();
+        pool.commands.try_send(Command::Unload { name: "none".into(), done })
+    };
+    while unload().is_ok() {}
+    drop(waits);
+    let empty = time::timeout(Duration::from_secs(10), state.wait_for(|state| state.waiting == 0));
+    empty.await.expect("its place is free").unwrap();
+}
+
+#[tokio::test]
 async fn images_are_checked_before_they_wait() {
     let fake = Fake::new(PLAIN, FOUND);
     let pool = fake.start().await;
