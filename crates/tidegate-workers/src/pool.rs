@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinHandle,
     time,
 };
@@ -180,6 +180,8 @@ pub struct Pool {
     launch: Launch,
     clients: AtomicU64,
     dropped: Arc<AtomicBool>,
+    /// Models are tried one at a time: each trial is a program with its memory.
+    trial: Semaphore,
     task: JoinHandle<()>,
 }
 
@@ -215,7 +217,8 @@ impl Pool {
         );
         let task = tokio::spawn(manager.run(received));
         let (clients, watched) = (AtomicU64::new(0), state.clone());
-        let pool = Self { commands, state: watched, launch, clients, dropped, task };
+        let trial = Semaphore::new(1);
+        let pool = Self { commands, state: watched, launch, clients, dropped, trial, task };
         let known = |state: &PoolState| state.hello.is_some() || state.last_error.is_some();
         let state =
             state.wait_for(known).await.expect("the pool's task runs until the pool is dropped");
@@ -248,6 +251,10 @@ impl Pool {
     }
 
     /// Loads a model into every worker, once a program that serves no one has loaded and tried it. One of the same name is replaced.
+    /// Calls wait for the trials of those before them.
+    ///
+    /// `path` is read by the programs wherever it leads. A caller that has it from outside canonicalizes it first, and refuses one that is
+    /// not below its own folder of models.
     ///
     /// # Errors
     /// [`DetectError::ModelRefused`] if the program cannot use it, [`DetectError::Worker`] if it ends over it; requests are not
@@ -267,11 +274,12 @@ impl Pool {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let model = ModelFile { path };
         let failed = |error| DetectError::Worker { source: Arc::new(error) };
+        let permit = self.trial.acquire().await.expect("it is never closed");
         let mut trial = Worker::start(&self.launch).await.map_err(failed)?;
         if let Err(message) = trial.load(name, &model).await.map_err(failed)? {
             return Err(refused(&message));
         }
-        drop(trial);
+        drop((trial, permit));
         let (done, result) = oneshot::channel();
         self.command(Command::Load { name: name.to_owned(), model, done }, result).await
     }

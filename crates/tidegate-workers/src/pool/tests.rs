@@ -57,7 +57,7 @@ while True:
     elif kind == "load":
         if "crash" in request["path"]: sys.exit(5)
         if "later" in request["path"] and starts > 2: sys.exit(5)
-        if "slow" in request["path"]:
+        if "slow" in request["path"] or "trial" in request["path"] and starts > 1:
             # Two that load at the same time end.
             alone = os.path.join(os.path.dirname(__file__), "alone")
             os.close(os.open(alone, os.O_CREAT | os.O_EXCL)); time.sleep(1.2); os.remove(alone)
@@ -351,6 +351,16 @@ async fn a_model_that_loads_for_long_stops_no_worker_and_no_request() {
         client.detect(request).await.unwrap();
     }
     assert_eq!(pool.state().restarts, 0);
+}
+
+#[tokio::test]
+async fn models_are_tried_one_at_a_time() {
+    let fake = Fake::new(r#"{"protocol": 2}"#, FOUND);
+    let pool = fake.start().await;
+    let path = Path::new("/models/trial.onnx");
+    let (one, other) = tokio::join!(pool.load("one", path), pool.load("other", path));
+    one.unwrap();
+    other.unwrap();
 }
 
 #[tokio::test]
