@@ -142,6 +142,8 @@ pub struct PoolState {
     pub failed: Arc<BTreeMap<String, Arc<WorkerError>>>,
     /// Why a worker ended last.
     pub last_error: Option<Arc<WorkerError>>,
+    /// Whether each worker has failed since it was ready last, if it ever was.
+    none_starts: bool,
 }
 
 type Reply = oneshot::Sender<Result<Answered, DetectError>>;
@@ -197,7 +199,7 @@ impl Pool {
     /// Starts the programs and waits for the first hello.
     ///
     /// # Errors
-    /// [`WorkerError`] if there is no such program, if it ends, or if it does not say hello in time.
+    /// [`WorkerError`] if there is no such program, if it ends, or if it does not say hello in time, in each of the workers.
     pub async fn start(settings: PoolSettings) -> Result<Self, Arc<WorkerError>> {
         let launch = Launch {
             program: settings.program,
@@ -219,7 +221,7 @@ impl Pool {
         let (clients, watched) = (AtomicU64::new(0), state.clone());
         let trial = Semaphore::new(1);
         let pool = Self { commands, state: watched, launch, clients, dropped, trial, task };
-        let known = |state: &PoolState| state.hello.is_some() || state.last_error.is_some();
+        let known = |state: &PoolState| state.hello.is_some() || state.none_starts;
         let state =
             state.wait_for(known).await.expect("the pool's task runs until the pool is dropped");
         match (&state.hello, &state.last_error) {

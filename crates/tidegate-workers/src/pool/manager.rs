@@ -430,7 +430,10 @@ impl Manager {
             tracing::warn!(worker = worker.0, error = error.chain(), "a detector program ended");
             let error = Arc::new(error);
             self.errors.insert(worker, Arc::clone(&error));
-            self.state.send_modify(|state| state.last_error = Some(error));
+            let none_starts = self.errors.len() == self.workers;
+            self.state.send_modify(|state| {
+                (state.last_error, state.none_starts) = (Some(error), none_starts);
+            });
         }
         self.schedule.ended(self.now(), worker);
     }

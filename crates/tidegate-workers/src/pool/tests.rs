@@ -364,6 +364,17 @@ async fn models_are_tried_one_at_a_time() {
 }
 
 #[tokio::test]
+async fn one_program_of_several_that_starts_is_enough() {
+    let hello =
+        r#"(sys.exit("out of cheese") if starts == 1 else time.sleep(0.5) or {"protocol": 2})"#;
+    let fake = Fake::new(hello, FOUND);
+    let pool = Pool::start(PoolSettings { workers: 2, ..fake.settings() }).await.unwrap();
+    pool.client().detect(image(1)).await.unwrap();
+    let fake = Fake::new("sys.exit('out of cheese')", FOUND);
+    Pool::start(PoolSettings { workers: 2, ..fake.settings() }).await.unwrap_err();
+}
+
+#[tokio::test]
 async fn a_model_that_ends_programs_is_left_out_when_they_start() {
     let body = format!("if payload == b'\\7' * 13: sys.exit(9)\n{FOUND}");
     let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, &body);
