@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import struct
 import tempfile
 import unittest
+import unittest.mock
 import zlib
+from urllib.parse import quote
 
 from tidegate_detector.protocol import FrameError, Size
 
@@ -18,7 +21,7 @@ try:
     from tidegate_detector import onnx
     from tidegate_detector.face import Face
     from tidegate_detector.image import PIXELS_MAX, SCANS_MAX, Picture
-    from tidegate_detector.recognize import DISTANCE_MAX, UNKNOWN, Known, Recognize
+    from tidegate_detector.recognize import DISTANCE_MAX, IMAGES_MAX, UNKNOWN, Known, Recognize
     from tidegate_detector.server import Server
 except (ImportError, AttributeError) as error:
     raise unittest.SkipTest(f"{error}: run workers/detector/setup.sh to test models and faces") from error
@@ -276,6 +279,35 @@ class FacesTest(unittest.TestCase):
         self.assertEqual(self.recognizer().detect(self.face(90, True))[0].label, "../Bo/b")
         self.assertEqual(one.detect(self.face(90, False))[0].label, "Ann")
         self.assertEqual(os.listdir(self.folder.name), ["faces"], "a subject is no path")
+
+    def test_a_lesson_costs_other_workers_only_itself(self):
+        self.assertLessEqual(IMAGES_MAX * (64 << 10), 64 << 20, "histograms in the memory of each worker")
+        one, other = Known(self.folder.name), Known(self.folder.name)
+        for step in range(1, 5):
+            one.add(f"Ann {step % 2}", np.full((100, 100), 20 * step, np.uint8))
+            with unittest.mock.patch("cv2.imread", wraps=cv2.imread) as read:
+                other.nearest(np.full((100, 100), 20, np.uint8))
+            self.assertEqual((read.call_count, other.images), (1, step))
+        shutil.rmtree(f"{self.folder.name}/faces/{quote('Ann 1')}")
+        noise = np.random.default_rng(3).integers(0, 255, (100, 100), np.uint8)
+        other.add("Bo", noise)
+        self.assertEqual((other.nearest(noise), other.images), (("Bo", 0.0), 3))
+        self.assertNotIn("Ann 1", other._names, "a folder that is removed is a name that is forgotten")
+
+    def test_a_folder_that_goes_or_cannot_be_read_ends_no_worker(self):
+        known, face = Known(self.folder.name), np.full((100, 100), 90, np.uint8)
+        known.add("Ann", face)
+        listdir = os.listdir
+        for error, words in [(FileNotFoundError(2, "gone"), "no face is known"), (PermissionError(13, "denied"), "cannot be read.*denied")]:
+
+            def fails(path, error=error):
+                if "Ann" in str(path):
+                    raise error
+                return listdir(path)
+
+            with unittest.mock.patch("os.listdir", fails), self.assertRaisesRegex(FrameError, words):
+                known.nearest(face)
+        self.assertEqual(known.nearest(face)[0], "Ann")
 
     def test_a_face_that_is_far_from_all_is_unknown(self):
         known = Known(self.folder.name)

@@ -23,8 +23,8 @@ FOLDER_VARIABLE = "TIDEGATE_WORKER_DATA"
 SIDE = 100
 LABEL_BYTES_MAX = 64
 SUBJECTS_MAX = 1000
-# 10 KB each in memory; looking a face up takes time in proportion.
-IMAGES_MAX = 5000
+# Each has a histogram of 64 KB in the memory of every worker, and looking a face up takes time in proportion.
+IMAGES_MAX = 1000
 # Nearer than this is the same person in the common use of this method; further is said to be nobody.
 DISTANCE_MAX = 120.0
 UNKNOWN = "unknown"
@@ -37,8 +37,10 @@ class Known:
         if not hasattr(cv2, "face"):
             raise FrameError("this OpenCV has no face recognition: run workers/detector/setup.sh, which installs opencv-contrib")
         self._folder = folder and os.path.join(folder, "faces")
-        self._stamp: tuple | None = None
+        self._stamp: tuple = ()
         self._model = None
+        # Of each file that was looked at, when it was changed.
+        self._seen: dict[str, int] = {}
         self._names: list[str] = []
         self.images = 0
 
@@ -75,34 +77,61 @@ class Known:
         return self.images
 
     def _read(self) -> None:
-        folders = self._folders()
-        stamp = tuple((path, os.stat(path).st_mtime_ns) for _, path in folders)
-        # A folder that changes twice within the clock's grain has another number of files.
-        stamp += (sum(len(os.listdir(path)) for _, path in folders),)
-        if stamp == self._stamp:
-            return
-        names, faces, labels = [], [], []
-        for name, path in folders:
-            files = sorted(file for file in os.listdir(path) if file.endswith(".png"))
-            images = [cv2.imread(os.path.join(path, file), cv2.IMREAD_GRAYSCALE) for file in files]
-            images = [image for image in images if image is not None and image.shape == (SIDE, SIDE)]
-            if images:
-                labels += [len(names)] * len(images)
-                faces += images
-                names.append(name)
-            if len(faces) > IMAGES_MAX:
+        """Learns the images that are new. All are learned again only where one is gone or was changed."""
+        try:
+            folders = self._folders()
+            stamp = tuple((path, changed, len(files)) for _, path, changed, files in folders)
+            if stamp == self._stamp:
+                return
+            if sum(len(files) for _, _, _, files in folders) > IMAGES_MAX:
                 raise FrameError(f"{self._folder} has more than {IMAGES_MAX} images of faces; remove some")
-        model = None
-        if faces:
-            model = cv2.face.LBPHFaceRecognizer_create()
-            model.train(faces, np.array(labels))
-        self._model, self._names, self.images, self._stamp = model, names, len(faces), stamp
+            files = {path: name for name, _, _, paths in folders for path in paths}
+            changed = {path: when for path in files if (when := changed_at(path)) is not None}
+        except OSError as error:
+            raise FrameError(f"the faces below {self._folder} cannot be read: {error}") from error
+        if any(changed.get(path) != when for path, when in self._seen.items()):
+            self._model, self._seen, self._names, self.images = None, {}, [], 0
+        faces, labels = [], []
+        for path in [path for path in changed if path not in self._seen]:
+            image = cv2.imread(path, cv2.IMREAD_GRAYSCALE)
+            if image is None or image.shape != (SIDE, SIDE):
+                continue
+            if files[path] not in self._names:
+                self._names.append(files[path])
+            faces.append(image)
+            labels.append(self._names.index(files[path]))
+        if faces and self._model is None:
+            self._model = cv2.face.LBPHFaceRecognizer_create()
+            self._model.train(faces, np.array(labels))
+        elif faces:
+            self._model.update(faces, np.array(labels))
+        self.images += len(faces)
+        self._seen, self._stamp = changed, stamp
 
-    def _folders(self) -> list[tuple[str, str]]:
+    def _folders(self) -> list[tuple[str, str, int, list[str]]]:
+        """Each subject with its folder, when that was changed, and the images in it."""
         if self._folder is None or not os.path.isdir(self._folder):
             return []
         with os.scandir(self._folder) as entries:
-            return sorted((unquote(entry.name), entry.path) for entry in entries if entry.is_dir())
+            named = sorted((unquote(entry.name), entry.path) for entry in entries if entry.is_dir())
+        folders = []
+        for name, path in named:
+            changed = changed_at(path)
+            try:
+                files = sorted(os.path.join(path, file) for file in os.listdir(path) if file.endswith(".png"))
+            except FileNotFoundError:  # removed meanwhile, which is how a name is forgotten
+                continue
+            if changed is not None:
+                folders.append((name, path, changed, files))
+        return folders
+
+
+def changed_at(path: str) -> int | None:
+    """When a file or folder was changed; `None` where it is gone."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 class Recognize:
