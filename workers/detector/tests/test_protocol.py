@@ -181,6 +181,12 @@ class Serving(unittest.TestCase):
         self.assertIn("no room", broken["error"])
         self.assertTrue("boxes" in first and "boxes" in last)
 
+    def test_an_answer_that_cannot_be_sent_is_a_refusal(self):
+        self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
+        for label, words in [("a" * (1 << 20), "bytes of JSON and may have 1048576"), (b"bytes", "no form for")]:
+            self.detector.detect = lambda image, label=label: [Box(0.0, 0.0, 1.0, 1.0, 1.0, label)]
+            self.assertIn(words, self.ask({"id": 2, "type": "detect", "scene": 5}, b"x")["error"])
+
     def test_a_number_that_json_has_not_is_refused(self):
         self.ask({"id": 1, "type": "scene", "scene": 5, "source": [8, 8]})
         self.detector.detect = lambda image: [Box(float("nan"), 0.0, 1.0, 1.0, 1.0, "thing")]

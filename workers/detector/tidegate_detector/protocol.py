@@ -127,8 +127,15 @@ def read_message(stream: Any) -> tuple[dict, bytes] | None:
 
 
 def write_message(stream: Any, head: dict, payload: bytes = b"") -> None:
-    """Writes one message to a binary file."""
-    text = json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+    """Writes one message to a binary file. Raises `ValueError`, and writes nothing, for a number that JSON has not."""
+    write_text(stream, json_text(head), payload)
+
+
+def json_text(head: dict) -> bytes:
+    return json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+
+
+def write_text(stream: Any, text: bytes, payload: bytes = b"") -> None:
     stream.write(LENGTHS.pack(len(text), len(payload)) + text)
     if payload:
         stream.write(payload)

@@ -14,7 +14,9 @@ import traceback
 from collections import OrderedDict
 from typing import Any, Callable, Mapping
 
-from .protocol import VERSION, Box, Detector, Found, FrameError, Size, Stream, read_message, write_message
+from .protocol import (
+    JSON_BYTES_MAX, VERSION, Detector, Found, FrameError, Size, Stream, json_text, read_message, write_message, write_text,
+)  # fmt: skip
 
 SCENES_MAX = 16
 IN_FLIGHT = 8
@@ -41,7 +43,7 @@ class Server:
         self._built_in = tuple(factories)
         self._picture, self._load = picture, load
         self._first = self._factories[self._built_in[0]]()
-        self._scenes: OrderedDict[int, tuple[Size, list[Any], dict[str, Detector]]] = OrderedDict()
+        self._scenes: OrderedDict[int, tuple[Size, dict[str, Detector]]] = OrderedDict()
         self._alone: dict[str, Detector] = {self._built_in[0]: self._first}
         self._memory: mmap.mmap | None = None
 
@@ -125,12 +127,12 @@ class Server:
         self._scenes.pop(scene, None)
         first = self._factories[self._built_in[0]]()
         size = first.begin_scene(source)
-        self._scenes[scene] = (source, [], {self._built_in[0]: first})
+        self._scenes[scene] = (source, {self._built_in[0]: first})
         while len(self._scenes) > SCENES_MAX:
             self._scenes.popitem(last=False)
         return {"input": list(size)}
 
-    def _scene(self, head: dict) -> tuple[Size, list[Any], dict[str, Detector]] | None:
+    def _scene(self, head: dict) -> tuple[Size, dict[str, Detector]] | None:
         if "scene" not in head and not (0 in self._scenes and "model" not in head):
             return None
         scene = number(head, "scene", 0, default=0)
@@ -143,7 +145,7 @@ class Server:
         scene = self._scene(head)
         if scene is None:
             raise FrameError("no scene was begun: send a scene request first")
-        scene[2][self._built_in[0]].learn(self._image(head, payload))
+        scene[1][self._built_in[0]].learn(self._image(head, payload))
         return {}
 
     def _detector(self, head: dict, image: Any) -> Detector:
@@ -163,7 +165,7 @@ class Server:
                     image.pixels(gray=getattr(detector, "gray", False))
                 detector.begin_scene(image.size)
             return detector
-        source, _, detectors = scene
+        source, detectors = scene
         if name not in detectors:
             detectors[name] = self._factories[name]()
             detectors[name].begin_scene(source)
@@ -228,7 +230,7 @@ class Server:
 
     def _drop_from_scenes(self, name: str) -> None:
         self._alone.pop(name, None)
-        for _, _, detectors in self._scenes.values():
+        for _, detectors in self._scenes.values():
             detectors.pop(name, None)
 
     def _train(self, head: dict, payload: Any) -> dict:
@@ -277,11 +279,18 @@ def reply(found: Any, image: Any, took_s: float) -> dict:
 
 
 def write_reply(stream: Stream, answer: dict) -> None:
-    """Writes an answer; one with a number that JSON has not is a refusal."""
+    """Writes an answer; one that cannot be written, or that Tidegate would not read, is a refusal."""
     try:
-        write_message(stream, answer)
+        text = json_text(answer)
+        if len(text) > JSON_BYTES_MAX:
+            raise FrameError(f"the answer has {len(text)} bytes of JSON and may have {JSON_BYTES_MAX}: too much was found in the image")
+    except FrameError as error:
+        text = json_text({"id": answer.get("id"), "error": str(error)})
     except ValueError:
-        write_message(stream, {"id": answer.get("id"), "error": "the model returned values that are not finite numbers"})
+        text = json_text({"id": answer.get("id"), "error": "the model returned values that are not finite numbers"})
+    except TypeError as error:
+        text = json_text({"id": answer.get("id"), "error": f"the detector returned what JSON has no form for: {error}"})
+    write_text(stream, text)
 
 
 def number(head: dict, field: str, least: int, default: int | None = None) -> int:
