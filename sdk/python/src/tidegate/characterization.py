@@ -27,7 +27,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from . import images
-from .errors import InvalidRequestError, NotInstalledError, TidegateError
+from .errors import FrameRefusedError, InvalidRequestError, NotInstalledError, TidegateError
 from .frames import Image, Size
 
 Detect = Callable[[Image], Iterable[Sequence[Any]]]
@@ -249,7 +249,10 @@ class _Worker:
         if request["type"] != "detect":
             return {}
         began = time.perf_counter()
-        image = images.decode(payload)
+        try:
+            image = images.decode(payload)
+        except FrameRefusedError as error:
+            return {"error": str(error)}
         height, width = image.shape[:2]
         scale = (self._source[0] / width, self._source[1] / height)
         boxes = [_box(box, scale) for box in self._detect(image)]

@@ -22,7 +22,10 @@ def decode(jpeg: bytes | memoryview) -> NDArray[np.uint8]:
     """
     cv2 = _cv2()
     if cv2 is not None:
-        image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+        try:
+            image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+        except cv2.error:  # no bytes at all, or a picture beyond OpenCV's own limits
+            image = None
         if image is None:
             raise FrameRefusedError(f"OpenCV cannot decode the image of {len(jpeg)} bytes", "frames.frame.invalid")
         return np.asarray(image, dtype=np.uint8)
