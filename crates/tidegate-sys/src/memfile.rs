@@ -1,7 +1,8 @@
 //! Files in memory that another process may read, and how they get there.
 //!
 //! The one who made the file writes it as a file and maps nothing, so that nothing the reader does can end this process; the reader
-//! has a descriptor that is open for reading alone, so that it can neither write nor truncate what others read.
+//! has a descriptor that is open for reading alone, so that it neither writes nor truncates by mistake what others read. That is no wall: a
+//! process of the same user can open the file again for writing, below `/proc/self/fd`.
 
 use std::{
     ffi::CString,
