@@ -196,9 +196,12 @@ impl CameraAddress {
         self
     }
 
-    /// Whether a password stands in it.
+    /// Whether a password stands in it: in its login, or as a value of that name in its path and query.
     pub fn has_password(&self) -> bool {
-        self.login.as_ref().is_some_and(|login| !login.password.is_empty())
+        let has_login = self.login.as_ref().is_some_and(|login| !login.password.is_empty());
+        // Some cameras join values by an underscore.
+        let mut parts = self.path.split(['/', '?', '&', ';', '#', '_']);
+        has_login || parts.any(is_password)
     }
 
     /// The same address with the login of another.
@@ -330,6 +333,17 @@ fn value_hidden(part: &str) -> String {
     if is_harmless && is_plain { part.to_owned() } else { format!("{name}={HIDDEN}") }
 }
 
+/// Whether this is `name=value` with a name that cameras have for secrets.
+fn is_password(part: &str) -> bool {
+    let Some((name, value)) = part.split_once('=') else { return false };
+    let name = decoded(name).to_ascii_lowercase();
+    let is_named =
+        ["pas", "pwd", "psw", "secret", "token", "auth"].iter().any(|of| name.contains(of))
+            || name == "pw"
+            || name.ends_with("key");
+    is_named && !value.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,6 +463,29 @@ mod tests {
         ] {
             assert_eq!(without_secrets(text), shown);
             assert_eq!(CameraAddress::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_password_is_seen_wherever_it_stands() {
+        for text in [
+            "http://me:s3cret@cam/1",
+            "http://cam/s.cgi?user=a&pwd=x",
+            "http://cam/s.cgi?channel=1;PassWord=x",
+            "http://cam/s.cgi?loginuse=a&loginpas=x",
+            "http://cam/s.cgi?p%77d=x",
+            "http://cam/s.cgi?api_key=x",
+            "rtsp://cam/user=a_password=x_channel=1_stream=0.sdp",
+            "rtsp://cam/1?token=x#y",
+        ] {
+            assert!(CameraAddress::parse(text).unwrap().has_password(), "{text}");
+        }
+        for text in [
+            "http://me@cam/1",
+            "http://cam/pass/1?channel=1&user=a&res=half&keyframe=1",
+            "http://cam/s.cgi?pwd=&user=a",
+        ] {
+            assert!(!CameraAddress::parse(text).unwrap().has_password(), "{text}");
         }
     }
 

@@ -144,7 +144,8 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera
     }
     if source.has_password() {
         let text = "a password in it is read by everyone who reads the configuration; leave USER in the address, and name a file that \
-                    holds the password by password_file";
+                    holds the password by password_file; a camera that takes its password as a parameter alone needs a node of its own, \
+                    by tidegate camera --source";
         return Err(wrong("source", text));
     }
     let mut source = source;
@@ -340,6 +341,10 @@ mod tests {
             ),
             (
                 "[camera.a]\nsource = \"rtsp://me:s3cret@cam/1\"\n",
+                "camera.a.source: a password in it is read by everyone",
+            ),
+            (
+                "[camera.a]\nsource = \"http://cam/s.cgi?user=me&pwd=s3cret\"\n",
                 "camera.a.source: a password in it is read by everyone",
             ),
             (
