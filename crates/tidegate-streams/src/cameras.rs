@@ -219,18 +219,35 @@ impl Cameras {
     /// Forgets a camera; its sessions end.
     pub(super) fn remove(&self, name: &CameraName) -> Option<Arc<Camera>> {
         let camera = self.map().remove(name)?;
-        let streams = std::mem::take(&mut camera.state().streams);
-        for stream in streams.values() {
-            stream.end(tidegate_wire::EndReason::SourceEnded);
-        }
-        camera.state().link = None;
+        camera.end();
         Some(camera)
+    }
+
+    /// Forgets a camera, as [`Self::remove`] does, unless its name belongs to a key other than `node`.
+    pub(super) fn remove_unless_of_another(&self, name: &CameraName, node: NodeId) {
+        let mut map = self.map();
+        let Some(camera) = map.get(name).cloned() else { return };
+        if camera.state().owner.is_some_and(|holder| holder.node != node) {
+            return;
+        }
+        map.remove(name);
+        drop(map);
+        camera.end();
     }
 }
 
 impl Camera {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while a camera's state is held")
+    }
+
+    /// Ends its sessions, and lets go of its link.
+    fn end(&self) {
+        let streams = std::mem::take(&mut self.state().streams);
+        for stream in streams.values() {
+            stream.end(tidegate_wire::EndReason::SourceEnded);
+        }
+        self.state().link = None;
     }
 
     /// Lets go of the link of that attachment, unless a newer one has taken its place.

@@ -139,9 +139,9 @@ async fn exchange(
     for (name, camera) in ending {
         end(&name, camera).await;
         if !wanted.iter().any(|camera| camera.settings.name == name) {
-            // Its name is free, and its subscriptions end.
+            // Its name is free, and its subscriptions end, unless a camera node held the name all the time.
             node.own.set().remove(&name);
-            node.cameras.remove(&name);
+            node.cameras.remove_unless_of_another(&name, node_key);
             tracing::info!(camera = %name, "camera taken out of the configuration");
         }
     }

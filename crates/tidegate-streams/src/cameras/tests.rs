@@ -121,6 +121,28 @@ fn a_cameras_own_certificate_takes_its_name_from_who_only_registered_it() {
 }
 
 #[test]
+fn a_camera_whose_name_is_anothers_stays() {
+    let mine = NodeId([9; 32]);
+    assert_ne!(OWNER.node, mine);
+    let cameras = Cameras::default();
+    let name = announce().name;
+    let (camera, _records) = attach(&cameras, 71);
+    let stream = start_stream(&camera, None);
+    cameras.remove_unless_of_another(&name, mine);
+    assert!(camera.is_online() && stream.is_open());
+    assert!(cameras.named(&name).is_ok());
+    cameras.remove_unless_of_another(&name, OWNER.node);
+    assert!(!camera.is_online() && !stream.is_open());
+    assert!(cameras.named(&name).is_err());
+    // Of a name that was let go of, there is no other holder.
+    let (camera, link) = attach(&cameras, 72);
+    camera.detach(link.id, "gone");
+    cameras.release_if_offline(&name);
+    cameras.remove_unless_of_another(&name, mine);
+    assert!(cameras.named(&name).is_err());
+}
+
+#[test]
 fn a_live_stream_fills_gaps_as_long_as_a_session_from_the_past_reads_it() {
     let cameras = Cameras::default();
     let (camera, mut link) = attach(&cameras, 71);

@@ -128,6 +128,16 @@ async fn the_name_of_a_configured_camera_is_nobody_elses() {
     world.configure(&[("cam1", HALL), ("cam2", YARD), ("cam3", HALL)]);
     until(&client, "cam1", |info| info.online).await;
     until(&client, "cam3", |info| info.online && info.transport == "quic").await;
+    // Taken out again while its node is there, it is the node's as before.
+    let mut cam3 = client.subscribe(request("cam3")).await.expect("a subscription");
+    up_to(&mut cam3, is_frame).await;
+    world.configure(&[("cam1", HALL), ("cam2", YARD), ("gate", GATE)]);
+    until(&client, "gate", |info| info.online).await;
+    let info = client.camera(&"cam3".parse().unwrap()).await.expect("it is known");
+    assert!(info.online && info.transport == "quic", "{info:?}");
+    let events = up_to(&mut cam3, is_frame).await;
+    assert!(events.iter().all(is_frame), "{events:?}");
+    world.configure(&[("cam1", HALL), ("cam2", YARD), ("cam3", HALL)]);
     node.stop().await;
     until(&client, "cam3", |info| info.online && info.transport != "quic").await;
 }
