@@ -6,6 +6,9 @@
 //!  the SDK's pytest ───────┘
 //! ```
 //!
+//! The SDK's tests run where all of the workspace is tested: with arguments that choose tests, the program that they need may not have
+//! been built.
+//!
 //! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
 //! as skipped, not as passed.
 //!
@@ -26,7 +29,7 @@ const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
 /// The Python SDK, whose tests run against the program that was built for the others.
 const SDK: &str = "sdk/python";
 const SDK_SCRIPT: &str = "scripts/sdk-python";
-/// The script's exit status where Python or its packages cannot be had.
+/// The script's exit status where there is no Python, or no network to have its packages from.
 const UNAVAILABLE: i32 = 69;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +75,16 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
             broken.push(format!("the tests of {} ended badly", suite.folder.display()));
         }
     }
-    println!("\npython tests of {SDK}");
-    let counted = sdk(&program(arguments)?)?;
-    totals.add(counted.totals);
-    if !counted.ended_well && counted.totals.failed == 0 {
-        broken.push(format!("the tests of {SDK} ended badly"));
+    match program(&target_folder()?, arguments) {
+        Ok(program) => {
+            println!("\npython tests of {SDK}");
+            let counted = sdk(&program)?;
+            totals.add(counted.totals);
+            if !counted.ended_well && counted.totals.failed == 0 {
+                broken.push(format!("the tests of {SDK} ended badly"));
+            }
+        }
+        Err(chosen) => println!("\nleft out: the tests of {SDK}, since {chosen} chooses tests"),
     }
     if totals.passed + totals.failed == 0 {
         broken.push("no test ran".to_owned());
@@ -234,17 +242,66 @@ impl PythonSuite {
     }
 }
 
-/// The program that `cargo test` with these arguments has built, beside this one or in the folder of another profile.
-fn program(arguments: &[String]) -> anyhow::Result<PathBuf> {
+/// The folder that cargo builds to, which this program lies in.
+fn target_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("looking where this program is")?;
-    let target =
-        own.parent().and_then(Path::parent).context("this program is in no target folder")?;
-    let profile = if arguments.iter().any(|argument| argument == "--release" || argument == "-r") {
-        "release"
-    } else {
-        "debug"
+    let target = own.parent().and_then(Path::parent);
+    Ok(target.context("this program is in no target folder")?.to_owned())
+}
+
+/// Arguments of `cargo test` that leave it all tests.
+const OF_ALL: [&str; 16] = [
+    "-q",
+    "--quiet",
+    "-v",
+    "-vv",
+    "--verbose",
+    "--locked",
+    "--offline",
+    "--frozen",
+    "--no-fail-fast",
+    "--keep-going",
+    "--workspace",
+    "--all",
+    "--all-features",
+    "--ignore-rust-version",
+    "--future-incompat-report",
+    "--timings",
+];
+/// Such arguments that have a value.
+const OF_ALL_VALUED: [&str; 8] =
+    ["-j", "--jobs", "-F", "--features", "--color", "--message-format", "--config", "-Z"];
+
+/// The program that `cargo test` with these arguments has built, by default below `target`.
+///
+/// # Errors
+/// The argument that chooses tests, or may.
+fn program(target: &Path, arguments: &[String]) -> Result<PathBuf, String> {
+    let (mut target, mut triple, mut profile) = (target.to_owned(), None, "debug".to_owned());
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let (name, given) = match argument.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (argument.as_str(), None),
+        };
+        let mut value = || given.clone().or_else(|| rest.next().cloned()).unwrap_or_default();
+        match name {
+            "-r" | "--release" => "release".clone_into(&mut profile),
+            "--profile" => profile = value(),
+            "--target" => triple = Some(value()),
+            "--target-dir" => target = value().into(),
+            _ if OF_ALL_VALUED.contains(&name) => drop(value()),
+            _ if OF_ALL.contains(&name) => {}
+            _ => return Err(argument.clone()),
+        }
+    }
+    // Two profiles build to the folders of others.
+    let folder = match profile.as_str() {
+        "dev" | "test" => "debug",
+        "bench" => "release",
+        other => other,
     };
-    Ok(target.join(profile).join("tidegate"))
+    Ok(target.join(triple.unwrap_or_default()).join(folder).join("tidegate"))
 }
 
 /// Runs the SDK's tests against `program`.
@@ -258,7 +315,9 @@ fn sdk(program: &Path) -> anyhow::Result<Counted> {
         lines.push(line.to_owned());
     })?;
     if status.code() == Some(UNAVAILABLE) {
-        println!("skipped: the tests of {SDK}, whose Python packages cannot be had here");
+        println!(
+            "skipped: the tests of {SDK}, without Python or a network to have its packages from"
+        );
         let totals = Totals { skipped: 1, ..Totals::default() };
         return Ok(Counted { totals, ended_well: true });
     }
@@ -380,6 +439,36 @@ mod tests {
         ] {
             let lines: Vec<String> = output.lines().map(str::to_owned).collect();
             assert_eq!(pytest(&lines), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn the_sdk_is_tested_with_the_program_that_was_built_or_not_at_all() {
+        let found = |arguments: &str| {
+            let arguments: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
+            program(Path::new("/t"), &arguments).map(|path| path.display().to_string())
+        };
+        for (arguments, expected) in [
+            ("", "/t/debug/tidegate"),
+            ("--release --locked -j 2", "/t/release/tidegate"),
+            ("--profile dist", "/t/dist/tidegate"),
+            ("--profile=test", "/t/debug/tidegate"),
+            ("--profile bench --target=arm", "/t/arm/release/tidegate"),
+            ("--target-dir /other --target arm --features a,b", "/other/arm/debug/tidegate"),
+        ] {
+            assert_eq!(found(arguments), Ok(expected.to_owned()), "{arguments}");
+        }
+        for (arguments, chosen) in [
+            ("overflow", "overflow"),
+            ("--release -p tidegate-broker", "-p"),
+            ("--package=tidegate-broker", "--package=tidegate-broker"),
+            ("--lib", "--lib"),
+            ("--test mqtt", "--test"),
+            ("--exclude tidegate", "--exclude"),
+            ("--no-run", "--no-run"),
+            ("-- name", "--"),
+        ] {
+            assert_eq!(found(arguments), Err(chosen.to_owned()), "{arguments}");
         }
     }
 
