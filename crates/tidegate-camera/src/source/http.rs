@@ -237,7 +237,7 @@ impl HttpCamera {
             if let Some(found) = found {
                 answer.pictures += 1;
                 if is_shown {
-                    // What follows so soon is no picture for each request, whatever the type says.
+                    // A picture that follows so soon makes it a stream, whatever the type says.
                     (answer.is_image, self.is_single, self.was_one) = (false, false, false);
                 }
                 return found.map_err(|source| self.damaged(source));

@@ -384,7 +384,7 @@ fn frames_are_as_accurate_after_a_stall_as_they_were_before() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// What is reported from `since` on of bounds that cannot be kept.
+/// The first report after `since` of bounds that cannot be kept.
 fn correction(outcome: &Outcome, camera: usize, since: Duration) -> Option<String> {
     outcome.reports.iter().find_map(|(of, at, report)| match report {
         Report::Infeasible { reason, .. } if *of == camera && *at > since => {
