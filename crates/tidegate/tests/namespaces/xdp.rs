@@ -291,7 +291,7 @@ fn a_node_that_may_not_filter_says_so_and_receives_all() {
         return;
     }
     let node = Node::start(&pair, &filter("auto", "t > 75.0"), &runner);
-    let line = node.line_with("nothing is filtered in the kernel");
+    let line = node.line_with("no filter runs in the kernel");
     assert!(line.contains("CAP_BPF and CAP_NET_ADMIN"), "{line}");
     let sent = [meter(1, "75.0"), meter(2, "75.1")];
     let mut meters = pair.far(|| subscriber("meters"));
@@ -299,6 +299,6 @@ fn a_node_that_may_not_filter_says_so_and_receives_all() {
     pair.far(|| counted(&[("xdp_kept", 0), ("xdp_dropped", 0), ("received", 2)]));
     // An interface that is not there is no reason to receive nothing either.
     node.reload(&filter("auto", "t > 75.0").replace("tgx0", "tgx9"));
-    node.line_with("nothing is filtered in the kernel");
+    node.line_with("no filter runs in the kernel");
     assert_eq!(pair.far(|| through(&mut meters, &sent)), sent);
 }
