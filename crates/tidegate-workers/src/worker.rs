@@ -490,7 +490,7 @@ async fn read_answers(
     }
 }
 
-/// What the answer to a request says to the job that it is of; `None` for an answer about a model.
+/// The outcome of a job, by the answer to its request; `None` for an answer about a model.
 fn answer_of(
     reply: Reply,
     expects: &Expects,

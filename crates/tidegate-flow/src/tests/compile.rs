@@ -100,7 +100,7 @@ fn problems_are_named() {
         (
             "\"kalman\", field = \"x\"",
             "\"bloom-filter\", members = \"m\"",
-            "flow \"test\", step 1 (bloom-filter): no set \"m\" was loaded; there are none",
+            "flow \"test\", step 1 (bloom-filter): no set \"m\" was loaded; known are none",
         ),
         (
             "\"kalman\", field = \"x\"",
