@@ -168,8 +168,10 @@ def test_close_from_another_thread_ends_the_loop(client: tidegate.Client) -> Non
 
 def test_ctrl_c_ends_the_program_and_the_subscription(site: Site, client: tidegate.Client, python) -> None:  # type: ignore[no-untyped-def]
     # It reads no frame meanwhile: it waits for a camera that gives none within the bound.
+    # A shell that runs this in its background has it ignore the signal, and programs that it starts as well.
     script = (
-        "import sys, tidegate\n"
+        "import signal, tidegate\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"node = tidegate.connect({site.url!r}, pki={str(site.pki)!r})\n"
         "for frame in node.frames('cam2', 2000, 0.0, frames_per_second=0.01):\n"
         "    print('frame', flush=True)\n"
