@@ -136,7 +136,11 @@ async fn the_name_of_a_configured_camera_is_nobody_elses() {
     let info = client.camera(&"cam3".parse().unwrap()).await.expect("it is known");
     assert!(info.online && info.transport == "quic", "{info:?}");
     let events = up_to(&mut cam3, is_frame).await;
-    assert!(events.iter().all(is_frame), "{events:?}");
+    // A busy machine may miss a frame or change knobs; the camera is never away.
+    let is_away = |event: &Event| {
+        matches!(event, Event::CameraOffline(_) | Event::NoFrames(_) | Event::Ended(_))
+    };
+    assert!(!events.iter().any(is_away), "its subscription ended or was interrupted");
     world.configure(&[("cam1", HALL), ("cam2", YARD), ("cam3", HALL)]);
     node.stop().await;
     until(&client, "cam3", |info| info.online && info.transport != "quic").await;
