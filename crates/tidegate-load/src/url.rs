@@ -344,8 +344,8 @@ mod tests {
             ("ws://broker/a#b", false, "\"/a#b\" is not a path", "without blanks and #"),
             ("ws://broker/a b", false, "\"/a b\" is not a path", "without blanks and #"),
             (&*long, false, "is not a path", "within 2048 bytes"),
-            ("mqtts://broker", false, "mqtts:// needs to know whom to trust", "--cafile FILE"),
-            ("wss://broker", false, "wss:// needs to know whom to trust", "--cafile FILE"),
+            ("mqtts://broker", false, "mqtts:// needs a trusted authority", "--cafile FILE"),
+            ("wss://broker", false, "wss:// needs a trusted authority", "--cafile FILE"),
             ("mqtt://broker", true, "mqtt:// is without TLS", "write mqtts://"),
             ("ws://broker", true, "ws:// is without TLS", "write wss://"),
         ] {

@@ -136,7 +136,7 @@ fn a_broker_that_is_none_over_its_transport_is_told() {
 #[test]
 fn a_target_that_cannot_be_is_an_error() {
     for (target, expected) in [
-        ("http://127.0.0.1", "no scheme of a broker"),
+        ("http://127.0.0.1", "is not a URL scheme of a broker"),
         ("wss://127.0.0.1", "--cafile FILE"),
         ("127.0.0.1:0", "1 to 65535"),
     ] {
