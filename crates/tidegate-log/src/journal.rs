@@ -754,6 +754,21 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_begins_with_a_segment_as_small_as_may_be() {
+        let (_disk, mut opened) = on_small_disk(3 << 20);
+        let journal = &mut opened.journal;
+        let held = |journal: &mut Journal<_>| journal.writer.bytes_held();
+        journal.append(NOW, [&[1; 100][..]]).unwrap();
+        // Another one beside it finds room to begin, too.
+        assert!(held(journal) <= 64 << 10, "{}", held(journal));
+        let usual = journal.config.segment_bytes;
+        while held(journal) <= 64 << 10 {
+            journal.append(NOW, [&[1; 900][..]]).unwrap();
+        }
+        assert_eq!(held(journal), (64 << 10) + usual);
+    }
+
+    #[test]
     fn a_reserve_that_the_disk_had_no_room_for_is_tried_again_after_a_while() {
         let (disk, mut opened) = on_small_disk(3 << 20);
         let journal = &mut opened.journal;

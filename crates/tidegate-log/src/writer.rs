@@ -524,9 +524,15 @@ impl<S: Storage> LogWriter<S> {
     }
 
     /// Finds room for a segment in which an entry of so many bytes fits, a smaller one where the medium has no room for one of the
-    /// usual size.
+    /// usual size. The first one of all is as small as may be: where logs begin together on a medium that is nearly full, the first must
+    /// not take what the next ones need to begin.
     fn secure(&mut self, bytes: usize) -> Result<Secured, AppendError> {
         let mut len = self.config.segment_bytes as usize;
+        if self.shared.index().first() == self.next {
+            let fits = |len: &usize| self.framing.entry_bytes_max(*len) >= bytes;
+            let sizes = std::iter::successors(Some(SEGMENT_BYTES_MIN), |len| len.checked_mul(2));
+            len = sizes.take_while(|size| *size < len).find(fits).unwrap_or(len);
+        }
         let refused = loop {
             let secured = self.make_room(len as u64);
             let secured = secured.and_then(|()| Ok(self.storage.secure(len)?));

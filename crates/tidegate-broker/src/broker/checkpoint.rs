@@ -49,8 +49,10 @@ const LEAST_BYTES: u64 = 16 << 20;
 const SMALL_BYTES_MAX: u64 = 8 * LEAST_BYTES;
 const SMALL_PART: u64 = 4;
 const SMALL_SINCE_PART: u64 = 8;
-/// Once all of it found no room, the journal is looked through again when its bytes, or those that are free, changed by this part.
+/// Once all of it found no room, the live state is looked through again when the journal's bytes, or those that are free, changed by this
+/// part, or at every eighth time that it is due, which are a [`RETRY`] apart: large messages that are delivered change neither.
 const CHANGED_PART: u64 = 16;
+const LOOKS_SKIPPED: u32 = 7;
 /// Records of one turn, and the time to the next.
 const STEP: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -201,7 +203,8 @@ impl Broker {
         }
         // A half-written one would leave less room than before.
         let (bytes, free) = (keeper.journal.bytes(), keeper.journal.free());
-        if keeper.had_no_room(bytes, free) && !keeper.lacking.is_any() {
+        let is_skipped = keeper.no_room.as_mut().is_some_and(|refused| refused.skips(bytes, free));
+        if is_skipped && !keeper.lacking.is_any() {
             return false;
         }
         let mut fits = self.live_bytes(free) <= free;
@@ -210,7 +213,7 @@ impl Broker {
             fits = self.live_bytes(free) <= free;
         }
         if let Some(keeper) = &mut self.keeper {
-            keeper.no_room_at = (!fits).then_some((bytes, free));
+            keeper.no_room = (!fits).then_some(NoRoom { bytes, free, skipped: 0 });
         }
         fits
     }
@@ -639,12 +642,6 @@ impl Keeper {
         self.journal.bytes() > let_be_bytes(self.checkpoint_bytes, self.journal.bytes_max())
     }
 
-    /// Whether all of it found no room when the journal had about so many bytes, and about so many were free.
-    fn had_no_room(&self, bytes: u64, free: u64) -> bool {
-        let is_near = |then: u64, now: u64| then.abs_diff(now) <= then / CHANGED_PART;
-        self.no_room_at.is_some_and(|then| is_near(then.0, bytes) && is_near(then.1, free))
-    }
-
     /// Whether a checkpoint is to begin once there is room.
     fn is_due(&self) -> bool {
         self.may_be_written() && (self.is_large() || self.lacking.is_any())
@@ -661,6 +658,24 @@ impl Keeper {
     fn give_up_checkpoint(&mut self) {
         self.checkpoint = None;
         self.use_reserve(false);
+    }
+}
+
+/// All of the live state found no room in the journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoRoom {
+    bytes: u64,
+    free: u64,
+    /// Looks that were left out since.
+    skipped: u32,
+}
+
+impl NoRoom {
+    /// Whether to leave a look out: with so many bytes in the journal and so many free, it most likely finds no room either.
+    fn skips(&mut self, bytes: u64, free: u64) -> bool {
+        let is_near = |then: u64, now: u64| then.abs_diff(now) <= then / CHANGED_PART;
+        self.skipped += 1;
+        self.skipped <= LOOKS_SKIPPED && is_near(self.bytes, bytes) && is_near(self.free, free)
     }
 }
 

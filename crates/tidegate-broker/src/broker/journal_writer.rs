@@ -12,7 +12,7 @@ use tidegate_journal::{
 use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{Broker, Peer, checkpoint::Checkpoint, lacking::Lacking};
+use super::{Broker, Peer, checkpoint::{Checkpoint, NoRoom}, lacking::Lacking};
 use crate::{
     connection::WillMessage,
     message::{Body, Incoming, Message},
@@ -109,8 +109,8 @@ pub(super) struct Keeper {
     pub(super) is_watched: bool,
     /// Bytes of the journal after the last checkpoint.
     pub(super) checkpoint_bytes: u64,
-    /// Bytes of the journal, and those that were free, when there was no room for a checkpoint.
-    pub(super) no_room_at: Option<(u64, u64)>,
+    /// The last time that there was no room for a checkpoint, unless there was since.
+    pub(super) no_room: Option<NoRoom>,
     pub(super) counts: JournalCounts,
 }
 
@@ -233,7 +233,7 @@ impl Keeper {
             is_short: false,
             is_watched: false,
             checkpoint_bytes: 0,
-            no_room_at: None,
+            no_room: None,
             counts: JournalCounts::default(),
         }
     }

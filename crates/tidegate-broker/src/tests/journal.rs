@@ -1220,3 +1220,27 @@ fn a_journal_whose_state_finds_no_room_twice_is_not_looked_through_each_second()
     assert!(world.shards[0].journal_counts().unwrap().checkpoints > counts.checkpoints);
     world.end();
 }
+
+#[test]
+fn a_journal_whose_state_found_no_room_is_written_again_once_large_messages_are_taken() {
+    let mut world = World::keeping(settings(), 1, false);
+    world.tapes[0].limit(Some(1 << 20));
+    world.tapes[0].state().says_bytes_max = true;
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    world.cut(s);
+    let p = world.join(v5("p"));
+    let payload = "x".repeat(100_000);
+    for number in 0..7 {
+        let id = world.publish(p, message("t", AtLeastOnce, &payload)).unwrap();
+        assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS, "{number}");
+    }
+    world.advance(seconds(5));
+    let counts = world.shards[0].journal_counts().unwrap();
+    // Seven small records say that they are taken, which is far below a sixteenth of the journal.
+    let s = world.join(kept("s"));
+    assert_eq!(world.messages(s).len(), 7);
+    world.advance(seconds(10));
+    assert!(world.shards[0].journal_counts().unwrap().checkpoints > counts.checkpoints);
+    world.end();
+}
