@@ -1,7 +1,7 @@
 //! `cargo xtask words`: sentences that name their subject.
 //!
 //! A sentence that begins with "what", "who" or "nobody" in the place of its subject sends its reader looking for one. Comments,
-//! string literals of Rust and sentences of Markdown are read; questions and headings may begin so.
+//! string literals of Rust, docstrings of Python and sentences of Markdown are read; questions and headings may begin so.
 
 use std::{path::Path, process::ExitCode};
 
@@ -14,16 +14,20 @@ const ALLOWED: &[(&str, usize)] = &[];
 /// Fewer words than this are a label, not a sentence.
 const SENTENCE_WORDS_MIN: usize = 3;
 
-/// Checks all tracked Rust and Markdown files.
+/// Checks all tracked Rust and Markdown files, and those of Python and the shell.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut found = Vec::new();
     for file in crate::house::tracked()? {
-        let is_markdown = file.extension().is_some_and(|extension| extension == "md");
-        let is_rust = file.extension().is_some_and(|extension| extension == "rs");
-        if (is_markdown || is_rust)
-            && let Some(text) = crate::house::text_of(&file)?
-        {
-            let sentences = if is_markdown { in_markdown(&text) } else { in_rust(&text) };
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        let read: fn(&str) -> Vec<(usize, String)> = match extension {
+            Some("md") => in_markdown,
+            Some("rs") => in_rust,
+            Some("py" | "sh") => in_script,
+            None if file.starts_with("scripts") => in_script,
+            _ => continue,
+        };
+        if let Some(text) = crate::house::text_of(&file)? {
+            let sentences = read(&text);
             found.extend(sentences.into_iter().map(|(line, words)| (file.clone(), line, words)));
         }
     }
@@ -94,6 +98,43 @@ fn in_rust(text: &str) -> Vec<(usize, String)> {
             }
             paragraph.add(line, comment);
         }
+    }
+    paragraph.end(&mut found);
+    found
+}
+
+/// Sentences of the comments and docstrings of a script that have no subject: line and first words.
+fn in_script(text: &str) -> Vec<(usize, String)> {
+    const DOCSTRING: &str = "\"\"\"";
+    let mut found = Vec::new();
+    let mut paragraph = Paragraph::default();
+    let mut is_docstring = false;
+    for (line, written) in (1..).zip(text.lines()) {
+        let written = written.trim();
+        let (begins, text) = match written.strip_prefix(DOCSTRING) {
+            Some(text) if !is_docstring => (true, text),
+            _ => (false, written),
+        };
+        let (ends, text) = match text.strip_suffix(DOCSTRING) {
+            Some(text) => (begins || is_docstring, text),
+            None => (false, text),
+        };
+        if begins {
+            paragraph.end(&mut found);
+        }
+        match written.strip_prefix('#') {
+            _ if (begins || is_docstring) && !text.is_empty() => paragraph.add(line, text),
+            Some(comment)
+                if !is_docstring && !comment.starts_with('!') && !ends_paragraph(comment) =>
+            {
+                paragraph.add(line, comment);
+            }
+            _ => paragraph.end(&mut found),
+        }
+        if ends {
+            paragraph.end(&mut found);
+        }
+        is_docstring = (is_docstring || begins) && !ends;
     }
     paragraph.end(&mut found);
     found
@@ -210,6 +251,14 @@ impl Paragraph {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_without_a_subject_is_found_in_comments_and_docstrings_of_scripts() {
+        let script = "#!/usr/bin/env python3\n\"\"\"What a node says of itself.\n\nIt is read once.\n\"\"\"\n\ndef f():\n    # It waits. Who comes\n    # first is served.\n    return \"What is this\"\n# What is left?\n\"\"\"Whoever asks.\"\"\"\n";
+        let found = in_script(script);
+        let lines: Vec<_> = found.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 8], "{found:?}");
+    }
 
     #[test]
     fn a_sentence_without_a_subject_is_found_in_comments_messages_and_markdown() {

@@ -3,7 +3,7 @@
 
     reference.py FOLDER     writes kernels.json, formats.json, numbers.json, hashes.json and training.json into FOLDER
 
-The tests of tidegate-flow run the same inputs through flows and compare. What is computed here is computed in the plainest way: means
+The tests of tidegate-flow run the same inputs through flows and compare. The computations here are as plain as may be: means
 by fsum over the whole window, sketches as sets of registers, trees by trying every split.
 """
 

@@ -249,11 +249,6 @@ impl Body {
         self.is_at_end = true;
         None
     }
-
-    /// Whether it was read to its end.
-    pub const fn is_at_end(&self) -> bool {
-        self.is_at_end
-    }
 }
 
 /// A connection by TCP, and by TLS where there is a configuration of it.

@@ -1,4 +1,4 @@
-"""What a frame of 500 KB costs a program, without decoding, beside a bare stream of grpcio that carries the same bytes.
+"""The cost of a frame of 500 KB to a program, without decoding, beside a bare stream of grpcio that carries the same bytes.
 
     scripts/sdk-python bench [--frames 150] [--rounds 3] [--fps 30] [--json FILE]
 

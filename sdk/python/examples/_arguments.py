@@ -1,4 +1,4 @@
-"""What every example asks for: the node, and who calls."""
+"""Arguments of every example: the node, and the identity of the caller."""
 
 from __future__ import annotations
 

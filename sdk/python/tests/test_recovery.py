@@ -16,7 +16,7 @@ import tidegate.aio
 
 @pytest.fixture(autouse=True)
 def whole(site: Site) -> Iterator[None]:
-    """Whatever a test broke is there again behind it."""
+    """Nodes and cameras that a test ended run again behind it."""
     yield
     if site._node is None:
         site.start()

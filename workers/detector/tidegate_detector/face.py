@@ -14,7 +14,7 @@ from .protocol import Box, FrameError, Size
 INPUT_WIDTH = 960
 # The cascades' smallest face is 20 to 24 pixels wide.
 FACE_MIN = 24
-# What is found by fewer neighbours is mostly leaves and bricks; missing a face costs more here than covering a brick.
+# A find by fewer neighbours is mostly leaves and bricks; missing a face costs more here than covering a brick.
 NEIGHBOURS_MIN = 3
 
 

@@ -122,7 +122,7 @@ class Model:
         self.batches = len(self._input.shape) == 4 and not isinstance(self._input.shape[0], int)
 
     def detect_many(self, pictures: Sequence[Picture], sources: Sequence[Size | None]) -> list[Found | FrameError]:
-        """What is in each image, or why it was not looked at; boxes in pixels of its source, or of itself where that is `None`.
+        """Detections of each image, or the reason why it was not looked at; boxes in pixels of its source, or of itself where that is `None`.
 
         The pixels of each are forgotten before the next is decoded, and no more inputs than `PIXELS_MAX` allows are made at a time.
         """

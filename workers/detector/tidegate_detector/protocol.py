@@ -25,7 +25,7 @@ class Size(NamedTuple):
 
 
 class Box(NamedTuple):
-    """What a detector found, in pixels of the scene's source size."""
+    """An object that a detector found, in pixels of the scene's source size."""
 
     x1: float
     y1: float
@@ -44,7 +44,7 @@ class Found(NamedTuple):
 
 
 class Detector(Protocol):
-    """What a detector offers. It may raise `FrameError` for a frame it cannot use."""
+    """The interface of a detector. It may raise `FrameError` for a frame it cannot use."""
 
     name: str
     needs_background: bool

@@ -1,4 +1,4 @@
-"""Whose face it is: OpenCV's local binary patterns (LBPH), taught by upload.
+"""Recognition of faces: OpenCV's local binary patterns (LBPH), taught by upload.
 
 Faces are kept as small gray images below a folder, one folder for each subject, so that all workers of a pool know them and they
 outlive the process. A box's score is the distance to the nearest known face: **lower is closer**, 0 is the same image.

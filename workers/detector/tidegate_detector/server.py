@@ -199,7 +199,7 @@ class Server:
         for detector, entries in together.values():
             started = time.perf_counter()
             results = together_or_alone(detector, [image for _, image, _ in entries], [size for _, _, size in entries])
-            # What the batch took is each image's share of it, and its own decoding.
+            # The time of an image is its share of the batch's, and its own decoding.
             decoded = sum(decode_s(image) for _, image, _ in entries)
             share = max(0.0, time.perf_counter() - started - decoded) / len(entries)
             for (at, image, _), found in zip(entries, results):

@@ -12,7 +12,11 @@ use tidegate_journal::{
 use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{Broker, Peer, checkpoint::{Checkpoint, NoRoom}, lacking::Lacking};
+use super::{
+    Broker, Peer,
+    checkpoint::{Checkpoint, NoRoom},
+    lacking::Lacking,
+};
 use crate::{
     connection::WillMessage,
     message::{Body, Incoming, Message},

@@ -110,7 +110,7 @@ def retained(version):
 
 
 def sessions(version):
-    """What is missed while away arrives on return, in order, and nothing twice."""
+    """A message that is missed while away arrives on return, in order, and nothing twice."""
     name = f"paho-session-{version}-{TRANSPORT}"
     first = Client(name, version, clean=False, expiry=60)
     first.subscribe(f"{HOME}/away/#", 2)
@@ -159,7 +159,7 @@ def takeover(version):
 
 
 def version_5():
-    """What only MQTT 5 has."""
+    """Features that only MQTT 5 has."""
     subscriber = Client("", mqtt.MQTTv5)
     assert subscriber.properties.AssignedClientIdentifier
     subscriber.mqtt.subscribe(f"{HOME}/five/#", options=SubscribeOptions(qos=1, noLocal=True))

@@ -21,7 +21,7 @@ FrameInput = bytes | memoryview | NDArray[Any] | tuple[int, bytes | memoryview |
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What the node said of itself."""
+    """The node's description of itself."""
 
     node: str
     version: str
@@ -43,7 +43,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of the frames of one `publish_frames`."""
+    """The outcomes of the frames of one `publish_frames`."""
 
     accepted: int
     refused: tuple[Refused, ...]
@@ -149,7 +149,7 @@ class PublishCount:
         self.refused_count += 1
 
     def result(self) -> Published:
-        """What became of all of them."""
+        """The outcomes of all of them."""
         return Published(self.accepted, tuple(self.refused), self.refused_count)
 
 

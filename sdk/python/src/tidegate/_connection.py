@@ -149,7 +149,7 @@ class Settings:
         return options
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call carries to say who makes it."""
+        """Metadata of each call: the identity of the caller."""
         if self.token is not None:
             return (("authorization", f"Bearer {self.token}"),)
         if self.user is not None:

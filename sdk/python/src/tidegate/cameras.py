@@ -1,4 +1,4 @@
-"""What a node knows of its cameras. Nothing here does I/O."""
+"""Descriptions of a node's cameras. Nothing here does I/O."""
 
 from __future__ import annotations
 

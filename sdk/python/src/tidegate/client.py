@@ -454,7 +454,7 @@ class EventStream(Iterator[Event]):
         return self.bounds
 
     def __next__(self) -> Event:
-        # Whatever ends the loop, Ctrl-C too, ends the subscription.
+        # Any end of the loop, Ctrl-C too, ends the subscription.
         try:
             event = self._next()
         except BaseException:

@@ -70,7 +70,7 @@ class Message:
 
 
 class Session:
-    """What one end of a connection knows: the broker's words in, packets out.
+    """State of one end of a connection: the broker's packets in, packets out.
 
     Always true: a message of QoS 1 is acknowledged only by `acknowledge`, in the order in which they came.
     """
