@@ -16,6 +16,7 @@ pub mod locate;
 mod pool;
 pub mod protocol;
 pub mod schedule;
+mod shared;
 mod work;
 mod worker;
 
@@ -25,5 +26,6 @@ pub use pool::{
     Request, Times,
 };
 pub use protocol::{Hello, MessageError, Model};
+pub use shared::SharedPool;
 pub use work::{Image, ModelFile, Scene};
 pub use worker::{Program, WorkerError};
