@@ -9,6 +9,7 @@ pub mod control;
 pub mod fanout;
 pub mod figures;
 pub mod idle;
+pub mod infeasible;
 pub mod knobs;
 pub mod live;
 pub mod log;

@@ -28,7 +28,7 @@ use tidegate_sim::medium::Scenario;
 use crate::{
     Plan,
     clip::Clip,
-    site::{Site, SiteConfig},
+    site::{self, Site, SiteConfig},
     watch::{Asked, Watched, block_on, watch},
 };
 
@@ -63,13 +63,7 @@ impl Studio {
     /// # Errors
     /// The scene cannot be drawn, or there is no `tidegate` program beside this one.
     pub fn open(plan: &Plan, report: &mut Report) -> anyhow::Result<Self> {
-        let own = std::env::current_exe().context("this program cannot find its own file")?;
-        let program = own.with_file_name("tidegate");
-        ensure!(
-            program.is_file(),
-            "there is no {}; scripts/bench-frames builds it",
-            program.display()
-        );
+        let program = site::program()?;
         report.version("tidegate", machine::said(&program.display().to_string(), &["--version"]));
         let folder = tempfile::tempdir().context("making a folder for the clip")?;
         let fast = block_on(Clip::film(&folder.path().join("clip-15"), SCENE, 15))??;

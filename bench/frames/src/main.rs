@@ -8,8 +8,8 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use bench_frames::{
-    Plan, SCENARIO, age, calibrate, control, fanout, figures, idle, live::Studio, stages, steps,
-    wifi,
+    Plan, SCENARIO, age, calibrate, control, fanout, figures, idle, infeasible, live::Studio,
+    stages, steps, wifi,
 };
 use bench_harness::{Figure, Report, Target};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -61,6 +61,8 @@ enum Group {
     Stages,
     /// Processor and memory of nodes that no one asks for anything.
     Idle,
+    /// Bounds that a path does not carry, by the program itself: told, and what is offered had.
+    Infeasible,
 }
 
 /// Measures a group of real nodes in a studio that is opened for the first of them.
@@ -112,6 +114,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Fanout => live(&mut studio, &plan, &mut report, fanout::fanout),
             Group::Stages => live(&mut studio, &plan, &mut report, stages::stages),
             Group::Idle => live(&mut studio, &plan, &mut report, idle::idle),
+            Group::Infeasible => infeasible::infeasible(&plan, &mut report),
         };
         // A group that fails is a short row, so that the others are still measured and no one overlooks it.
         if let Err(error) = measured {

@@ -17,7 +17,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest};
 use tidegate_netlab::{Audit, Lab, Options};
@@ -57,6 +57,7 @@ pub struct Site {
     began: i64,
     app: &'static str,
     endpoint: String,
+    program: PathBuf,
     work: TempDir,
 }
 
@@ -82,8 +83,16 @@ impl Site {
             start(lab.as_ref(), config.program, work.path(), node, arguments)
         };
         let node = start(EDGE, &["node"])?;
-        let mut site =
-            Self { node, cameras: Vec::new(), lab: None, began, app, endpoint: api, work };
+        let mut site = Self {
+            node,
+            cameras: Vec::new(),
+            lab: None,
+            began,
+            app,
+            endpoint: api,
+            program: config.program.to_owned(),
+            work,
+        };
         for (name, source) in names.iter().zip(&config.sources) {
             // A camera that fails to start ends those that run, with the site.
             let arguments = ["camera", "--name", name, "--source", source];
@@ -146,6 +155,20 @@ impl Site {
         }
     }
 
+    /// Starts the program where the application is, with the site's configuration and those arguments; its end is the caller's.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn program(&self, arguments: &[String], output: Stdio) -> anyhow::Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(self.work.path().join("tidegate.toml")).args(arguments);
+        command.stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
+        match &self.lab {
+            Some(lab) => Ok(lab.exec(self.app, command)?),
+            None => command.spawn().context("starting the program"),
+        }
+    }
+
     /// Adds to `error` the nodes that have ended, with their last words.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         let mut ended = String::new();
@@ -193,6 +216,17 @@ impl Drop for Site {
     fn drop(&mut self) {
         self.end_nodes();
     }
+}
+
+/// The `tidegate` program beside this one.
+///
+/// # Errors
+/// There is none.
+pub fn program() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("this program cannot find its own file")?;
+    let program = own.with_file_name("tidegate");
+    ensure!(program.is_file(), "there is no {}; scripts/bench-frames builds it", program.display());
+    Ok(program)
 }
 
 /// Where the API and the link listen.
