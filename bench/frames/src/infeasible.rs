@@ -45,7 +45,7 @@ const TOLD_MAX_MS: f64 = 1000.0;
 /// Part of the frames that must keep what was offered, in per cent.
 const KEPT_MIN: f64 = 95.0;
 /// Status of a subscription that ended with bounds that cannot be kept.
-const INFEASIBLE: f64 = 6.0;
+const INFEASIBLE: i32 = 6;
 
 /// A path, and the bounds that are asked for on it.
 struct Case {
@@ -277,7 +277,12 @@ fn measure(
         })?;
         let seen = subscribe(&site, &vec![wanted; case.cameras], ASKS)?;
         told.extend(seen.iter().map(|seen| seen.told_ms.unwrap_or(f64::NAN)));
-        status.extend(seen.iter().map(|seen| f64::from(seen.status.unwrap_or(-1))));
+        // The bounds of one of several cameras may be kept again when its subscription ends.
+        let fits = |seen: &&Seen| {
+            let cannot = seen.standing.is_some();
+            seen.status == Some(if cannot { INFEASIBLE } else { 0 })
+        };
+        status.push((seen.len() - seen.iter().filter(fits).count()) as f64);
         asked.extend(seen.iter().map(|seen| seen.kept(f64::from(FPS))));
         offline.push(seen.iter().map(|seen| seen.offline).sum::<usize>() as f64);
         let offers: Vec<_> = seen.iter().map(|seen| seen.standing.clone()).collect();
@@ -315,8 +320,8 @@ fn measure(
     let name = |what: &str| format!("infeasible, {}, {what}", case.name);
     let at_once = Figure::new(name("told after"), "ms").ours(told);
     report.figure(at_once.target(Target::AtMost(TOLD_MAX_MS)).note(notes.join("; ")));
-    let status = Figure::new(name("exit status"), "").ours(status);
-    report.figure(status.target(Target::Exactly(INFEASIBLE)));
+    let status = Figure::new(name("exit statuses that do not say how it ended"), "").ours(status);
+    report.figure(status.target(Target::Exactly(0.0)));
     report.figure(Figure::new(name("kept as asked"), "%").ours(asked));
     let offline = Figure::new(name("said to be offline"), "").ours(offline);
     report.figure(offline.target(Target::Exactly(0.0)));
