@@ -22,7 +22,7 @@ demo-sensors: setup ## four applications' sensors, alarms at the edge, a narrow 
 	cargo build --release --package tidegate --package tidegate-lab
 	cargo run --quiet --release --package tidegate-lab -- demo-sensors $(ARGS)
 
-test: setup ## every test of the workspace, of the workers and of the SDK, counted in the last line
+test: setup ## every test of the workspace, of the workers and of the SDKs, counted in the last line
 	cargo xtask test $(ARGS)
 
 check: setup ## formatting, lints, layers, licences, scripts

@@ -3,10 +3,10 @@
 //! ```text
 //!  cargo test --workspace ─┬─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
 //!  workers' unittest ──────┤
-//!  the SDK's pytest ───────┘
+//!  tests of each SDK ──────┘
 //! ```
 //!
-//! The SDK's tests run where all of the workspace is tested: with arguments that choose tests, the program that they need may not have
+//! The SDKs' tests run where all of the workspace is tested: with arguments that choose tests, the program that they need may not have
 //! been built.
 //!
 //! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
@@ -26,10 +26,34 @@ use anyhow::Context as _;
 /// Features that are off by default are tested all the same.
 const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
 
-/// The Python SDK, whose tests run against the program that was built for the others.
-const SDK: &str = "sdk/python";
-const SDK_SCRIPT: &str = "scripts/sdk-python";
-/// The script's exit status where there is no Python, or no network to have its packages from.
+/// An SDK, whose tests run against the program that was built for the others.
+struct Sdk {
+    folder: &'static str,
+    /// Runs its tests by `SCRIPT test ARGUMENT…`.
+    script: &'static str,
+    arguments: &'static [&'static str],
+    /// The program that its tests need, for a line that says that it is missing.
+    needs: &'static str,
+    count: fn(&[String]) -> Totals,
+}
+
+const SDKS: [Sdk; 2] = [
+    Sdk {
+        folder: "sdk/python",
+        script: "scripts/sdk-python",
+        arguments: &["-rs", "--color=no"],
+        needs: "Python 3.11",
+        count: pytest,
+    },
+    Sdk {
+        folder: "sdk/typescript",
+        script: "scripts/sdk-typescript",
+        arguments: &[],
+        needs: "Node.js 20",
+        count: node,
+    },
+];
+/// The exit status of such a script where its program is missing, or a network to have its packages from.
 const UNAVAILABLE: i32 = 69;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -77,14 +101,16 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     }
     match program(&target_folder()?, arguments) {
         Ok(program) => {
-            println!("\npython tests of {SDK}");
-            let counted = sdk(&program)?;
-            totals.add(counted.totals);
-            if !counted.ended_well && counted.totals.failed == 0 {
-                broken.push(format!("the tests of {SDK} ended badly"));
+            for sdk in &SDKS {
+                println!("\ntests of {}", sdk.folder);
+                let counted = sdk.run(&program)?;
+                totals.add(counted.totals);
+                if !counted.ended_well && counted.totals.failed == 0 {
+                    broken.push(format!("the tests of {} ended badly", sdk.folder));
+                }
             }
         }
-        Err(chosen) => println!("\nleft out: the tests of {SDK}, since {chosen} chooses tests"),
+        Err(chosen) => println!("\nleft out: the tests of the SDKs, since {chosen} chooses tests"),
     }
     if totals.passed + totals.failed == 0 {
         broken.push("no test ran".to_owned());
@@ -304,24 +330,27 @@ fn program(target: &Path, arguments: &[String]) -> Result<PathBuf, String> {
     Ok(target.join(triple.unwrap_or_default()).join(folder).join("tidegate"))
 }
 
-/// Runs the SDK's tests against `program`.
-fn sdk(program: &Path) -> anyhow::Result<Counted> {
-    let mut tests = Command::new("sh");
-    tests.args(["-c", "exec \"$@\" 2>&1", "sh", SDK_SCRIPT, "test", "-rs", "--color=no"]);
-    tests.env("TIDEGATE_PROGRAM", program).stdout(Stdio::piped());
-    let mut lines = Vec::new();
-    let status = follow(&mut tests, |line| {
-        println!("{line}");
-        lines.push(line.to_owned());
-    })?;
-    if status.code() == Some(UNAVAILABLE) {
-        println!(
-            "skipped: the tests of {SDK}, without Python or a network to have its packages from"
-        );
-        let totals = Totals { skipped: 1, ..Totals::default() };
-        return Ok(Counted { totals, ended_well: true });
+impl Sdk {
+    /// Runs its tests against `program`.
+    fn run(&self, program: &Path) -> anyhow::Result<Counted> {
+        let mut tests = Command::new("sh");
+        tests.args(["-c", "exec \"$@\" 2>&1", "sh", self.script, "test"]).args(self.arguments);
+        tests.env("TIDEGATE_PROGRAM", program).stdout(Stdio::piped());
+        let mut lines = Vec::new();
+        let status = follow(&mut tests, |line| {
+            println!("{line}");
+            lines.push(line.to_owned());
+        })?;
+        if status.code() == Some(UNAVAILABLE) {
+            let Self { folder, needs, .. } = self;
+            println!(
+                "skipped: the tests of {folder}, without {needs} or a network to have its packages from"
+            );
+            let totals = Totals { skipped: 1, ..Totals::default() };
+            return Ok(Counted { totals, ended_well: true });
+        }
+        Ok(Counted { totals: (self.count)(&lines), ended_well: status.success() })
     }
-    Ok(Counted { totals: pytest(&lines), ended_well: status.success() })
 }
 
 /// `2 failed, 7 passed, 1 skipped, 1 error in 8.21s`; all zero if pytest did not come so far.
@@ -339,6 +368,20 @@ fn pytest(lines: &[String]) -> Totals {
         passed: count_of(&["passed"]),
         failed: count_of(&["failed", "error", "errors"]),
         skipped: count_of(&["skipped"]),
+    }
+}
+
+/// Reads the lines that node's test runner prints at its end: `ℹ pass 7`, `ℹ fail 0`, `ℹ skipped 1`.
+fn node(lines: &[String]) -> Totals {
+    let count_of = |word: &str| -> u64 {
+        let number =
+            |line: &String| line.strip_prefix("ℹ ")?.strip_prefix(word)?.trim().parse().ok();
+        lines.iter().rev().find_map(number).unwrap_or(0)
+    };
+    Totals {
+        passed: count_of("pass "),
+        failed: count_of("fail ") + count_of("cancelled "),
+        skipped: count_of("skipped ") + count_of("todo "),
     }
 }
 
@@ -443,7 +486,21 @@ mod tests {
     }
 
     #[test]
-    fn the_sdk_is_tested_with_the_program_that_was_built_or_not_at_all() {
+    fn nodes_runner_is_counted_from_its_last_lines() {
+        for (output, expected) in [
+            (
+                "✔ a b (1.2ms)\nℹ tests 9\nℹ suites 0\nℹ pass 5\nℹ fail 1\nℹ cancelled 1\nℹ skipped 2\nℹ todo 0\nℹ duration_ms 8",
+                Totals { passed: 5, failed: 2, skipped: 2 },
+            ),
+            ("error TS2322: Type 'pass 7' is not assignable", Totals::default()),
+        ] {
+            let lines: Vec<String> = output.lines().map(str::to_owned).collect();
+            assert_eq!(node(&lines), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn the_sdks_are_tested_with_the_program_that_was_built_or_not_at_all() {
         let found = |arguments: &str| {
             let arguments: Vec<String> = arguments.split_whitespace().map(str::to_owned).collect();
             program(Path::new("/t"), &arguments).map(|path| path.display().to_string())
