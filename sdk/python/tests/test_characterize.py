@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import tidegate
-from tidegate import images
-from tidegate.characterization import _Worker
 
 CLIP = "scene:street?size=320x180&fps=5&people=8&seconds=4"
 
@@ -70,14 +68,3 @@ def test_wrong_requests_say_what_is_wrong(tmp_path: Path) -> None:
         tidegate.characterize(lambda _: [(1, 2)], CLIP, table=tmp_path / "t", frames=10, program=program)
     with pytest.raises(tidegate.NotInstalledError):
         tidegate.characterize(darkest, CLIP, program="no-such-program")
-
-
-def test_a_picture_that_does_not_decode_is_answered_with_its_error() -> None:
-    worker = object.__new__(_Worker)
-    worker._source = (4, 4)
-    worker._detect = lambda image: []
-    for payload in (b"", b"no picture", b"\xff\xd8\xff\xd9"):
-        answer = worker._answer({"id": 1, "type": "detect"}, payload)
-        assert "cannot decode" in answer["error"], answer
-    good = images.encode(np.full((4, 4, 3), 90, np.uint8))
-    assert worker._answer({"id": 2, "type": "detect"}, good)["boxes"] == []

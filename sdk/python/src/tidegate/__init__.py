@@ -16,6 +16,7 @@ from ._mqtt import MessageStream
 from .cameras import Camera, CameraList
 from .characterization import Characterization, characterize
 from .client import Client, EventStream, FramePublisher, FrameStream, connect
+from .detections import Box, Detections, DetectionTimes, Found
 from .errors import (
     ActionDeniedError,
     CameraOfflineError,
@@ -54,11 +55,13 @@ from .frames import (
     Verdict,
 )
 from .messages import Message
+from .serving import serve_detector
 
 __all__ = [
     "AccuracyAssumed",
     "ActionDeniedError",
     "Bounds",
+    "Box",
     "Camera",
     "CameraList",
     "CameraOffline",
@@ -69,10 +72,13 @@ __all__ = [
     "Characterization",
     "Client",
     "ControllerFailed",
+    "DetectionTimes",
+    "Detections",
     "Ended",
     "Event",
     "EventStream",
     "Feasible",
+    "Found",
     "Frame",
     "FrameInput",
     "FrameMissingError",
@@ -106,4 +112,5 @@ __all__ = [
     "__version__",
     "characterize",
     "connect",
+    "serve_detector",
 ]

@@ -7,31 +7,23 @@ tidegate characterize ──starts──▶ _rendezvous.py ──path of the soc
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
-import numpy as np
-
-from . import images
-from .errors import FrameRefusedError, InvalidRequestError, NotInstalledError, TidegateError
-from .frames import Image, Size
-
-Detect = Callable[[Image], Iterable[Sequence[Any]]]
-"""A detector: BGR pixels in; boxes out, each left, top, right, bottom in pixels of that image, a score, and a label."""
+from .errors import InvalidRequestError, NotInstalledError, TidegateError
+from .frames import Size
+from .serving import Answers, Detect
 
 _RENDEZVOUS = Path(__file__).with_name("_rendezvous.py")
 _ROW = re.compile(r"^\s*(\d+) of (\d+)\s+(.*)$")
@@ -97,8 +89,7 @@ def characterize(
         InvalidRequestError: a name or a clip that cannot be used, or too few boxes; the text is the program's.
         Exception: an exception of `detect` ends it and is raised as it is.
     """
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-        raise InvalidRequestError(f"{name!r} cannot name a detector: 1 to 64 letters, digits, . _ - can", "config.invalid")
+    answers = Answers(detect, name, input_size=input_size, is_strict=True)
     found = shutil.which(str(program))
     if found is None:
         raise NotInstalledError(f"the program {program} is not installed", "sdk.not_installed")
@@ -117,7 +108,7 @@ def characterize(
             with subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as process:
-                worker = _Worker(listener, process, detect, name, input_size)
+                worker = _Worker(listener, process, answers)
                 try:
                     assert process.stdout is not None and process.stderr is not None, "both are piped"
                     out = _Reader(process.stdout)
@@ -196,17 +187,12 @@ class _Worker:
         self,
         listener: socket.socket,
         process: subprocess.Popen[str],
-        detect: Detect,
-        name: str,
-        input_size: Size | tuple[int, int] | None,
+        answers: Answers,
     ) -> None:
         self.failure: BaseException | None = None
         self._listener = listener
         self._process = process
-        self._detect = detect
-        self._name = name
-        self._input_size = input_size
-        self._source = (1, 1)
+        self._answers = answers
         self._thread = threading.Thread(target=self._run, name="tidegate-detector", daemon=True)
         self._thread.start()
 
@@ -235,42 +221,4 @@ class _Worker:
             path += part
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(os.fsdecode(path))
-            with connection.makefile("rwb") as stream, contextlib.suppress(ConnectionError):
-                _send(stream, {"type": "hello", "protocol": 1, "detector": self._name, "background": False})
-                while len(head := stream.read(8)) == 8:
-                    lengths = struct.unpack(">II", head)
-                    request, payload = json.loads(stream.read(lengths[0])), stream.read(lengths[1])
-                    _send(stream, {"id": request["id"], **self._answer(request, payload)})
-
-    def _answer(self, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-        if request["type"] == "scene":
-            self._source = (request["source"][0], request["source"][1])
-            return {"input": list(self._input_size or self._source)}
-        if request["type"] != "detect":
-            return {}
-        began = time.perf_counter()
-        try:
-            image = images.decode(payload)
-        except FrameRefusedError as error:
-            return {"error": str(error)}
-        height, width = image.shape[:2]
-        scale = (self._source[0] / width, self._source[1] / height)
-        boxes = [_box(box, scale) for box in self._detect(image)]
-        return {"boxes": boxes, "took_ms": (time.perf_counter() - began) * 1e3}
-
-
-def _box(box: Sequence[Any], scale: tuple[float, float]) -> list[Any]:
-    if len(box) < 5:
-        raise ValueError(f"the detector returned {box!r}; (left, top, right, bottom, score[, label]) is needed")
-    numbers = [float(number) for number in box[:5]]
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"the detector returned {box!r}, which has a number that is not finite")
-    left, top, right, bottom, score = numbers
-    label = str(box[5]) if len(box) > 5 else "object"
-    return [left * scale[0], top * scale[1], right * scale[0], bottom * scale[1], score, label]
-
-
-def _send(stream: Any, message: dict[str, Any]) -> None:
-    text = json.dumps(message).encode()
-    stream.write(struct.pack(">II", len(text), 0) + text)
-    stream.flush()
+            self._answers.serve(connection)

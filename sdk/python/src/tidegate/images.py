@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,23 @@ from numpy.typing import NDArray
 
 from .errors import FrameRefusedError, NotInstalledError
 
+PIXELS_MAX = 150_000_000
+"""Most pixels that are decoded: the header of a picture that has more is believed, and costs no memory."""
+
 _MISSING = "pixels need OpenCV or Pillow: pip install 'tidegate[opencv]' or 'tidegate[pillow]'"
 
 
-def decode(jpeg: bytes | memoryview) -> NDArray[np.uint8]:
-    """A JPEG image as BGR, `(height, width, 3)`, uint8, turned as its EXIF says.
+def decode(jpeg: bytes | bytearray | memoryview) -> NDArray[np.uint8]:
+    """A JPEG or PNG image as BGR, `(height, width, 3)`, uint8, turned as its EXIF says.
 
     Raises:
         NotInstalledError: neither OpenCV nor Pillow is installed.
-        FrameRefusedError: the image cannot be decoded.
+        FrameRefusedError: the image cannot be decoded, or has more than `PIXELS_MAX` pixels.
     """
+    size = size_of(jpeg)
+    if size is not None and size[0] * size[1] > PIXELS_MAX:
+        text = f"an image of {size[0]}x{size[1]} pixels is not decoded: {PIXELS_MAX} pixels are allowed"
+        raise FrameRefusedError(text, "frames.frame.invalid")
     cv2 = _cv2()
     if cv2 is not None:
         try:
@@ -66,6 +74,32 @@ def encode(image: NDArray[np.uint8], quality: int = 95) -> bytes:
     data = io.BytesIO()
     pillow.Image.fromarray(image if image.ndim == 2 else np.ascontiguousarray(image[:, :, ::-1])).save(data, "JPEG", quality=quality)
     return bytes(data.getvalue())
+
+
+def check_installed() -> None:
+    """Raises NotInstalledError where neither OpenCV nor Pillow is installed."""
+    if _cv2() is None and _pillow() is None:
+        raise NotInstalledError(_MISSING, "sdk.not_installed")
+
+
+def size_of(data: bytes | bytearray | memoryview) -> tuple[int, int] | None:
+    """Width and height that the header of a JPEG or PNG image says, as it is stored; None where it says none."""
+    if bytes(data[:8]) == b"\x89PNG\r\n\x1a\n":
+        return struct.unpack(">II", data[16:24]) if len(data) >= 24 else None
+    if bytes(data[:2]) != b"\xff\xd8":
+        return None
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF or 0xD0 <= marker <= 0xD8 or marker == 0x01:  # a filler, or a marker without a length
+            at += 1 if marker == 0xFF else 2
+            continue
+        # All SOF but the tables that lie between them: DHT, JPG, DAC.
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
 
 
 def _cv2() -> Any:
