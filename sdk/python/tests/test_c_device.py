@@ -1,0 +1,163 @@
+"""The device in C of sdk/c: compiled with warnings as errors, and run against a real node that is killed under it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Site, free_ports
+
+import tidegate
+
+SOURCE = Path(__file__).resolve().parents[2] / "c"
+
+Device = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="session")
+def sensor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler is installed")
+    copy = tmp_path_factory.mktemp("c") / "c"
+    shutil.copytree(SOURCE, copy)
+    subprocess.run(["make", "--silent", "CC=cc", "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover"], cwd=copy, check=True)
+    return copy / "sensor"
+
+
+@pytest.fixture
+def device(sensor: Path, site: Site, tmp_path: Path) -> Iterator[Device]:
+    """Starts the device with a thermometer of 21.5 degrees; what still runs is killed behind the test."""
+    running: list[subprocess.Popen[str]] = []
+    (tmp_path / "temp").write_text("21500\n")
+
+    def start(*arguments: str, port: str | None = None) -> subprocess.Popen[str]:
+        broker = ["-p", port or site.mqtt.rpartition(":")[2], "-t", "open/devices", "-f", str(tmp_path / "temp")]
+        process = subprocess.Popen([str(sensor), *broker, *arguments], stderr=subprocess.PIPE, text=True)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said
+
+
+def test_readings_arrive_in_order_and_the_device_says_goodbye(client: tidegate.Client, device: Device) -> None:
+    with client.subscribe("open/devices/pump1/#") as messages:
+        said = ended(device("-n", "pump1", "-i", "5", "-c", "100"))
+        readings, statuses = [], []
+        while statuses[-1:] != ["offline"]:
+            message = next(messages)
+            if message.topic.endswith("/status"):
+                statuses.append(message.text)
+            else:
+                readings.append(message.json())
+    assert [reading["sequence"] for reading in readings] == list(range(100))
+    assert {reading["celsius"] for reading in readings} == {21.5}
+    assert all(later["at"] > earlier["at"] for earlier, later in itertools.pairwise(readings))
+    assert statuses == ["online", "offline"]
+    assert "100 readings, 0 dropped, 0 not acknowledged" in said
+
+
+def test_the_broker_says_that_a_device_is_gone(client: tidegate.Client, device: Device) -> None:
+    with client.subscribe("open/devices/pump2/status") as messages:
+        process = device("-n", "pump2", "-i", "50")
+        assert next(messages).text == "online"
+        process.send_signal(signal.SIGKILL)
+        assert next(messages).text == "offline"
+    # Retained, for those who come later.
+    with client.subscribe("open/devices/pump2/status") as messages:
+        assert next(messages).text == "offline"
+
+
+def test_a_device_outlives_its_broker(site: Site, device: Device) -> None:
+    process = device("-n", "pump3", "-i", "100")
+    assert process.stderr is not None
+    assert "connected" in process.stderr.readline()
+    site.kill()
+    assert "not connected" in process.stderr.readline()
+    site.start()
+    while "sensor: connected" not in process.stderr.readline():
+        pass
+    with site.connect() as client, client.subscribe("open/devices/pump3/reading") as messages:
+        first = next(messages).json()["sequence"]
+        assert [next(messages).json()["sequence"] for _ in range(5)] == list(range(first + 1, first + 6))
+        process.send_signal(signal.SIGTERM)
+        assert "0 not acknowledged" in ended(process)
+
+
+class Relay:
+    """Carries one connection to the broker, and then none."""
+
+    def __init__(self, port: int, to: tuple[str, int]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._to = to
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._listener:
+            near, _ = self._listener.accept()
+        with near, socket.create_connection(self._to) as far:
+            back = threading.Thread(target=self._carry, args=(far, near))
+            back.start()
+            self._carry(near, far)
+            back.join()
+
+    @staticmethod
+    def _carry(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_WR)
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def test_readings_wait_for_a_broker_that_is_not_there_yet(site: Site, client: tidegate.Client, device: Device) -> None:
+    (port,) = free_ports(1)
+    process = device("-n", "pump4", "-i", "1", "-c", "80", port=str(port))
+    assert process.stderr is not None and "not connected" in process.stderr.readline()
+    host, _, broker_port = site.mqtt.removeprefix("mqtt://").rpartition(":")
+    with client.subscribe("open/devices/pump4/reading") as messages:
+        relay = Relay(port, (host, int(broker_port)))
+        said = ended(process)
+        relay.join()
+        found = re.search(r"80 readings, (\d+) dropped", said)
+        assert found, said
+        got = [next(messages).json()["sequence"]]
+        while got[-1] != 79:
+            got.append(next(messages).json()["sequence"])
+    # The newest 64 wait; the announcement of the device may take the place of one more.
+    assert got == list(range(got[0], 80))
+    assert int(found[1]) - 1 <= got[0] <= int(found[1])
+
+
+def test_wrong_arguments_and_wrong_passwords_say_so(site: Site, device: Device) -> None:
+    process = device()
+    assert "usage" in process.communicate(timeout=20)[1] and process.returncode == 2
+    refused = device("-n", "pump5", "-u", "nobody-at-all")
+    assert refused.stderr is not None
+    said = refused.stderr.readline()
+    assert "user or password is wrong" in said or "may not connect" in said, said
+    refused.send_signal(signal.SIGTERM)
+    assert refused.wait(20) == 1
