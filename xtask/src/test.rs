@@ -37,7 +37,7 @@ struct Sdk {
     count: fn(&[String]) -> Totals,
 }
 
-const SDKS: [Sdk; 2] = [
+const SDKS: [Sdk; 3] = [
     Sdk {
         folder: "sdk/python",
         script: "scripts/sdk-python",
@@ -51,6 +51,13 @@ const SDKS: [Sdk; 2] = [
         arguments: &[],
         needs: "Node.js 20",
         count: node,
+    },
+    Sdk {
+        folder: "sdk/android",
+        script: "scripts/sdk-android",
+        arguments: &[],
+        needs: "a JDK and Maven",
+        count: surefire,
     },
 ];
 /// The exit status of such a script where its program is missing, or a network to have its packages from.
@@ -385,6 +392,18 @@ fn node(lines: &[String]) -> Totals {
     }
 }
 
+/// Reads the last line of all tests that Maven's Surefire prints: `Tests run: 15, Failures: 0, Errors: 0, Skipped: 1`, without a class at its end.
+fn surefire(lines: &[String]) -> Totals {
+    let of_all = |line: &&String| line.contains("Tests run: ") && !line.contains("Time elapsed");
+    let last = lines.iter().rev().find(of_all).map_or("", String::as_str);
+    let count_of = |word: &str| -> u64 {
+        let number = |part: &str| part.split_once(word)?.1.trim().parse().ok();
+        last.split(',').find_map(number).unwrap_or(0)
+    };
+    let (failed, skipped) = (count_of("Failures: ") + count_of("Errors: "), count_of("Skipped: "));
+    Totals { passed: count_of("Tests run: ").saturating_sub(failed + skipped), failed, skipped }
+}
+
 /// Reads what Python's unittest prints at its end: `Ran 7 tests in 0.1s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=2)`.
 fn unittest(lines: &[String]) -> Totals {
     let ran: u64 = lines
@@ -496,6 +515,22 @@ mod tests {
         ] {
             let lines: Vec<String> = output.lines().map(str::to_owned).collect();
             assert_eq!(node(&lines), expected, "{output}");
+        }
+    }
+
+    #[test]
+    fn surefire_is_counted_from_its_last_line() {
+        for (output, expected) in [
+            (
+                "[WARNING] Tests run: 1, Failures: 0, Errors: 0, Skipped: 1, Time elapsed: 0.1 s -- in a.B\n\
+                 [INFO] Tests run: 9, Failures: 1, Errors: 2, Skipped: 0, Time elapsed: 5 s -- in a.C\n\
+                 [ERROR] Tests run: 10, Failures: 1, Errors: 2, Skipped: 1\n[INFO] BUILD FAILURE",
+                Totals { passed: 6, failed: 3, skipped: 1 },
+            ),
+            ("[ERROR] COMPILATION ERROR", Totals::default()),
+        ] {
+            let lines: Vec<String> = output.lines().map(str::to_owned).collect();
+            assert_eq!(surefire(&lines), expected, "{output}");
         }
     }
 
