@@ -234,6 +234,62 @@ class Watch:
         return None
 
 
+class EventView:
+    """The state of a stream of events, as both clients show it."""
+
+    _resume: Resume
+
+    @property
+    def camera(self) -> str:
+        """The camera's name."""
+        return self._resume.camera
+
+    @property
+    def bounds(self) -> frames.Bounds:
+        """The bounds that hold now."""
+        return self._resume.bounds
+
+    @property
+    def subscription_id(self) -> int:
+        """Its number on the node; another one after a broken connection."""
+        return self._resume.subscription_id
+
+
+class FrameView:
+    """The state of a stream of frames, as both clients show it."""
+
+    _events: EventView
+    _watch: Watch
+
+    @property
+    def camera(self) -> str:
+        """The camera's name."""
+        return self._events.camera
+
+    @property
+    def bounds(self) -> frames.Bounds:
+        """The bounds that hold now."""
+        return self._events.bounds
+
+    @property
+    def infeasible(self) -> frames.Infeasible | None:
+        """Set while both bounds cannot be kept; it says which could be."""
+        return self._watch.infeasible
+
+    @property
+    def offline(self) -> frames.CameraOffline | frames.NoFrames | None:
+        """Set while the camera or the node is away, or the camera gives no pictures."""
+        return self._watch.offline
+
+    @property
+    def missed(self) -> int:
+        """Captured frames that were not delivered, as far as the node counted them."""
+        return self._watch.missed
+
+    def __repr__(self) -> str:
+        return f"<FrameStream of {self.camera} within {self.bounds.latency_ms:.0f} ms at {self.bounds.accuracy:.2f}>"
+
+
 def _latency(latency_ms: float) -> int:
     if not 1 <= latency_ms <= 60_000:
         raise InvalidRequestError(f"a latency of {latency_ms} ms is out of range: 1 to 60000 ms", "frames.bound.invalid")

@@ -42,6 +42,8 @@ from ._mqtt import keep_watch, unreachable
 from ._resume import (
     Controller,
     Delivery,
+    EventView,
+    FrameView,
     Profile,
     Resume,
     Watch,
@@ -54,7 +56,7 @@ from ._resume import (
 from .cameras import Camera, CameraList, camera_of
 from .client import _named
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
-from .frames import Bounds, CameraOffline, CameraOnline, Ended, Event, Frame, Infeasible, NoFrames, Original, Size
+from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
 from .messages import Message, Session
 from .v1 import camera_pb2, frames_pb2
 
@@ -311,7 +313,7 @@ async def _each(images: Iterable[FrameInput] | AsyncIterable[FrameInput]) -> Asy
             yield image
 
 
-class EventStream(AsyncIterator[Event]):
+class EventStream(EventView, AsyncIterator[Event]):
     """The events of one subscription. Ends after `Ended`, a failure, or `close()`. Made by `Client.events`."""
 
     def __init__(self, client: Client, request: frames_pb2.SubscribeRequest) -> None:
@@ -320,21 +322,6 @@ class EventStream(AsyncIterator[Event]):
         self._closed = asyncio.Event()
         self._call: Any = None
         self._first: Event | None = None
-
-    @property
-    def camera(self) -> str:
-        """The camera's name."""
-        return self._resume.camera
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds that hold now."""
-        return self._resume.bounds
-
-    @property
-    def subscription_id(self) -> int:
-        """Its number on the node; another one after a broken connection."""
-        return self._resume.subscription_id
 
     async def update(
         self,
@@ -449,37 +436,14 @@ def _is_cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class FrameStream(AsyncIterator[Frame]):
+class FrameStream(FrameView, AsyncIterator[Frame]):
     """The frames of one subscription. Made by `Client.frames`; an async context manager that ends it."""
+
+    _events: EventStream
 
     def __init__(self, events: EventStream, watch: Watch) -> None:
         self._events = events
         self._watch = watch
-
-    @property
-    def camera(self) -> str:
-        """The camera's name."""
-        return self._events.camera
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds that hold now."""
-        return self._events.bounds
-
-    @property
-    def infeasible(self) -> Infeasible | None:
-        """Set while both bounds cannot be kept; it says which could be."""
-        return self._watch.infeasible
-
-    @property
-    def offline(self) -> CameraOffline | NoFrames | None:
-        """Set while the camera or the node is away, or the camera gives no pictures."""
-        return self._watch.offline
-
-    @property
-    def missed(self) -> int:
-        """Captured frames that were not delivered, as far as the node counted them."""
-        return self._watch.missed
 
     async def update(
         self,
@@ -510,9 +474,6 @@ class FrameStream(AsyncIterator[Frame]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<aio.FrameStream of {self.camera} within {self.bounds.latency_ms:.0f} ms at {self.bounds.accuracy:.2f}>"
 
 
 class FramePublisher:

@@ -33,6 +33,8 @@ from ._mqtt import MessageStream, MqttPublisher
 from ._resume import (
     Controller,
     Delivery,
+    EventView,
+    FrameView,
     Profile,
     Resume,
     Watch,
@@ -44,7 +46,7 @@ from ._resume import (
 )
 from .cameras import Camera, CameraList, camera_of
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
-from .frames import Bounds, CameraOffline, CameraOnline, Ended, Event, Frame, Infeasible, NoFrames, Original, Size
+from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
 from .v1 import camera_pb2, frames_pb2
 
 
@@ -400,7 +402,7 @@ def _named(frame: Frame | str, captured_at_ns: int | None) -> tuple[str, int]:
     return frame, captured_at_ns
 
 
-class EventStream(Iterator[Event]):
+class EventStream(EventView, Iterator[Event]):
     """The events of one subscription. Ends after `Ended`, a failure, or `close()`. Made by `Client.events`."""
 
     def __init__(self, client: Client, request: frames_pb2.SubscribeRequest) -> None:
@@ -418,21 +420,6 @@ class EventStream(Iterator[Event]):
             self.close()
             raise
         client._streams.add(self)
-
-    @property
-    def camera(self) -> str:
-        """The camera's name."""
-        return self._resume.camera
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds that hold now."""
-        return self._resume.bounds
-
-    @property
-    def subscription_id(self) -> int:
-        """Its number on the node; another one after a broken connection."""
-        return self._resume.subscription_id
 
     def update(
         self,
@@ -537,37 +524,14 @@ class EventStream(Iterator[Event]):
             self.close()
 
 
-class FrameStream(Iterator[Frame]):
+class FrameStream(FrameView, Iterator[Frame]):
     """The frames of one subscription. Made by `Client.frames`; a context manager that ends it."""
+
+    _events: EventStream
 
     def __init__(self, events: EventStream, watch: Watch) -> None:
         self._events = events
         self._watch = watch
-
-    @property
-    def camera(self) -> str:
-        """The camera's name."""
-        return self._events.camera
-
-    @property
-    def bounds(self) -> Bounds:
-        """The bounds that hold now."""
-        return self._events.bounds
-
-    @property
-    def infeasible(self) -> Infeasible | None:
-        """Set while both bounds cannot be kept; it says which could be."""
-        return self._watch.infeasible
-
-    @property
-    def offline(self) -> CameraOffline | NoFrames | None:
-        """Set while the camera or the node is away, or the camera gives no pictures."""
-        return self._watch.offline
-
-    @property
-    def missed(self) -> int:
-        """Captured frames that were not delivered, as far as the node counted them."""
-        return self._watch.missed
 
     def update(
         self,
@@ -598,9 +562,6 @@ class FrameStream(Iterator[Frame]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<FrameStream of {self.camera} within {self.bounds.latency_ms:.0f} ms at {self.bounds.accuracy:.2f}>"
 
 
 class FramePublisher:
