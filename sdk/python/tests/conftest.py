@@ -57,7 +57,7 @@ def free_ports(count: int) -> list[int]:
 class Site:
     """A node and its cameras as processes of the real program."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: dict[str, str] | None = None) -> None:
         self.program = os.environ["TIDEGATE_PROGRAM"]
         self.folder = folder
         self.api, link, mqtt, mqtts = free_ports(4)
@@ -82,6 +82,7 @@ class Site:
             "auth.token_keys_file": "keys.json",
             "auth.token_issuer": "https://id.example",
             "auth.token_audience": "tidegate",
+            **(more or {}),
         }
         (folder / "acl").write_text("topic readwrite open/#\ntopic read news/#\npattern readwrite open/#\n")
         arguments = ["init"]

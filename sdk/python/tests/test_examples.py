@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Site, poll
 
@@ -81,3 +83,23 @@ def test_a_table_is_made_for_a_detector_of_ones_own(site: Site, python: Python, 
     example = [str(EXAMPLES / "own_detector.py"), clip, "--table", str(table), "--frames", "10", "--program", site.program]
     out, said = python(*example).communicate(timeout=BOUND_S)
     assert "front" in out and "detector own" in table.read_text(), said
+
+
+def test_an_onnx_model_of_ones_own_looks_at_frames(site: Site, python: Python, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = Path(__file__).resolve().parents[3] / "workers" / "detector" / "tests" / "tiny_onnx.py"
+    spec = importlib.util.spec_from_file_location("tiny_onnx", path)
+    assert spec is not None and spec.loader is not None
+    tiny_onnx = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tiny_onnx)
+    # It finds the same in each image: one thing of the second class in its upper left quarter, and one that is too uncertain.
+    output = np.array([[[16, 16, 32, 32, 0.1, 0.9], [10, 10, 4, 4, 0.2, 0.1]]], np.float32).transpose(0, 2, 1)
+    model = tmp_path / "tiny.onnx"
+    model.write_bytes(tiny_onnx.answers(output, [1, 3, 64, 64]))
+    said = run(site, python, "own_onnx_model.py", "cam1", str(model), "--labels", "person", "car", "--frames", "2")
+    lines = said.splitlines()
+    assert len(lines) == 2 and all("car 0.90 at 0,0 to " in line for line in lines), said
+    # Half of the picture that came, or of the original where the node tells its size.
+    assert lines[0].rpartition(" ")[2] in {
+        f"{width // 2},{height // 2}" for width, height in [(640, 360), (320, 180), (480, 270), (400, 225), (240, 135)]
+    }

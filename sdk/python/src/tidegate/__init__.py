@@ -15,20 +15,23 @@ from ._connection import Retries
 from ._mqtt import MessageStream
 from .cameras import Camera, CameraList
 from .characterization import Characterization, characterize
-from .client import Client, EventStream, FramePublisher, FrameStream, connect
-from .detections import Box, Detections, DetectionTimes, Found
+from .client import Client, Detector, EventStream, FramePublisher, FrameStream, connect
+from .detections import Box, Detections, DetectionTimes, Found, Model
 from .errors import (
     ActionDeniedError,
     CameraOfflineError,
     CameraTakenError,
     CameraUnknownError,
+    DetectorFailedError,
     FrameMissingError,
     FrameRefusedError,
     IdentityRefusedError,
+    ImageRefusedError,
     InfeasibleError,
     InvalidRequestError,
     LimitReachedError,
     LinkDownError,
+    ModelUnknownError,
     NotInstalledError,
     SourceSizeUnknownError,
     TidegateError,
@@ -74,6 +77,8 @@ __all__ = [
     "ControllerFailed",
     "DetectionTimes",
     "Detections",
+    "Detector",
+    "DetectorFailedError",
     "Ended",
     "Event",
     "EventStream",
@@ -86,6 +91,7 @@ __all__ = [
     "FrameRefusedError",
     "FrameStream",
     "IdentityRefusedError",
+    "ImageRefusedError",
     "Infeasible",
     "InfeasibleError",
     "InvalidRequestError",
@@ -95,6 +101,8 @@ __all__ = [
     "Message",
     "MessageStream",
     "Missed",
+    "Model",
+    "ModelUnknownError",
     "NoFrames",
     "NotInstalledError",
     "Original",

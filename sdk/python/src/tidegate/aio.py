@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import ssl
 import weakref
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -38,6 +39,7 @@ from ._calls import (
     wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
+from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import keep_watch, unreachable
 from ._resume import (
     Controller,
@@ -55,12 +57,14 @@ from ._resume import (
 )
 from .cameras import Camera, CameraList, camera_of
 from .client import _named
+from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
 from .messages import Message, Session
 from .v1 import camera_pb2, frames_pb2
 
 _READ_BYTES = 256 << 10
+_T = TypeVar("_T")
 
 
 async def connect(
@@ -116,6 +120,7 @@ class Client:
         self._server = server
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._broker: _MqttPublisher | None = None
+        self._http = HttpCalls(settings, call_timeout_s)
         self._is_closed = False
 
     @property
@@ -219,6 +224,19 @@ class Client:
         answer = await self._call(self._calls.fetch_original, request)
         return Original(camera, answer.captured_at, answer.jpeg)
 
+    async def models(self) -> list[Model]:
+        """The models that images can be sent to. Errors as of `tidegate.Client.models`."""
+        return await asyncio.to_thread(self._http.models)
+
+    async def detect(self, image: ImageInput, model: str = "person") -> Detections:
+        """The findings of a model in an image. Arguments and errors as of `tidegate.Client.detect`."""
+        return await asyncio.to_thread(self._http.detect, image, model)
+
+    def detector(self, model: str = "person", *, in_flight: int = 4) -> Detector:
+        """One model, for many images at once. Arguments as of `tidegate.Client.detector`."""
+        self._check_open()
+        return Detector(self._http, model, in_flight)
+
     async def publish_frames(
         self,
         camera: str,
@@ -281,6 +299,7 @@ class Client:
             await stream.close()
         if self._broker is not None:
             await self._broker.close()
+        self._http.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -304,7 +323,7 @@ class Client:
             raise of_rpc(error) from None
 
 
-async def _each(images: Iterable[FrameInput] | AsyncIterable[FrameInput]) -> AsyncIterator[FrameInput]:
+async def _each(images: Iterable[_T] | AsyncIterable[_T]) -> AsyncIterator[_T]:
     if isinstance(images, AsyncIterable):
         async for image in images:
             yield image
@@ -474,6 +493,37 @@ class FrameStream(FrameView, AsyncIterator[Frame]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
+
+
+class Detector:
+    """One model of a node, for many images at once. Made by `Client.detector`."""
+
+    def __init__(self, http: HttpCalls, model: str, in_flight: int) -> None:
+        check_in_flight(in_flight)
+        self.model = model
+        """The model's name."""
+        self._http = http
+        self._in_flight = in_flight
+
+    async def detect(self, image: ImageInput) -> Detections:
+        """The findings of the model in an image. Errors as of `tidegate.Client.detect`."""
+        return await asyncio.to_thread(self._http.detect, image, self.model)
+
+    async def map(self, images: Iterable[ImageInput] | AsyncIterable[ImageInput]) -> AsyncIterator[tuple[ImageInput, Detections]]:
+        """Each image with what the model finds in it, in their order. As `tidegate.Detector.map`."""
+        under_way: deque[tuple[ImageInput, asyncio.Task[Detections]]] = deque()
+        try:
+            async for image in _each(images):
+                under_way.append((image, asyncio.create_task(self.detect(image))))
+                if len(under_way) >= self._in_flight:
+                    first, found = under_way.popleft()
+                    yield first, await found
+            while under_way:
+                first, found = under_way.popleft()
+                yield first, await found
+        finally:
+            for _, found in under_way:
+                found.cancel()
 
 
 class FramePublisher:
@@ -753,6 +803,7 @@ class MessageStream(AsyncIterator[Message]):
 
 __all__ = [
     "Client",
+    "Detector",
     "EventStream",
     "FramePublisher",
     "FrameStream",

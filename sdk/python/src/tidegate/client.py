@@ -8,7 +8,9 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +31,7 @@ from ._calls import (
     wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
+from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import MessageStream, MqttPublisher
 from ._resume import (
     Controller,
@@ -45,6 +48,7 @@ from ._resume import (
     request_of,
 )
 from .cameras import Camera, CameraList, camera_of
+from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
 from .v1 import camera_pb2, frames_pb2
@@ -108,6 +112,7 @@ class Client:
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._broker: MqttPublisher | None = None
+        self._http = HttpCalls(settings, call_timeout_s)
         self._is_closed = False
         self._channel = grpc.secure_channel(str(settings.api), settings.channel_credentials(), settings.channel_options())
         self._calls = Calls(self._channel)
@@ -257,6 +262,46 @@ class Client:
         answer = self._call(self._calls.fetch_original, request)
         return Original(camera, answer.captured_at, answer.jpeg)
 
+    def models(self) -> list[Model]:
+        """The models that images can be sent to.
+
+        Raises:
+            LinkDownError: the node is not reached.
+        """
+        return self._http.models()
+
+    def detect(self, image: ImageInput, model: str = "person") -> Detections:
+        """The findings of a model in an image.
+
+        Args:
+            image: a frame, a JPEG or PNG image, or BGR pixels, which are sent as JPEG.
+            model: `face`, `person`, or another of `models`.
+
+        Returns:
+            Boxes in pixels of that image; those of a frame are put on the original by `frame.to_source(found.xyxy)`.
+
+        Raises:
+            ModelUnknownError: there is none of that name.
+            ImageRefusedError: no image, or one that is too large.
+            LimitReachedError: the queue of the workers is full; `retry_after_s` says when it may not be.
+            DetectorFailedError: the detector does not answer.
+            ActionDeniedError: the caller may not.
+            LinkDownError: the node is not reached.
+        """
+        return self._http.detect(image, model)
+
+    def detector(self, model: str = "person", *, in_flight: int = 4) -> Detector:
+        """One model, for many images at once; a context manager that ends it.
+
+        Args:
+            model: as of `detect`.
+            in_flight: images that are under way at once, 1 to 64.
+        """
+        self._check_open()
+        detector = Detector(self._http, model, in_flight)
+        self._streams.add(detector)
+        return detector
+
     def publish_frames(
         self,
         camera: str,
@@ -371,6 +416,7 @@ class Client:
             stream.close()
         if broker is not None:
             broker.close()
+        self._http.close()
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -556,6 +602,52 @@ class FrameStream(FrameView, Iterator[Frame]):
     def close(self) -> None:
         """Ends the subscription; an iteration under way in another thread ends. Idempotent."""
         self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Detector:
+    """One model of a node, for many images at once. Made by `Client.detector`; a context manager that ends it."""
+
+    def __init__(self, http: HttpCalls, model: str, in_flight: int) -> None:
+        check_in_flight(in_flight)
+        self.model = model
+        """The model's name."""
+        self._http = http
+        self._in_flight = in_flight
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="tidegate-detect")
+
+    def detect(self, image: ImageInput) -> Detections:
+        """The findings of the model in an image. Errors as of `Client.detect`."""
+        return self._http.detect(image, self.model)
+
+    def map(self, images: Iterable[ImageInput]) -> Iterator[tuple[ImageInput, Detections]]:
+        """Each image with what the model finds in it, in their order, while the next ones are under way.
+
+        It is for images that are at hand, such as files: of a camera's frames the answer to one would wait until later ones came.
+        Errors as of `Client.detect`; one ends it.
+        """
+        under_way: deque[tuple[ImageInput, Future[Detections]]] = deque()
+        try:
+            for image in images:
+                under_way.append((image, self._threads.submit(self._http.detect, image, self.model)))
+                if len(under_way) >= self._in_flight:
+                    first, found = under_way.popleft()
+                    yield first, found.result()
+            while under_way:
+                first, found = under_way.popleft()
+                yield first, found.result()
+        finally:
+            for _, found in under_way:
+                found.cancel()
+
+    def close(self) -> None:
+        """Ends it; images under way are still answered. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self

@@ -39,6 +39,15 @@ class Found(NamedTuple):
     """People, each as its points: x, y, score."""
 
 
+class Model(NamedTuple):
+    """A model that images can be sent to."""
+
+    name: str
+    kind: str
+    """`detection`, `classification`, `pose`, `recognition`, or a word of its program's."""
+    is_loaded: bool
+
+
 @dataclass(frozen=True, slots=True)
 class DetectionTimes:
     """Where the node's time for one image went, in ms."""

@@ -8,6 +8,9 @@ TidegateError
 ├── CameraTakenError        the name is another's
 ├── FrameMissingError       the log has no such frame, or no longer
 ├── FrameRefusedError       a published frame was not taken; the next one may be
+├── ModelUnknownError       no model of that name
+├── ImageRefusedError       an image that no detector can use
+├── DetectorFailedError     the detector does not answer, or its answer is none
 ├── IdentityRefusedError    this side or the other is not who it must be
 ├── ActionDeniedError       the caller may not
 ├── LimitReachedError       full now: later
@@ -90,6 +93,18 @@ class FrameRefusedError(TidegateError):
     """A published frame was not taken: no JPEG image, too large, or not later than the one before. The next one may follow."""
 
 
+class ModelUnknownError(TidegateError):
+    """The node has no model of that name; the text names those that there are."""
+
+
+class ImageRefusedError(TidegateError):
+    """The image is of another type than JPEG or PNG, too large, or damaged."""
+
+
+class DetectorFailedError(TidegateError):
+    """The detector does not start, does not answer in time, or gives an answer that is none; the same call may succeed later."""
+
+
 class IdentityRefusedError(TidegateError):
     """A certificate, token or password was not accepted, by the node or by this side."""
 
@@ -100,6 +115,9 @@ class ActionDeniedError(TidegateError):
 
 class LimitReachedError(TidegateError):
     """The node, the camera or the disk takes no more now; the same call may succeed later."""
+
+    retry_after_s: float | None = None
+    """When the node expects to take more, in seconds from now; None where it does not say."""
 
 
 class LinkDownError(TidegateError):
@@ -135,6 +153,16 @@ _BY_CODE: dict[str, type[TidegateError]] = {
     "storage.full": LimitReachedError,
     "limit.reached": LimitReachedError,
     "link.down": LinkDownError,
+    "request.invalid": InvalidRequestError,
+    "request.path.unknown": InvalidRequestError,
+    "vision.detector.failed": DetectorFailedError,
+    "vision.detector.unavailable": DetectorFailedError,
+    "vision.image.invalid": ImageRefusedError,
+    "vision.image.type": ImageRefusedError,
+    "vision.image.too_large": ImageRefusedError,
+    "vision.model.unknown": ModelUnknownError,
+    "vision.model.refused": InvalidRequestError,
+    "vision.request.invalid": InvalidRequestError,
 }
 
 # Where no node gave a code, as when a proxy answers or nothing does, the kind of the status decides.
@@ -149,6 +177,21 @@ _BY_STATUS: dict[grpc.StatusCode, str] = {
     grpc.StatusCode.UNIMPLEMENTED: "link.protocol",
 }
 
+# The same of HTTP.
+_BY_HTTP_STATUS: dict[int, str] = {
+    400: "request.invalid",
+    401: "auth.identity.refused",
+    403: "auth.action.denied",
+    404: "request.path.unknown",
+    413: "vision.image.too_large",
+    415: "vision.image.type",
+    422: "vision.image.invalid",
+    429: "limit.reached",
+    502: "link.down",
+    503: "link.down",
+    504: "link.down",
+}
+
 # grpcio keeps of a failed handshake only its text.
 _REFUSALS = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "Peer name", "BAD_CERTIFICATE", "UNKNOWN_CA")
 
@@ -156,6 +199,11 @@ _REFUSALS = ("CERTIFICATE_VERIFY_FAILED", "CERTIFICATE_REQUIRED", "Peer name", "
 def of_code(code: str, message: str) -> TidegateError:
     """The failure that a stable code stands for."""
     return _BY_CODE.get(code, TidegateError)(message, code)
+
+
+def of_status(status: int, message: str) -> TidegateError:
+    """The failure that an answer of HTTP without a code of a node stands for."""
+    return of_code(_BY_HTTP_STATUS.get(status, "internal"), message)
 
 
 def of_rpc(error: grpc.RpcError) -> TidegateError:
