@@ -169,14 +169,14 @@ export class Client {
     return this.#hold(new EventStream(this.#transport, this.#retries, camera, options, () => this.#explainCamera(camera), this.#drop));
   }
 
-  /** What the node's own detectors find, as they find it, for `for await`. */
+  /** The findings of the node's own detectors, as they come, for `for await`. */
   detections(options: DetectionOptions = {}): DetectionStream {
     this.#checkOpen();
     return this.#hold(new DetectionStream(this.#transport, this.#retries, options, () => this.#explain(), this.#drop));
   }
 
   /**
-   * What a model finds in a JPEG or PNG image, by one request over a connection that is kept. Many images go faster by `detector`.
+   * The findings of a model in a JPEG or PNG image, by one request over a connection that is kept. Many images go faster by `detector`.
    *
    * @param model `face`, `person`, or a name of `models`.
    *

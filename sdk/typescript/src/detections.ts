@@ -42,7 +42,7 @@ export interface Detections {
   readonly times: { readonly queueMs: number; readonly decodeMs: number; readonly inferMs: number; readonly totalMs: number };
 }
 
-/** What the node's own detector found on a frame of a camera. */
+/** The findings of the node's own detector in a frame of a camera. */
 export interface LiveDetection {
   /** The section of the node's configuration that asked for it. */
   readonly detector: string;

@@ -83,7 +83,7 @@ export class DetectorSocket {
   }
 
   /**
-   * What the model finds in a JPEG or PNG image.
+   * The findings of the model in a JPEG or PNG image.
    *
    * Fails with `LimitReachedError` where the node is full (`limit.reached`), or where newer images took its place before it was sent
    * (`sdk.overtaken`); with `ModelUnknownError`, `ImageRefusedError`, `DetectorFailedError`, `IdentityRefusedError`, `ActionDeniedError`,

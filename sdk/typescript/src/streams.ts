@@ -406,7 +406,7 @@ export interface DetectionOptions {
   readonly queue?: number;
 }
 
-/** What the node's own detectors find, as they find it. Made by `Client.detections`. */
+/** The findings of the node's own detectors, as they come. Made by `Client.detections`. */
 export class DetectionStream extends Stream<LiveDetection> {
   protected readonly reader: Reader<LiveDetection>;
 
