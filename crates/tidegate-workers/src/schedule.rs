@@ -7,7 +7,8 @@
 //!
 //! Always true: no more than [`ScheduleConfig::queue_max`] requests and [`ScheduleConfig::queue_bytes_max`] bytes wait; each accepted
 //! request ends exactly once, by [`Action::Fail`] or by [`Schedule::answered`] or [`Schedule::cancel`]; a worker has never more in
-//! flight than it said; a request that was lost with a worker is tried again without company, so that it takes no other along.
+//! flight than it said; a request that was lost with a worker is tried again without company, so that it takes no other along; one of a
+//! stream goes to a worker that looks at nothing else, so that until it is looked at a newer one can take its place.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -63,7 +64,8 @@ pub struct WorkerId(pub usize);
 pub struct Job {
     /// The client whose turn it uses.
     pub client: ClientId,
-    /// A stream of the client's in which a newer request takes the place of one that still waits.
+    /// A stream of the client's in which a newer request takes the place of one that still waits. It waits until a worker looks at
+    /// nothing else.
     pub stream: Option<u64>,
     /// Only requests of one group share a batch.
     pub group: u64,
@@ -501,10 +503,13 @@ impl Schedule {
 
     fn send(&mut self, now: Instant) -> Option<Action> {
         let first = *self.queues.get(self.turns.front()?)?.front().expect("no queue is empty");
-        let (group, alone) = (self.jobs[&first].job.group, self.jobs[&first].alone);
+        let Entry { job: Job { group, stream, .. }, alone, .. } = self.jobs[&first];
         let free = |worker: &Worker| match worker.state {
             _ if worker.loading.is_some() => None,
-            State::Ready(capacity) if alone => worker.in_flight.is_empty().then_some(capacity),
+            // Behind others at a worker, an image of a stream would grow old where no newer one can take its place.
+            State::Ready(capacity) if alone || stream.is_some() => {
+                (worker.in_flight.is_empty() && !worker.alone).then_some(capacity)
+            }
             State::Ready(capacity) if !worker.alone => {
                 (worker.in_flight.len() < capacity.in_flight).then_some(capacity)
             }
@@ -515,7 +520,11 @@ impl Schedule {
         let (index, worker, capacity) = able.min_by_key(|(_, worker, _)| worker.in_flight.len())?;
         let room = capacity.batch.min(capacity.in_flight - worker.in_flight.len());
         let count = if alone { 1 } else { room };
-        let batch = self.take(group, alone, count);
+        let is_idle = worker.in_flight.is_empty();
+        let batch = self.take(count, |entry| {
+            let goes_along = entry.job.group == group && entry.alone == alone;
+            goes_along && (is_idle || entry.job.stream.is_none())
+        });
         let oldest =
             batch.iter().map(|job| self.jobs[job].since).min().expect("the first is in it");
         let waits = batch.len() < count && now < later(oldest, self.config.batch_wait);
@@ -544,8 +553,8 @@ impl Schedule {
         Some(Action::Send(WorkerId(index), batch))
     }
 
-    /// At most `count` requests of that group: one of each client in the order of turns, then a second one of each, and so on.
-    fn take(&self, group: u64, alone: bool, count: usize) -> Vec<JobId> {
+    /// At most `count` requests that fit: one of each client in the order of turns, then a second one of each, and so on.
+    fn take(&self, count: usize, fits: impl Fn(&Entry) -> bool) -> Vec<JobId> {
         let mut taken = Vec::with_capacity(count);
         let mut depth: BTreeMap<ClientId, usize> = BTreeMap::new();
         loop {
@@ -556,11 +565,7 @@ impl Schedule {
                 }
                 let at = depth.entry(*client).or_default();
                 let next = self.queues[client].get(*at);
-                let fits = |job: &&JobId| {
-                    let entry = &self.jobs[*job];
-                    entry.job.group == group && entry.alone == alone
-                };
-                if let Some(job) = next.filter(fits) {
+                if let Some(job) = next.filter(|job| fits(&self.jobs[*job])) {
                     taken.push(*job);
                     *at += 1;
                 }

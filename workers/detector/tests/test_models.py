@@ -96,7 +96,7 @@ class BadImageTest(unittest.TestCase):
         wall = jpeg(np.full((48, 64, 3), 90, np.uint8))
         for model, gray in [("face", True), ("m", False)]:
             decoded.clear(), kept.clear(), pictures.clear()
-            answers = server._detect([({"id": at, "type": "detect", "model": model}, wall) for at in range(4)])
+            answers = list(server._detect([({"id": at, "type": "detect", "model": model}, wall) for at in range(4)]))
             self.assertEqual([answer.get("size") for answer in answers], [[64, 48]] * 4, answers)
             self.assertEqual((decoded, kept), ([gray] * 4, [0] * 4), model)
 

@@ -91,6 +91,23 @@ class Serving(unittest.TestCase):
         self.assertEqual((found["id"], found["boxes"]), (3, [[0.0, 1.0, 3.0, 4.0, 0.5, "thing"]]))
         self.assertGreaterEqual(found["took_ms"], 0)
 
+    def test_images_that_are_looked_at_one_by_one_are_answered_one_by_one(self):
+        self.ask({"id": 1, "type": "scene", "source": [64, 48]})
+        answered, look = threading.Event(), self.detector.detect
+
+        def wait(image):
+            if image == b"second" and not answered.wait(10):
+                raise FrameError("the first was not answered before the second was looked at")
+            return look(image)
+
+        self.detector.detect = wait
+        for id, image in [(2, b"first"), (3, b"second")]:
+            protocol.write_message(self.stream, {"id": id, "type": "detect", "more": id < 3}, image)
+        self.assertEqual(protocol.read_message(self.stream)[0]["id"], 2)
+        answered.set()
+        second = protocol.read_message(self.stream)[0]
+        self.assertEqual((second["id"], len(second["boxes"])), (3, 1))
+
     def test_a_request_that_fails_is_answered_and_the_next_works(self):
         for head in [
             {"id": 4, "type": "detect"},

@@ -12,7 +12,7 @@ import socket
 import time
 import traceback
 from collections import OrderedDict
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 from .protocol import (
     JSON_BYTES_MAX, VERSION, Detector, Found, FrameError, Size, Stream, json_text, read_message, write_message, write_text,
@@ -171,12 +171,12 @@ class Server:
             detectors[name].begin_scene(source)
         return detectors[name]
 
-    def _detect(self, batch: list[tuple[dict, Any]]) -> list[dict]:
-        """Answers a batch. Detectors that look at several images at once are given those that came together.
+    def _detect(self, batch: list[tuple[dict, Any]]) -> Iterator[dict]:
+        """Answers a batch. Detectors that look at several images at once are given those that came together; of others an image is answered
+        before the next is looked at.
 
         The pixels of one image are in memory at a time: they are forgotten once they were looked at.
         """
-        replies: list[dict] = [{} for _ in batch]
         together: dict[str, tuple[Detector, list[tuple[int, Any, Size | None]]]] = {}
         for at, (head, payload) in enumerate(batch):
             try:
@@ -191,11 +191,12 @@ class Server:
                     started = time.perf_counter()
                     before = decode_s(image)
                     found = detector.detect(image)
-                    replies[at] = reply(found, image, time.perf_counter() - started + before)
+                    answer = reply(found, image, time.perf_counter() - started + before)
                     if hasattr(image, "forget"):
                         image.forget()
+                    yield {"id": head.get("id"), **answer}
             except Exception as error:  # noqa: BLE001  as above
-                replies[at] = {"error": failure(error)}
+                yield {"id": head.get("id"), "error": failure(error)}
         for detector, entries in together.values():
             started = time.perf_counter()
             results = together_or_alone(detector, [image for _, image, _ in entries], [size for _, _, size in entries])
@@ -206,10 +207,10 @@ class Server:
                 try:
                     if isinstance(found, Exception):
                         raise found
-                    replies[at] = reply(found, image, share + decode_s(image))
+                    answer = reply(found, image, share + decode_s(image))
                 except Exception as error:  # noqa: BLE001  as above
-                    replies[at] = {"error": failure(error)}
-        return [{"id": head.get("id"), **answer} for (head, _), answer in zip(batch, replies)]
+                    answer = {"error": failure(error)}
+                yield {"id": batch[at][0].get("id"), **answer}
 
     def _add(self, head: dict) -> dict:
         name, path = text(head, "name"), text(head, "path")

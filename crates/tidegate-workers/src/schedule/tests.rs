@@ -90,6 +90,29 @@ fn a_newer_image_of_a_stream_takes_the_place_of_one_that_waits() {
 }
 
 #[test]
+fn an_image_of_a_stream_waits_where_a_newer_one_can_take_its_place() {
+    // The workers would take four each.
+    let mut schedule = ready(ScheduleConfig::default(), 2, 4, 1);
+    let of = |stream: u64| Job { stream: Some(stream), ..job(stream) };
+    let [first, second] = [1, 2].map(|stream| schedule.submit(at(0), of(stream)).unwrap());
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[first]));
+    assert_eq!(schedule.poll_action(at(0)), sent(1, &[second]));
+    let mut old = schedule.submit(at(10), of(1)).unwrap();
+    assert_eq!(schedule.poll_action(at(10)), None, "each worker looks at one");
+    for time in [20, 30, 40] {
+        let new = schedule.submit(at(time), of(1)).unwrap();
+        assert_eq!(schedule.poll_action(at(time)), Some(Action::Fail(old, Failure::Superseded)));
+        assert_eq!(schedule.poll_action(at(time)), None);
+        old = new;
+    }
+    schedule.answered(at(60), WorkerId(1), second);
+    assert_eq!(schedule.poll_action(at(60)), sent(1, &[old]), "the newest, once one is free");
+    // A request of no stream still goes behind others.
+    let other = schedule.submit(at(61), job(3)).unwrap();
+    assert_eq!(schedule.poll_action(at(61)), sent(0, &[other]));
+}
+
+#[test]
 fn a_full_queue_refuses_with_a_time_that_was_measured() {
     let config = ScheduleConfig { queue_max: 4, client_queue_max: 3, ..ScheduleConfig::default() };
     let mut schedule = ready(config, 1, 1, 1);
