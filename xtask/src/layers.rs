@@ -227,6 +227,7 @@ const RULES: &[Rule] = &[
             "tidegate-sinks",
             "tidegate-streams",
             "tidegate-uplinks",
+            "tidegate-workers",
         ],
     ),
     rule(

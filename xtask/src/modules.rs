@@ -35,9 +35,10 @@ const FLOORS: &[(&str, &[Floor])] = &[
         "tidegate-workers",
         &[
             ("ground", &["locate", "protocol", "schedule"]),
-            ("work", &["work"]),
+            ("work", &["models", "work"]),
             ("worker", &["worker"]),
             ("pool", &["pool"]),
+            ("sharing", &["shared"]),
         ],
     ),
     (

@@ -1,4 +1,5 @@
-//! Detectors: programs that find objects in the frames of a scene, each a pool of one worker (`tidegate-workers`).
+//! Detectors: programs that find objects in the frames of a scene, each a pool of one worker, or a model of the pool that all cameras
+//! of a node share (`tidegate-workers`).
 //!
 //! ```text
 //!  characterize, privacy, demo ──▶ Detector ──scene, frame──▶ pool ──▶ worker (Python with OpenCV, or a program of the user's)
@@ -17,7 +18,8 @@ use tidegate_frame::{
 };
 use tidegate_message::{Code, FrameSize, command};
 use tidegate_workers::{
-    Client, DetectError, Hello, MessageError, PoolSettings, Program, Request, Scene, WorkerError,
+    Client, DetectError, Hello, MessageError, PoolSettings, Program, Request, Scene, SharedPool,
+    WorkerError,
 };
 
 /// Which program detects.
@@ -45,6 +47,9 @@ pub struct DetectorSpec {
     /// The Python of our own worker; `None` looks for it: `TIDEGATE_WORKER_PYTHON`, then the environments that
     /// `workers/detector/setup.sh` makes.
     pub python: Option<PathBuf>,
+    /// A pool that has the detector as a model, where that is one of ours without a background; the other settings are the pool's then.
+    /// `None`: a program of its own.
+    pub pool: Option<SharedPool>,
 }
 
 impl DetectorSpec {
@@ -55,6 +60,7 @@ impl DetectorSpec {
             start_timeout: Duration::from_secs(30),
             answer_timeout: Duration::from_secs(20),
             python: None,
+            pool: None,
         }
     }
 
@@ -77,6 +83,13 @@ impl DetectorSpec {
             _ => return Err(DetectorError::Unknown { name: name.to_owned() }),
         };
         Ok(Self::new(kind))
+    }
+}
+
+impl DetectorKind {
+    /// The model that a shared pool has for it; none of one that learns a background, or is a program of the user's.
+    fn model(&self) -> Option<String> {
+        matches!(self, Self::Person | Self::Face).then(|| self.to_string())
     }
 }
 
@@ -103,8 +116,10 @@ pub struct Detections {
 /// A running detector. Dropping it kills its program.
 #[derive(Debug)]
 pub struct Detector {
-    pool: tidegate_workers::Pool,
+    pool: Arc<tidegate_workers::Pool>,
     client: Client,
+    /// The model of a pool that has several.
+    model: Option<String>,
     scene: Option<Arc<Scene>>,
     hello: Arc<Hello>,
 }
@@ -113,11 +128,16 @@ pub struct Detector {
 pub const BACKGROUND_FRAMES: usize = 31;
 
 impl Detector {
-    /// Starts the program and waits for its hello.
+    /// Starts the program and waits for its hello; one that all cameras share may have been started by another.
     ///
     /// # Errors
     /// [`DetectorError`] if there is no such program, if it ends, or if it does not say hello in time.
     pub async fn start(spec: DetectorSpec) -> Result<Self, DetectorError> {
+        if let (Some(shared), Some(model)) = (&spec.pool, spec.kind.model()) {
+            let pool = shared.get().await.map_err(|source| DetectorError::Program { source })?;
+            let (client, hello) = (pool.client(), pool.hello());
+            return Ok(Self { pool, client, model: Some(model), scene: None, hello });
+        }
         let program = match spec.kind {
             DetectorKind::Command(words) => Program::Command(words),
             kind => Program::Own(vec![kind.to_string()], spec.python),
@@ -129,17 +149,18 @@ impl Detector {
             .await
             .map_err(|source| DetectorError::Program { source })?;
         let (client, hello) = (pool.client(), pool.hello());
-        Ok(Self { pool, client, scene: None, hello })
+        Ok(Self { pool: Arc::new(pool), client, model: None, scene: None, hello })
     }
 
     /// The detector's own name: `moving`.
     pub fn name(&self) -> &str {
-        &self.hello.detector
+        self.model.as_deref().unwrap_or(&self.hello.detector)
     }
 
     /// Whether it learns a background: [`Self::begin_scene`] must then be given some frames.
     pub fn needs_background(&self) -> bool {
-        self.hello.background
+        // Only the first model of a pool can, and none that is asked for by its name does.
+        self.model.is_none() && self.hello.background
     }
 
     /// How often the program was started again.
@@ -151,7 +172,7 @@ impl Detector {
     /// picture as it is seen: with its sides swapped where EXIF turns it by a quarter.
     ///
     /// `background` are frames spread over the scene, [`BACKGROUND_FRAMES`] or so; a detector that needs none is given none.
-    /// Returns the size to which the detector brings every frame.
+    /// Returns the size to which the detector brings every frame; of a shared pool, that of its first model.
     ///
     /// # Errors
     /// As [`Self::detect`].
@@ -184,7 +205,8 @@ impl Detector {
     /// As [`Self::detect`].
     pub async fn detect_timed(&mut self, jpeg: &[u8]) -> Result<Detections, DetectorError> {
         let scene = Some(Arc::clone(self.scene.as_ref().ok_or(DetectorError::NoScene)?));
-        let request = Request { scene, ..Request::encoded(Bytes::copy_from_slice(jpeg)) };
+        let model = self.model.clone();
+        let request = Request { scene, model, ..Request::encoded(Bytes::copy_from_slice(jpeg)) };
         let found = self.client.detect(request).await?;
         Ok(Detections { boxes: found.boxes, took: found.times.decode + found.times.infer })
     }

@@ -18,6 +18,7 @@ mod node;
 mod privacy;
 mod sink;
 mod uplink;
+mod workers;
 
 use std::{
     collections::BTreeMap,
@@ -47,6 +48,7 @@ pub use self::{
     privacy::PrivacySection,
     sink::SinkSection,
     uplink::UplinkSection,
+    workers::{IMAGE_BYTES_MOST, WorkersSection},
 };
 pub use self::{
     frames::FRAME_BYTES_MOST,
@@ -65,6 +67,7 @@ config! {
     mez_pi: MezPiSection,
     log: LogSection,
     privacy: PrivacySection,
+    workers: WorkersSection,
     link: LinkSection,
     auth: AuthSection,
     mqtt: MqttSection,

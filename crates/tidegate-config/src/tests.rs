@@ -33,7 +33,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.settings.len(), 97, "every setting but those that are not set");
+    assert_eq!(again.origins.settings.len(), 103, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -58,7 +58,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy link auth mqtt \
+            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt \
              camera.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
@@ -120,6 +120,11 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[log.camera.cam1]\nage = \"24h\"\nbytes = \"1MB\"\n",
             "site.toml:3: bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        ("[workers]\ncount = 33\n", "site.toml:2: workers.count must be from 1 to 32"),
+        (
+            "[workers]\ncommand = \"look 'a\"\n",
+            "site.toml:2: workers.command must be a program and its arguments, every quote closed",
         ),
         (
             "[camera.hall]\nfps = 5\n",

@@ -13,6 +13,7 @@
 //! alone; every wait has an end; boxes are in pixels of the picture as it is seen, or of the scene's source.
 
 pub mod locate;
+pub mod models;
 mod pool;
 pub mod protocol;
 pub mod schedule;
@@ -26,6 +27,6 @@ pub use pool::{
     Request, Times,
 };
 pub use protocol::{Hello, MessageError, Model};
-pub use shared::SharedPool;
+pub use shared::{FolderState, NotLoaded, SharedPool};
 pub use work::{Image, ModelFile, Scene};
 pub use worker::{Program, WorkerError};

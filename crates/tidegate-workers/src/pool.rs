@@ -54,6 +54,8 @@ pub struct PoolSettings {
     pub memory_bytes: u64,
     /// Variables for the programs, beside those of this process: where they keep what they learn, for example.
     pub environment: Vec<(String, PathBuf)>,
+    /// The folder whose models a [`SharedPool`](crate::SharedPool) loads when it begins; default none.
+    pub models_dir: Option<PathBuf>,
     /// Limits and times of the queue.
     pub schedule: ScheduleConfig,
 }
@@ -67,6 +69,7 @@ impl PoolSettings {
             start_timeout: Duration::from_secs(30),
             memory_bytes: 64 << 20,
             environment: Vec::new(),
+            models_dir: None,
             schedule: ScheduleConfig::default(),
         }
     }
@@ -81,7 +84,8 @@ pub struct Request {
     pub model: Option<String>,
     /// The scene that the image shows. Without one, boxes are in pixels of the image; a program of version 1 needs one.
     pub scene: Option<Arc<Scene>>,
-    /// A stream in which a newer request of the same client takes the place of one that still waits; none by default.
+    /// A stream in which a newer request of the same client takes the place of one that still waits; none by default. One of a stream
+    /// goes to a worker that looks at nothing else: behind others there, it could not be replaced.
     pub stream: Option<u64>,
     /// How long it may wait for a worker; without end by default.
     pub wait_max: Option<Duration>,
@@ -144,6 +148,14 @@ pub struct PoolState {
     pub last_error: Option<Arc<WorkerError>>,
     /// Whether each worker has failed since it was ready last, if it ever was.
     none_starts: bool,
+}
+
+impl PoolState {
+    /// The names by which requests ask for models: those that the program has, and those that were loaded.
+    pub fn model_names(&self) -> impl Iterator<Item = &str> {
+        let own = self.hello.iter().flat_map(|hello| &hello.models);
+        own.map(|model| &*model.name).chain(self.models.keys().map(String::as_str))
+    }
 }
 
 type Reply = oneshot::Sender<Result<Answered, DetectError>>;

@@ -26,6 +26,7 @@ mod sinks;
 mod uplinks;
 pub mod users;
 mod words;
+mod workers;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -104,15 +105,17 @@ pub async fn node(
     let (reloads, asked) = mpsc::channel(1);
     let reload = Reloader { reload, asked };
     let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
-    let (cameras, configured) = cameras::OwnCameras::of(config)?;
+    let pool = workers::pool(config);
+    let (cameras, configured) = cameras::OwnCameras::of(config, workers::own(&pool).cloned())?;
+    // Name, size and rate of a hosted camera come with its registration.
+    let hosted = camera_settings(config, config.node.name.clone(), String::new());
     let options = NodeSettings {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
         credentials,
         link: link_settings(config),
         stream_log: cameras::log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
-        // Name, size and rate of a hosted camera come with its registration.
-        hosted: camera_settings(config, config.node.name.clone(), String::new()),
+        hosted: cameras::in_pool(hosted, workers::own(&pool)),
         hints: TransferHints {
             detector: frames.detector.to_string(),
             detector_input: frames.detector_input.map(|size| size.to_string()).unwrap_or_default(),

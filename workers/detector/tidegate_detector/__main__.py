@@ -43,9 +43,19 @@ def main() -> int:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     try:
-        chosen = {name: detectors[name] for name in names}
+        chosen = {}
         for name in names:
-            warm(chosen[name], Picture)
+            try:
+                warm(detectors[name], Picture)
+            except protocol.FrameError as error:
+                # Where others are asked for as well, they are of use without it; a request that names it is told those that there are.
+                if len(names) == 1:
+                    raise
+                print(f"{name} is left out: {error}", file=sys.stderr)
+            else:
+                chosen[name] = detectors[name]
+        if not chosen:
+            return 3
         server.Server(chosen, Picture, onnx.load).serve(connection)
     except (protocol.ProtocolError, ConnectionError) as error:
         print(f"the connection broke: {error}", file=sys.stderr)

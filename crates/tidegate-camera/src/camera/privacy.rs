@@ -15,6 +15,7 @@ use tidegate_frame::{
     score::Detection,
 };
 use tidegate_message::{FrameSize, Instant, error_chain};
+use tidegate_workers::SharedPool;
 use tokio::runtime::Handle;
 
 use crate::detector::{Detector, DetectorError, DetectorSpec, source_size};
@@ -38,6 +39,15 @@ impl Default for Privacy {
 }
 
 impl Privacy {
+    /// The same, where a detector of ours is a model of that pool, and no program of its own for each camera.
+    #[must_use]
+    pub fn in_pool(mut self, pool: &SharedPool) -> Self {
+        if let Some((spec, _)) = &mut self.found {
+            spec.pool = Some(pool.clone());
+        }
+        self
+    }
+
     /// Whether no frame may leave as it was captured.
     pub(super) fn covers(&self) -> bool {
         !self.masks.is_empty() || self.found.is_some()

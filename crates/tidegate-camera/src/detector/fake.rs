@@ -16,6 +16,11 @@ pub(crate) struct Fake {
 
 impl Fake {
     pub(crate) fn new(detect: &str) -> Self {
+        Self::with_hello(r#"{"protocol": 1, "background": True}"#, detect)
+    }
+
+    /// The same with other fields of its hello.
+    pub(crate) fn with_hello(hello: &str, detect: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let detect = detect.replace('\n', "\n    ");
         let text = format!(
@@ -32,7 +37,7 @@ def raw(text):
 def send(message): raw(json.dumps(message).encode())
 def detect(id, payload, asked, learnt):
     {detect}
-send({{"type": "hello", "protocol": 1, "detector": "fake", "background": True}})
+send({{"type": "hello", "detector": "fake", **{hello}}})
 asked = learnt = 0
 while lengths := stream.read(8):
     text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
@@ -51,6 +56,11 @@ while lengths := stream.read(8):
     pub(crate) fn spec(&self) -> DetectorSpec {
         let path = self.folder.path().join("fake.py").display().to_string();
         DetectorSpec::new(DetectorKind::Command(vec!["python3".into(), path]))
+    }
+
+    /// How often it was started.
+    pub(super) fn starts(&self) -> u64 {
+        fs::metadata(self.folder.path().join("starts")).map_or(0, |file| file.len())
     }
 
     pub(super) async fn start(&self) -> Detector {

@@ -22,6 +22,33 @@ async fn requests_and_boxes_round_trip() {
 }
 
 #[tokio::test]
+async fn cameras_share_the_pool_that_has_their_detector() {
+    let hello = r#"{"protocol": 2, "scenes": 4, "models": [{"name": "face"}, {"name": "person"}]}"#;
+    let body = r#"send({"id": id, "boxes": [[0, 0, 9, 9, 1, request["model"]]]})"#;
+    let fake = Fake::with_hello(hello, body);
+    let DetectorKind::Command(words) = fake.spec().kind else { panic!("it is a command") };
+    let pool = SharedPool::new(PoolSettings::new(Program::Command(words)));
+    let spec = |kind| DetectorSpec { pool: Some(pool.clone()), ..DetectorSpec::new(kind) };
+    let mut cameras = Vec::new();
+    for (kind, name) in [
+        (DetectorKind::Face, "face"),
+        (DetectorKind::Person, "person"),
+        (DetectorKind::Face, "face"),
+    ] {
+        let mut detector = Detector::start(spec(kind)).await.unwrap();
+        assert_eq!((detector.name(), detector.needs_background()), (name, false));
+        detector.begin_scene(SIZE, &[]).await.unwrap();
+        let found = detector.detect(b"frame").await.unwrap();
+        assert_eq!(&*found[0].label, name);
+        cameras.push(detector);
+    }
+    assert_eq!(fake.starts(), 1, "one program serves them all");
+    let own = DetectorSpec { pool: Some(pool.clone()), ..fake.spec() };
+    Detector::start(own).await.unwrap();
+    assert_eq!(fake.starts(), 2, "a program of the user's is a camera's own");
+}
+
+#[tokio::test]
 async fn a_program_that_dies_is_started_again_with_its_scene() {
     // Dies at the second request of its first run, and tells how many backgrounds it was given.
     let body =

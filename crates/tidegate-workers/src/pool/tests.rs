@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::SharedPool;
 
 /// A program that speaks version 2; `detect` is the body of a function of `id`, `payload`, `asked` (how often) and `starts`.
 struct Fake {
@@ -320,6 +321,40 @@ async fn a_model_goes_live_only_after_a_worker_of_its_own_has_tried_it() {
     pool.unload("mine").await.unwrap();
     assert!(matches!(client.detect(of("mine")).await, Err(DetectError::UnknownModel { .. })));
     assert!(matches!(pool.unload("mine").await, Err(DetectError::UnknownModel { .. })));
+}
+
+#[tokio::test]
+async fn a_shared_pool_loads_the_models_of_its_folder_and_says_which_it_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["good.onnx", "good.json", "nan.onnx", "nan.json", "lone.onnx"] {
+        fs::write(folder.path().join(file), file).unwrap();
+    }
+    let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, FOUND);
+    let models_dir = Some(folder.path().to_owned());
+    let shared = SharedPool::new(PoolSettings { models_dir, ..fake.settings() });
+    assert!(!shared.settled().await.is_settled, "it has not begun");
+    let pool = shared.get().await.unwrap();
+    let state = shared.settled().await;
+    assert!(state.is_settled);
+    let refused: Vec<_> =
+        state.refused.iter().map(|(name, why)| (&**name, why.to_string())).collect();
+    assert!(
+        matches!(&refused[..], [("lone", lone), ("nan", nan)]
+        if lone.contains("lone.json") && nan.contains("returns NaN")),
+        "{refused:?}"
+    );
+    assert_eq!(pool.state().models.keys().collect::<Vec<_>>(), ["good"]);
+    let request = Request { model: Some("good".into()), ..image(1) };
+    pool.client().detect(request).await.unwrap();
+    fs::write(folder.path().join("lone.json"), "{}").unwrap();
+    shared.load("lone").await.unwrap();
+    for name in ["nan", "../good", "none"] {
+        shared.load(name).await.unwrap_err();
+    }
+    assert_eq!(pool.state().models.keys().collect::<Vec<_>>(), ["good", "lone"]);
+    assert_eq!(shared.folder().refused.keys().collect::<Vec<_>>(), ["nan"]);
+    assert_eq!(shared.clone(), shared);
+    assert_ne!(shared, SharedPool::new(fake.settings()));
 }
 
 #[tokio::test]

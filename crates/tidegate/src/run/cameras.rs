@@ -29,6 +29,7 @@ use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
 use tidegate_streams::{CAMERAS_MAX, OwnCamera};
 use tidegate_sys::regular;
+use tidegate_workers::SharedPool;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
@@ -102,6 +103,12 @@ pub fn camera_settings(config: &Config, name: CameraName, source: String) -> Cam
         tables: config.frames.tables_dir.clone(),
         transfer: transfer_config(config),
     }
+}
+
+/// The same camera, where a detector of ours that its private parts need is a model of `pool`.
+pub(super) fn in_pool(settings: CameraSettings, pool: Option<&SharedPool>) -> CameraSettings {
+    let Some(pool) = pool else { return settings };
+    CameraSettings { privacy: settings.privacy.clone().in_pool(pool), ..settings }
 }
 
 /// A password file is no longer.
@@ -186,24 +193,40 @@ fn source_in(folder: &Path, text: &str) -> Result<SourceSpec, ApiError> {
 pub(super) struct OwnCameras {
     /// The settings that are fixed from start to stop.
     started: Config,
+    /// The pool in which detectors are asked; none: each camera has a program of its own.
+    pool: Option<SharedPool>,
     running: Mutex<watch::Sender<Vec<OwnCamera>>>,
 }
 
 impl OwnCameras {
     /// Those that the node starts with, and the end by which it hears of others.
-    pub(super) fn of(config: &Config) -> Result<(Self, watch::Receiver<Vec<OwnCamera>>), ApiError> {
-        let (sender, receiver) = watch::channel(planned(config)?);
-        Ok((Self { started: config.clone(), running: Mutex::new(sender) }, receiver))
+    pub(super) fn of(
+        config: &Config,
+        pool: Option<SharedPool>,
+    ) -> Result<(Self, watch::Receiver<Vec<OwnCamera>>), ApiError> {
+        let (sender, _) = watch::channel(Vec::new());
+        let cameras = Self { started: config.clone(), pool, running: Mutex::new(sender) };
+        let planned = cameras.planned(config)?;
+        let sender = cameras.running.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.send_replace(planned);
+        let receiver = sender.subscribe();
+        drop(sender);
+        Ok((cameras, receiver))
     }
 
     /// Those of `new`, with the other settings that the node was started with.
     pub(super) fn planned(&self, new: &Config) -> Result<Vec<OwnCamera>, ApiError> {
-        planned(&Config {
+        let cameras = planned(&Config {
             cameras: new.cameras.clone(),
             log_cameras: new.log_cameras.clone(),
             origins: new.origins.clone(),
             ..self.started.clone()
-        })
+        })?;
+        let in_pool = |OwnCamera { settings, source }| OwnCamera {
+            settings: in_pool(settings, self.pool.as_ref()),
+            source,
+        };
+        Ok(cameras.into_iter().map(in_pool).collect())
     }
 
     /// Has just these run from now on, and names those that are new, gone or other than they were.
@@ -375,7 +398,8 @@ mod tests {
         };
         let a = "[camera.a]\nsource = \"folder:pictures\"\nfps = 2\n";
         let b = "[camera.b]\nsource = \"rtsp://me@cam/1\"\npassword_file = \"pw\"\n";
-        let (cameras, running) = OwnCameras::of(&config(&format!("{a}{b}"))).expect("it is right");
+        let (cameras, running) =
+            OwnCameras::of(&config(&format!("{a}{b}")), None).expect("it is right");
         let SourceSpec::Folder { path, rate, .. } = running.borrow()[0].source.clone() else {
             panic!("a folder");
         };

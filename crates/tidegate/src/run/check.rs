@@ -34,7 +34,7 @@ use super::{
     bridges, broker,
     cameras::{self, node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    flows, link_settings, sinks, uplinks, users,
+    flows, link_settings, sinks, uplinks, users, workers,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -125,6 +125,7 @@ pub fn node(config: &Config) -> Findings {
     }
     problems.take(uplinks::planned(config));
     problems.take(cameras::planned(config));
+    problems.take(workers::check(config));
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }

@@ -1,0 +1,118 @@
+//! From `[workers]` to the one pool of programs that look at images, which all parts of a node share.
+
+use std::{fs, io, num::NonZeroUsize, thread};
+
+use tidegate_api::ApiError;
+use tidegate_config::Config;
+use tidegate_message::{Code, command};
+use tidegate_workers::{PoolSettings, Program, SharedPool, schedule::ScheduleConfig};
+
+/// The models that our own program has. The first is used where a request names none.
+const MODELS: [&str; 3] = ["face", "person", "recognize"];
+/// The variable that names the folder in which programs keep their knowledge, such as faces that were taught.
+const DATA_VARIABLE: &str = "TIDEGATE_WORKER_DATA";
+/// Programs that are run at most unless the configuration says how many.
+const COUNT_MAX: usize = 4;
+
+/// The pool, which begins when it is first asked for.
+pub(super) fn pool(config: &Config) -> SharedPool {
+    SharedPool::new(settings(config))
+}
+
+/// The pool for a part that asks for models of ours; none where the configuration has another program.
+pub(super) fn own(pool: &SharedPool) -> Option<&SharedPool> {
+    matches!(pool.settings().program, Program::Own(..)).then_some(pool)
+}
+
+/// That the folder of models is there.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(super) fn check(config: &Config) -> Result<(), ApiError> {
+    let Some(folder) = &config.workers.models_dir else { return Ok(()) };
+    let looked_at = fs::metadata(folder).and_then(|found| match found.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    });
+    looked_at.map_err(|error| {
+        let text = format!("workers.models_dir: {} cannot be read", folder.display());
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
+    })
+}
+
+fn settings(config: &Config) -> PoolSettings {
+    let section = &config.workers;
+    let program = match section.command.as_deref().map(command::split) {
+        Some(words) => Program::Command(words.expect("the configuration was checked")),
+        None => Program::Own(MODELS.map(str::to_owned).into(), None),
+    };
+    PoolSettings {
+        program,
+        workers: section.count.map_or_else(usual_count, |count| count as usize),
+        start_timeout: section.start_timeout,
+        memory_bytes: section.memory.0,
+        environment: vec![(DATA_VARIABLE.to_owned(), config.state_dir().join("workers"))],
+        models_dir: section.models_dir.clone(),
+        schedule: ScheduleConfig {
+            queue_max: section.waiting_max as usize,
+            queue_bytes_max: usize::try_from(section.waiting_bytes.0).unwrap_or(usize::MAX),
+            batch_wait: section.batch_wait,
+            answer_timeout: section.answer_timeout,
+            ..ScheduleConfig::default()
+        },
+    }
+}
+
+/// Half as many as there are processors: cameras' encoders need the others.
+fn usual_count() -> usize {
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    (processors / 2).clamp(1, COUNT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(Path::new("/site/site.toml"), text).expect("a configuration")
+    }
+
+    #[test]
+    fn a_pool_is_of_the_section_and_its_defaults_are_the_pools() {
+        let usual = PoolSettings::new(Program::Own(MODELS.map(str::to_owned).into(), None));
+        let plain = settings(&config(""));
+        assert!((1..=COUNT_MAX).contains(&plain.workers), "{}", plain.workers);
+        let of_folder = settings(&config("[node]\ndata_dir = \"data\"\n"));
+        let data = Path::new("/site/data/state/workers").to_owned();
+        assert_eq!(of_folder.environment, [(DATA_VARIABLE.to_owned(), data)]);
+        let (workers, environment) = (usual.workers, usual.environment.clone());
+        assert_eq!(PoolSettings { workers, environment, ..plain }, usual);
+
+        let text = "[workers]\ncount = 3\ncommand = \"look --at 'a b'\"\nmodels_dir = \"models\"\nwaiting_max = 7\n\
+                    waiting_bytes = \"64MiB\"\nmemory = \"0B\"\nbatch_wait = \"5ms\"\nstart_timeout = \"2s\"\nanswer_timeout = \"1s\"\n";
+        let own = settings(&config(text));
+        let words = ["look", "--at", "a b"].map(str::to_owned).to_vec();
+        assert_eq!((own.program, own.workers, own.memory_bytes), (Program::Command(words), 3, 0));
+        assert_eq!(own.models_dir.as_deref(), Some(Path::new("/site/models")));
+        let queue = (own.schedule.queue_max, own.schedule.queue_bytes_max);
+        assert_eq!(queue, (7, tidegate_workers::IMAGE_BYTES_MAX));
+        assert_eq!(tidegate_config::IMAGE_BYTES_MOST, tidegate_workers::IMAGE_BYTES_MAX as u64);
+        let times = (own.schedule.batch_wait, own.start_timeout, own.schedule.answer_timeout);
+        assert_eq!(times, (millis(5), millis(2000), millis(1000)));
+    }
+
+    const fn millis(count: u64) -> std::time::Duration {
+        std::time::Duration::from_millis(count)
+    }
+
+    #[test]
+    fn a_folder_of_models_that_is_missing_is_named_with_its_key() {
+        let error =
+            check(&config("[workers]\nmodels_dir = \"none\"\n")).expect_err("it is not there");
+        assert!(error.message().contains("workers.models_dir: /site/none"), "{error}");
+        check(&config("[workers]\nmodels_dir = \"/\"\n")).expect("it is there");
+        check(&config("")).expect("there is none to look at");
+    }
+}
