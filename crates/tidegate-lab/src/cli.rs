@@ -18,7 +18,7 @@ use tidegate_cli::program;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
-    bench::{BenchArgs, BenchCommand, MqttBenchArgs, SensorBenchArgs},
+    bench::{BenchArgs, BenchCommand, MqttBenchArgs, SensorBenchArgs, VisionBenchArgs},
     demo::{DemoArgs, DemoSensorsArgs},
     sim::{MqttSimArgs, SimArgs, SimCommand},
 };
@@ -46,7 +46,7 @@ pub enum Command {
     DemoSensors(DemoSensorsArgs),
     /// Recompute published figures with the policies as they are shipped
     Sim(SimArgs),
-    /// Load a broker and report rates and latencies
+    /// Load a broker or a detector and report rates and latencies
     Bench(BenchArgs),
 }
 
@@ -97,6 +97,7 @@ mod tests {
             ("tidegate-lab demo --controller pid", "budget mez-pi aimd fixed"),
             ("tidegate-lab demo --cameras 17", "1..=16"),
             ("tidegate-lab sim mqtt --seeds 0", "1..=1000"),
+            ("tidegate-lab bench vision -s h -c udp", "rest-base64, websocket, tcp"),
         ] {
             let error = Cli::try_parse_from(line.split_whitespace()).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -11,7 +11,8 @@
 //! [`process`] reads what another process has used, so that a broker's rate can be told per second of its own processor time.
 //!
 //! [`sensors`] makes up the messages of four published applications of sensors, [`devices`] sends them and verifies
-//! what arrives; [`replay`] plays the messages of a trace. [`camera`] is a network camera whose pictures show their age.
+//! what arrives; [`replay`] plays the messages of a trace. [`camera`] is a network camera whose pictures show their age. [`vision`]
+//! sends images to a detector and times the answers.
 //!
 //! All reach a broker over TCP, TLS, WebSocket or the last in the second, as its [`url`] says.
 //!
@@ -51,6 +52,7 @@ pub mod report;
 pub mod sensors;
 pub mod spec;
 pub mod url;
+pub mod vision;
 
 pub use report::Report;
 pub use run::{LoadError, Phase, Progress, run};

@@ -164,7 +164,8 @@ impl FromStr for BrokerUrl {
     }
 }
 
-fn host_and_port(text: &str, in_url: bool) -> Result<(String, Option<u16>), UrlError> {
+/// A host, without brackets, and a port if there is one; a bare IPv6 address is a host outside of a URL alone.
+pub(crate) fn host_and_port(text: &str, in_url: bool) -> Result<(String, Option<u16>), UrlError> {
     let wrong = || UrlError::Host { host: text.to_owned() };
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;

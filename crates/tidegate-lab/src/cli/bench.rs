@@ -1,12 +1,15 @@
-//! `tidegate-lab bench mqtt` and `bench sensors`: loads for a broker.
+//! `tidegate-lab bench mqtt`, `bench sensors` and `bench vision`: loads for a broker, and for a server that looks at images.
+
+use std::io::{self, Write as _};
 
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
-use tidegate_cli::program::{aside, print, shown};
+use tidegate_cli::program::{aside, plain, print, shown};
 use tidegate_load::{
     Phase, Progress, Report,
     args::{Format, LoadArgs},
     devices::{self, SensorArgs, SensorError, SensorReport},
+    vision::{self, VisionError, VisionReport, args::VisionArgs},
 };
 use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +29,8 @@ pub enum BenchCommand {
     Mqtt(Box<MqttBenchArgs>),
     /// Simulate the sensors of four published applications, from a seed, and verify that their messages arrive
     Sensors(Box<SensorBenchArgs>),
+    /// Send images to a detector from many clients; report full process, network only and server time, as multi_client.py does
+    Vision(Box<VisionBenchArgs>),
 }
 
 /// Arguments of `tidegate-lab bench mqtt`.
@@ -50,10 +55,22 @@ pub struct SensorBenchArgs {
     pub output: Format,
 }
 
+/// Arguments of `tidegate-lab bench vision`.
+#[derive(Args, Clone, Debug)]
+pub struct VisionBenchArgs {
+    /// The clients
+    #[command(flatten)]
+    pub vision: VisionArgs,
+    /// How the report is printed
+    #[arg(long, short, value_enum, default_value_t, alias = "format")]
+    pub output: Format,
+}
+
 pub(super) async fn run(args: BenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
     match args.what {
         BenchCommand::Mqtt(args) => bench_mqtt(*args, stop).await,
         BenchCommand::Sensors(args) => bench_sensors(*args, stop).await,
+        BenchCommand::Vision(args) => bench_vision(*args, stop).await,
     }
 }
 
@@ -98,6 +115,35 @@ async fn bench_sensors(args: SensorBenchArgs, stop: CancellationToken) -> Result
         })?;
         // The report is the answer; a script looks at the exit status.
         if report.is_whole() == Some(false) { std::process::exit(1) } else { Ok(()) }
+    })
+    .await
+}
+
+async fn bench_vision(args: VisionBenchArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    aside(stop, move |stop| {
+        // Images are read here, for a video takes its time.
+        let spec = args.vision.spec().map_err(|error| not_run(Code::CONFIG_INVALID, &error))?;
+        let shows = args.vision.show_responses;
+        let show = |line: &str| {
+            if shows {
+                let _ = writeln!(io::stderr(), "{}", plain(line)); // the report is what counts
+            }
+        };
+        let report = vision::run(&spec, stop, &show).map_err(|error| {
+            let code = match &error {
+                VisionError::Unreachable { .. } => Code::LINK_DOWN,
+                VisionError::Threads { .. } => Code::LIMIT_REACHED,
+                _ => Code::CONFIG_INVALID,
+            };
+            not_run(code, &error)
+        })?;
+        print(&match args.output {
+            Format::Table => format!("{report}\n"),
+            Format::Csv => format!("{}\n{}", VisionReport::CSV_HEAD, report.csv()),
+            Format::Json => json(&report),
+        })?;
+        // As with sensors: a script looks at the exit status.
+        if report.is_whole() { Ok(()) } else { std::process::exit(1) }
     })
     .await
 }

@@ -19,6 +19,17 @@ fn what_cannot_be_sent_is_told_with_its_exit_status() {
             "0 devices: each workload has from 1 to",
         ),
         ("bench sensors --target 127.0.0.1:1 --connect-timeout 2", 4, "no connection"),
+        ("bench vision --server 127.0.0.1:1", 2, "there is no image to send; name files with -f"),
+        (
+            "bench vision --server 127.0.0.1:1 -f /nonexistent.jpg",
+            2,
+            "/nonexistent.jpg cannot be read",
+        ),
+        (
+            "bench vision --server 127.0.0.1:1 -f Cargo.toml --tls",
+            2,
+            "--cafile FILE, or --insecure",
+        ),
     ] {
         let output = output(&node, arguments);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -10,3 +10,4 @@ mod relay;
 mod replay;
 mod server;
 mod transports;
+mod vision;

@@ -71,7 +71,7 @@ impl Certificate {
         self.made.cert.pem()
     }
 
-    fn server(&self) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let key = PrivatePkcs8KeyDer::from(self.made.signing_key.serialize_der());
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
