@@ -294,7 +294,7 @@ const CONFIG_MAY_USE: &[&str] = &["tidegate-api", "tidegate-message", "tidegate-
 
 /// Heavy dependencies of the program and the crates that they are for, so that a change elsewhere does not build against them.
 const HEAVY: &[(&str, &[&str])] = &[
-    ("axum", &["tidegate-process"]),
+    ("axum", &["tidegate-process", "tidegate-rpc"]),
     ("mio", &["tidegate-server"]),
     ("object_store", &["tidegate-sinks"]),
     ("parquet", &["tidegate-lab", "tidegate-sinks"]), // the lab reads what a sink has written

@@ -91,6 +91,8 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::LINK_PROTOCOL, grpc::INTERNAL, 1),
     Mapping(Code::INGEST_INVALID, grpc::INVALID_ARGUMENT, 2),
     Mapping(Code::INGEST_TOO_LARGE, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::REQUEST_INVALID, grpc::INVALID_ARGUMENT, 2),
+    Mapping(Code::PATH_UNKNOWN, grpc::NOT_FOUND, 3),
     Mapping(Code::LINK_DOWN, grpc::UNAVAILABLE, 4),
     Mapping(Code::CONFIG_INVALID, grpc::FAILED_PRECONDITION, 2),
     Mapping(Code::STORAGE_FAILED, grpc::INTERNAL, 7),
@@ -107,6 +109,25 @@ fn mapping(code: Code) -> &'static Mapping {
 /// The number of the gRPC status that a code travels as.
 pub fn grpc_status(code: Code) -> i32 {
     mapping(code).1
+}
+
+/// The status of HTTP that a code travels as.
+pub fn http_status(code: Code) -> u16 {
+    match code {
+        Code::FRAME_TOO_LARGE | Code::INGEST_TOO_LARGE => 413,
+        Code::STORAGE_FULL => 507,
+        // The others as gRPC's own gateways have them.
+        code => match grpc_status(code) {
+            grpc::INVALID_ARGUMENT | grpc::FAILED_PRECONDITION => 400,
+            grpc::UNAUTHENTICATED => 401,
+            grpc::PERMISSION_DENIED => 403,
+            grpc::NOT_FOUND => 404,
+            grpc::ALREADY_EXISTS => 409,
+            grpc::RESOURCE_EXHAUSTED => 429,
+            grpc::UNAVAILABLE => 503,
+            _ => 500,
+        },
+    }
 }
 
 /// The exit status of the program for a code, 1 to 7.
@@ -148,6 +169,7 @@ mod tests {
         for code in Code::ALL {
             assert_eq!(mapping(*code).0, *code);
             assert!((1..=7).contains(&exit_status(*code)));
+            assert!((400..=599).contains(&http_status(*code)));
         }
     }
 

@@ -22,7 +22,7 @@ mod verdict;
 
 pub use camera::{CameraInfo, ClockOffset, Original, ServerInfo};
 pub use configuration::ReloadedConfiguration;
-pub use error::{ApiError, CODE_METADATA, exit_status, grpc_status};
+pub use error::{ApiError, CODE_METADATA, exit_status, grpc_status, http_status};
 pub use event::{
     EndReason, Event, Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Stages, Unchanged,
 };

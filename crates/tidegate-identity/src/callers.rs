@@ -59,6 +59,16 @@ impl Peer {
         Self { address, certificate, last: Mutex::default(), has_proved }
     }
 
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it has shown a certificate.
+    pub fn has_certificate(&self) -> bool {
+        self.certificate.is_some()
+    }
+
     /// Whether a call over this connection has authenticated.
     pub fn has_proved(&self) -> bool {
         self.has_proved.load(Ordering::Acquire)
@@ -92,6 +102,19 @@ impl Callers {
             return Ok(identity);
         }
         self.by_certificate(peer)
+    }
+
+    /// Takes a call for one of `identity`, which authenticated when its session began, if what it showed then still holds.
+    ///
+    /// # Errors
+    /// [`Code::IDENTITY_REFUSED`] and [`Code::IDENTITY_REVOKED`] if it does not.
+    pub fn by_session(&self, peer: &Peer, identity: &Identity) -> Result<(), ApiError> {
+        self.access.still_holds(identity).inspect_err(|error| {
+            let (why, user) = (error.message().to_owned(), identity.name());
+            self.access.audit.tell(|| refused_login(self.front, peer.address.ip(), user, why));
+        })?;
+        peer.has_proved.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The caller by a certificate that is still valid.

@@ -167,33 +167,38 @@ impl Credentials {
         &self.key_pem
     }
 
-    /// Configuration of a server that accepts only peers of our authority that are not revoked and speaks `protocol` (ALPN).
+    /// Configuration of a server that accepts only peers of our authority that are not revoked and speaks `protocols` (ALPN), the
+    /// preferred one first.
     ///
     /// # Errors
     /// [`PkiError::Kind`] unless the credentials are a node's.
-    pub fn server_tls(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
-        self.server(protocol, true)
+    pub fn server_tls(&self, protocols: &[&[u8]]) -> Result<ServerConfig, PkiError> {
+        self.server(protocols, true)
     }
 
     /// The same for peers that may also come without a certificate, and prove in another way who they are.
     ///
     /// # Errors
     /// As for [`Credentials::server_tls`].
-    pub fn server_tls_open(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
-        self.server(protocol, false)
+    pub fn server_tls_open(&self, protocols: &[&[u8]]) -> Result<ServerConfig, PkiError> {
+        self.server(protocols, false)
     }
 
-    fn server(&self, protocol: &[u8], needs_certificate: bool) -> Result<ServerConfig, PkiError> {
+    fn server(
+        &self,
+        protocols: &[&[u8]],
+        needs_certificate: bool,
+    ) -> Result<ServerConfig, PkiError> {
         let verifier = tls::clients_of(self.roots()?, needs_certificate)
             .map_err(|error| PkiError::Tls(rustls::Error::General(error.to_string())))?;
         let verifier = Checked::new(verifier, vec![self.revocations.clone()]);
-        self.server_by(protocol, Arc::new(verifier), self.certified.cert.clone())
+        self.server_by(protocols, Arc::new(verifier), self.certified.cert.clone())
     }
 
     /// Configuration of a server that shows `chain` and asks `verifier` about its clients.
     fn server_by(
         &self,
-        protocol: &[u8],
+        protocols: &[&[u8]],
         verifier: Arc<dyn ClientCertVerifier>,
         chain: Vec<CertificateDer<'static>>,
     ) -> Result<ServerConfig, PkiError> {
@@ -204,7 +209,7 @@ impl Credentials {
         let mut config = tls::server(&[&TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, self.key.clone_key())?;
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         config.send_tls13_tickets = 0;
         Ok(config)
     }

@@ -62,6 +62,10 @@ codes! {
     INGEST_INVALID = "ingest.message.invalid";
     /// It is larger than the listener takes.
     INGEST_TOO_LARGE = "ingest.message.too_large";
+    /// A request of HTTP is malformed: its query, its headers or its body.
+    REQUEST_INVALID = "request.invalid";
+    /// The path of a request of HTTP is none of this node.
+    PATH_UNKNOWN = "request.path.unknown";
     /// The link is down.
     LINK_DOWN = "link.down";
     /// A configuration file, flag or variable is wrong.

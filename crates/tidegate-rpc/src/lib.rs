@@ -1,4 +1,4 @@
-//! The gRPC API of an edge node.
+//! The API of an edge node: gRPC, and the way in of other requests of HTTP on the same port.
 //!
 //! ```text
 //!  TLS connection ──▶ server ──checked request──▶ Frames (implemented by `node`)
@@ -13,6 +13,7 @@
 //! frame's bytes are copied once for each subscriber, into the HTTP/2 stream; a failed call says its
 //! stable code.
 
+mod failure;
 pub mod server;
 
 use std::sync::{Arc, atomic::AtomicBool};
@@ -27,7 +28,11 @@ use tidegate_api::{
 use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
 
-pub use self::server::{Server, ServerConfig, ServerError};
+pub use self::{
+    failure::Failure,
+    server::{BodyError, Server, ServerConfig, ServerError},
+};
+pub use axum::Router;
 pub use tidegate_identity::access::Identity;
 
 /// Events between a session and its call. A session that offers `latest` waits for room before it reads

@@ -1,7 +1,9 @@
-//! `tidegate.v1.Frames` over gRPC with TLS, in front of a [`Frames`].
+//! `tidegate.v1.Frames` over gRPC with TLS, in front of a [`Frames`], and other requests of HTTP beside it.
 //!
 //! ```text
 //!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ gate (caller) ─▶ Service ─▶ dyn Frames
+//!                          │                        └──────┐
+//!                          └─▶ HTTP/1.1 connection ────────┴─▶ gate (caller) ─▶ routers of the node (page, pictures, …)
 //! ```
 //!
 //! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless passwords or tokens
@@ -11,11 +13,14 @@
 
 mod connection;
 mod gate;
+mod http1;
 mod service;
 mod status;
+mod web;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::Router;
 use tidegate_api::{ApiError, proto};
 use tidegate_identity::{access::Access, callers::Callers};
 use tidegate_message::Code;
@@ -23,14 +28,18 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Request, Status, service::interceptor::InterceptedService, transport::server::Server as Http,
+    Request, Status,
+    service::{Routes, interceptor::InterceptedService},
+    transport::server::Server as Http,
 };
 
+pub use self::web::BodyError;
 use self::{
     connection::{Caller, Connected, Entrance, accept},
-    gate::Gates,
+    gate::{Gates, Rooms},
     service::Service,
     status::OrStatus as _,
+    web::Web,
 };
 use super::Frames;
 
@@ -40,8 +49,9 @@ mod stubs {
     tonic::include_proto!("tidegate.v1");
 }
 
-/// Protocol name to hand to [`Credentials::server_tls`](tidegate_identity::pki::Credentials::server_tls).
-pub const ALPN: &[u8] = b"h2";
+/// Protocol names to hand to [`Credentials::server_tls`](tidegate_identity::pki::Credentials::server_tls).
+pub const ALPN: &[&[u8]] = &[HTTP2, b"http/1.1"];
+const HTTP2: &[u8] = b"h2";
 
 /// How long streams may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -81,6 +91,10 @@ pub struct ServerConfig {
     pub tls_open: Arc<rustls::ServerConfig>,
     /// Authentication and access control.
     pub access: Access,
+    /// The paths of HTTP for callers that are known. Each request has the extensions `Arc<Identity>`, its caller, and `Arc<dyn Frames>`.
+    pub web: Router,
+    /// The paths for everybody, such as files of the page. Their requests come without a body.
+    pub web_public: Router,
 }
 
 /// A server that listens and does not serve yet.
@@ -103,6 +117,13 @@ impl Server {
         Ok(Self { listener, address, config })
     }
 
+    /// The same with these paths of HTTP in addition to those of gRPC: `web` for callers that are known, `web_public` for everybody.
+    #[must_use]
+    pub fn with_web(mut self, web: Router, web_public: Router) -> Self {
+        (self.config.web, self.config.web_public) = (web, web_public);
+        self
+    }
+
     /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -118,23 +139,36 @@ impl Server {
         stop: CancellationToken,
     ) -> Result<(), ServerError> {
         let callers = Arc::new(Callers::new(self.config.access.clone(), "api"));
-        let service = Service::new(frames, &self.config, callers.clone(), stop.clone());
-        let gates = Gates::new(service, callers.clone(), self.config.frame_bytes_max);
+        let service = Service::new(frames.clone(), &self.config, callers.clone(), stop.clone());
+        let partial = Arc::new(Rooms::default());
+        let bytes_max = self.config.frame_bytes_max;
+        let gates = Gates::new(service, callers.clone(), bytes_max, partial.clone());
+        let web = Web {
+            node: self.config.node,
+            access: self.config.access.clone(),
+            callers: callers.clone(),
+            frames,
+            partial,
+            frame_bytes_max: bytes_max,
+        };
+        let web = web::router(web, self.config.web, self.config.web_public);
         // One connection of each kind waits to be taken up; more wait in the kernel's backlog.
         let (certified, incoming) = mpsc::channel(1);
         let (open, incoming_open) = mpsc::channel(1);
+        let (http1, incoming_http1) = mpsc::channel(1);
         let windows = (STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES, STREAMS_MAX);
         let windows_open =
             (OPEN_STREAM_WINDOW_BYTES, OPEN_CONNECTION_WINDOW_BYTES, OPEN_STREAMS_MAX);
-        let http = router(&gates, &callers, windows)?.serve_with_incoming_shutdown(
+        let http = router(&gates, &callers, &web, windows)?.serve_with_incoming_shutdown(
             ReceiverStream::new(incoming),
             stop.clone().cancelled_owned(),
         );
-        let http_open = router(&gates, &callers, windows_open)?.serve_with_incoming_shutdown(
+        let http_open = router(&gates, &callers, &web, windows_open)?.serve_with_incoming_shutdown(
             ReceiverStream::new(incoming_open),
             stop.clone().cancelled_owned(),
         );
-        let connected = Connected { certified, open };
+        let http1_served = http1::serve(incoming_http1, web, stop.clone());
+        let connected = Connected { certified, open, http1 };
         let entrance = Entrance {
             tls: self.config.tls,
             tls_open: self.config.tls_open,
@@ -146,7 +180,7 @@ impl Server {
             tokio::time::sleep(GRACE).await;
         };
         let serve = async {
-            let (certified, open, ()) = tokio::join!(http, http_open, accepting);
+            let (certified, open, (), ()) = tokio::join!(http, http_open, http1_served, accepting);
             certified.and(open)
         };
         tokio::select! {
@@ -159,22 +193,18 @@ impl Server {
     }
 }
 
-/// The services over HTTP/2, with so large a window for each stream and each connection, and so many streams of one.
+/// The services and the paths of HTTP over HTTP/2, with so large a window for each stream and each connection, and so many streams of one.
 fn router(
     gates: &Gates,
     callers: &Arc<Callers>,
+    web: &Router,
     (stream, connection, streams): (u32, u32, u32),
 ) -> Result<tonic::transport::server::Router, ServerError> {
     let v1 = reflection().build_v1().map_err(ServerError::Reflection)?;
     let v1alpha = reflection().build_v1alpha().map_err(ServerError::Reflection)?;
     let callers = callers.clone();
     let may_reflect = move |request| may_reflect(&callers, request);
-    Ok(Http::builder()
-        .initial_stream_window_size(stream)
-        .initial_connection_window_size(connection)
-        .max_concurrent_streams(streams)
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
-        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+    let routes = Routes::from(web.clone())
         .add_service(gates.frames.clone())
         .add_service(gates.sessions.clone())
         .add_service(gates.configuration.clone())
@@ -185,7 +215,14 @@ fn router(
         .add_service(InterceptedService::new(
             v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX),
             may_reflect,
-        )))
+        ));
+    Ok(Http::builder()
+        .initial_stream_window_size(stream)
+        .initial_connection_window_size(connection)
+        .max_concurrent_streams(streams)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .add_routes(routes))
 }
 
 /// Lets a call of the reflection service pass: it says nothing to strangers.

@@ -50,7 +50,7 @@ use tidegate_link::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
-use tidegate_rpc::{ServerConfig, ServerError};
+use tidegate_rpc::{Router, ServerConfig, ServerError};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
@@ -226,9 +226,17 @@ impl Node {
             tls: Arc::new(options.credentials.server_tls(tidegate_rpc::server::ALPN)?),
             tls_open: Arc::new(options.credentials.server_tls_open(tidegate_rpc::server::ALPN)?),
             access: options.access.clone(),
+            web: Router::new(),
+            web_public: Router::new(),
         })
         .await?;
         Ok(Self { listener, server, options, tables })
+    }
+
+    /// The same with paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
+    #[must_use]
+    pub fn with_web(self, web: Router, web_public: Router) -> Self {
+        Self { server: self.server.with_web(web, web_public), ..self }
     }
 
     /// Where the API listens.

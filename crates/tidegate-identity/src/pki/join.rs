@@ -176,7 +176,7 @@ impl Credentials {
     pub fn open_server_tls(&self, protocol: &[u8]) -> Result<ServerConfig, PkiError> {
         let mut chain = self.certified.cert.clone();
         chain.push(self.authority.clone());
-        self.server_by(protocol, Arc::new(NoClientAuth), chain)
+        self.server_by(&[protocol], Arc::new(NoClientAuth), chain)
     }
 }
 

@@ -90,7 +90,7 @@ impl Listener {
         config: LinkSettings,
         audit: Audit,
     ) -> Result<Self, LinkError> {
-        let tls = Arc::new(credentials.server_tls(PROTOCOL)?);
+        let tls = Arc::new(credentials.server_tls(&[PROTOCOL])?);
         let crypto = QuicServerConfig::try_from(tls.clone()).expect("TLS 1.3 is always enabled");
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         server.transport_config(Arc::new(transport(&config)));

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tidegate_identity::{
     access::{Access, Identity},
     callers::{Peer, refused_login},
@@ -28,9 +28,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 
-use super::gate::Room;
+use super::{HTTP2, KEEP_ALIVE, gate::Room};
 
 /// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one
 /// that takes longest gives way.
@@ -44,6 +47,9 @@ const STRANGER_MAX: Duration = Duration::from_secs(15);
 
 /// A peer that has not finished its handshake by then is cut off.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// A peer over HTTP/1.1 that acknowledges nothing, or reads nothing, for this long is cut off.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
 
 /// Unsent bytes the kernel may hold. A frame waits in its log, where a newer one can still take its
 /// place, instead of in a buffer of megabytes.
@@ -63,13 +69,40 @@ pub(super) struct Connection {
     /// Until a call over it authenticates.
     stranger: Option<Stranger>,
     _descriptor: Descriptor,
+    /// While it lives, also after it has become a WebSocket.
+    _lives: Option<TaskTrackerToken>,
 }
 
-/// Those who accept connections: of peers with a certificate, and of others.
+impl Connection {
+    pub(super) fn caller(&self) -> &Arc<Caller> {
+        &self.caller
+    }
+
+    /// Whether its peer chose HTTP/2 in the handshake. One that names no protocol speaks HTTP/1.1 (RFC 9113, section 3.3).
+    fn is_http2(&self) -> bool {
+        self.stream.get_ref().1.alpn_protocol() == Some(HTTP2)
+    }
+
+    /// Makes it count among those of `tracker` while it lives, and has the kernel end it once its peer is gone or reads nothing: HTTP/1.1
+    /// asks nothing of a silent peer, as HTTP/2 does by its pings.
+    pub(super) fn watched(mut self, tracker: &TaskTracker) -> io::Result<Self> {
+        let socket = SockRef::from(self.stream.get_ref().0);
+        let probes =
+            TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE).with_retries(2);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(UNREAD_MAX))?;
+        self._lives = Some(tracker.token());
+        Ok(self)
+    }
+}
+
+/// Those who take connections up: HTTP/2 of peers with a certificate, HTTP/2 of others, and HTTP/1.1.
 #[derive(Clone)]
 pub(super) struct Connected {
     pub(super) certified: mpsc::Sender<io::Result<Connection>>,
     pub(super) open: mpsc::Sender<io::Result<Connection>>,
+    /// Of either, that speak HTTP/1.1.
+    pub(super) http1: mpsc::Sender<Connection>,
 }
 
 /// Connections without an authenticated call.
@@ -173,9 +206,13 @@ async fn admit(
     let shaken = handshake(&entrance, socket, peer, descriptor, strangers);
     match timeout(HANDSHAKE_MAX, shaken).await {
         Ok(Ok(connection)) => {
+            // A server that stopped takes no connection: this one ends as well.
+            if !connection.is_http2() {
+                drop(connected.http1.send(connection).await);
+                return;
+            }
             let is_open = connection.stranger.is_some();
             let server = if is_open { connected.open } else { connected.certified };
-            // The server stopped taking connections: so does this one.
             drop(server.send(Ok(connection)).await);
         }
         Ok(Err(error)) => {
@@ -224,7 +261,8 @@ async fn handshake(
     let stranger = certificate.is_none().then(|| Stranger::new(address, strangers));
     let caller =
         Caller { peer: Peer::new(address, certificate), partial: Arc::new(Room::of_peer()) };
-    Ok(Connection { stream, caller: Arc::new(caller), stranger, _descriptor: descriptor })
+    let caller = Arc::new(caller);
+    Ok(Connection { stream, caller, stranger, _descriptor: descriptor, _lives: None })
 }
 
 /// Why a peer was turned away.

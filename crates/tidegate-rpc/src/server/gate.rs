@@ -69,7 +69,12 @@ pub(super) struct Gates {
 
 impl Gates {
     /// Before `service`, of whose frames none is longer than `frame_bytes_max`.
-    pub(super) fn new(service: Service, callers: Arc<Callers>, frame_bytes_max: u64) -> Self {
+    pub(super) fn new(
+        service: Service,
+        callers: Arc<Callers>,
+        frame_bytes_max: u64,
+        partial: Arc<Rooms>,
+    ) -> Self {
         let service = Arc::new(service);
         let frame = usize::try_from(frame_bytes_max).unwrap_or(MESSAGE_BYTES_MAX);
         let publish_max = frame.saturating_add(BESIDE_FRAME_BYTES).min(MESSAGE_BYTES_MAX);
@@ -84,7 +89,6 @@ impl Gates {
         let configuration = ConfigurationServer::from_arc(service.clone())
             .max_decoding_message_size(SMALL_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let partial = Arc::new(Rooms::default());
         Self {
             frames: Gate {
                 publish: Some(frames(publish_max)),
@@ -164,8 +168,8 @@ where
 
 /// Where bytes may be held.
 #[derive(Debug)]
-struct Rooms {
-    all: Arc<Room>,
+pub(super) struct Rooms {
+    pub(super) all: Arc<Room>,
     by_caller: Mutex<HashMap<NodeId, Weak<Room>>>,
 }
 
@@ -177,7 +181,7 @@ impl Default for Rooms {
 
 impl Rooms {
     /// The room of a caller, over whatever connections it calls.
-    fn of(&self, caller: NodeId) -> Arc<Room> {
+    pub(super) fn of(&self, caller: NodeId) -> Arc<Room> {
         let mut rooms = self.by_caller.lock().expect("no panic while it is held");
         if let Some(room) = rooms.get(&caller).and_then(Weak::upgrade) {
             return room;
@@ -256,24 +260,21 @@ impl Message {
     }
 }
 
-/// A body whose messages that are not whole are charged.
-struct Metered {
-    body: Body,
-    message: Message,
+/// Bytes that a body holds of what all may hold together.
+#[derive(Debug)]
+pub(super) struct Holding {
     held: usize,
     /// Of its connection, of its caller, and of all.
     rooms: [Arc<Room>; 3],
-    /// When it is to be looked at whether it has stalled, and how often others had lacked room when something came last.
-    stall: Option<(Pin<Box<Sleep>>, u64)>,
 }
 
-impl Metered {
-    fn new(body: Body, rooms: [Arc<Room>; 3]) -> Self {
-        Self { body, message: Message::default(), held: 0, rooms, stall: None }
+impl Holding {
+    pub(super) fn new(rooms: [Arc<Room>; 3]) -> Self {
+        Self { held: 0, rooms }
     }
 
     /// Holds `bytes` from now on; false if there is no room.
-    fn hold(&mut self, bytes: usize) -> bool {
+    pub(super) fn hold(&mut self, bytes: usize) -> bool {
         if bytes <= self.held {
             self.rooms.iter().for_each(|room| room.give(self.held - bytes));
         } else {
@@ -293,6 +294,11 @@ impl Metered {
         true
     }
 
+    /// Holds so many more; false if there is no room.
+    pub(super) fn hold_more(&mut self, bytes: usize) -> bool {
+        self.hold(self.held.saturating_add(bytes))
+    }
+
     /// Whether its caller has at most three quarters of what all others leave: there is something for the next, however many call.
     fn is_within_share(&self) -> bool {
         let [_, caller, all] = &self.rooms;
@@ -305,13 +311,39 @@ impl Metered {
         self.rooms[2].refused.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// How often there was no room for others.
+    fn refused(&self) -> u64 {
+        self.rooms[2].refused.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+/// A body whose messages that are not whole are charged.
+struct Metered {
+    body: Body,
+    message: Message,
+    holding: Holding,
+    /// When it is to be looked at whether it has stalled, and how often others had lacked room when something came last.
+    stall: Option<(Pin<Box<Sleep>>, u64)>,
+}
+
+impl Metered {
+    fn new(body: Body, rooms: [Arc<Room>; 3]) -> Self {
+        Self { body, message: Message::default(), holding: Holding::new(rooms), stall: None }
+    }
+
     /// Whether a message that has begun brings nothing, while others lack the room that it has.
     fn has_stalled(&mut self, context: &mut Context<'_>) -> bool {
-        if self.held == 0 {
+        if self.holding.held == 0 {
             self.stall = None;
             return false;
         }
-        let refused = self.rooms[2].refused.load(Ordering::Acquire);
+        let refused = self.holding.refused();
         let (sleep, seen) =
             self.stall.get_or_insert_with(|| (Box::pin(tokio::time::sleep(STALLED)), refused));
         while sleep.as_mut().poll(context).is_ready() {
@@ -346,7 +378,7 @@ impl HttpBody for Metered {
             && let Some(data) = frame.data_ref()
         {
             let partial = self.message.came(data);
-            if !self.hold(partial) {
+            if !self.holding.hold(partial) {
                 let text = "too much is being received in messages that are not whole; try again";
                 return Poll::Ready(Some(Err(status(ApiError::new(Code::LIMIT_REACHED, text)))));
             }
@@ -360,12 +392,6 @@ impl HttpBody for Metered {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for Metered {
-    fn drop(&mut self) {
-        self.hold(0);
     }
 }
 
@@ -397,7 +423,7 @@ mod tests {
     #[test]
     fn a_room_gives_no_more_than_it_has() {
         let rooms = [10, 12, 16].map(|limit| Arc::new(Room::new(limit)));
-        let body = |rooms: [Arc<Room>; 3]| Metered::new(Body::empty(), rooms);
+        let body = Holding::new;
         let (mut one, mut two) = (body(rooms.clone()), body(rooms.clone()));
         assert!(one.hold(8) && !two.hold(3) && two.hold(2));
         assert!(one.hold(3) && two.hold(7) && !two.hold(8));
@@ -417,7 +443,7 @@ mod tests {
         let body = |caller: u8| {
             let rooms =
                 [Arc::new(Room::of_peer()), rooms.of(NodeId([caller; 32])), rooms.all.clone()];
-            Metered::new(Body::empty(), rooms)
+            Holding::new(rooms)
         };
         let mut greedy = Vec::new();
         for caller in 0..6 {
@@ -451,7 +477,7 @@ mod tests {
                     tokio::time::sleep(STALLED / 2).await;
                     let peer = Arc::new(Room::new(15));
                     let other = [peer, Arc::new(Room::new(15)), rooms[2].clone()];
-                    assert!(!Metered::new(Body::empty(), other).hold(10));
+                    assert!(!Holding::new(other).hold(10));
                 });
             }
             let ended = tokio::time::timeout(10 * STALLED, stalls.frame()).await;

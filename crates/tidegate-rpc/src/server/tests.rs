@@ -32,7 +32,6 @@ use tidegate_identity::{
 };
 use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
 use tokio::task::JoinHandle;
-use tonic::codegen::http;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
 use super::*;
@@ -41,6 +40,8 @@ use crate::{EVENTS_BUFFERED, Identity, Subscription};
 #[path = "../../../tidegate/tests/shared/poll_async.rs"]
 mod poll_async;
 use poll_async::poll;
+
+mod http;
 
 /// A session that the test plays.
 struct Session {
@@ -309,6 +310,8 @@ impl Site {
             tls: Arc::new(credentials.server_tls(ALPN).unwrap()),
             tls_open: Arc::new(credentials.server_tls_open(ALPN).unwrap()),
             access,
+            web: http::paths(),
+            web_public: http::public_paths(),
         };
         let server = Server::bind(config).await.unwrap();
         let address = server.address();
@@ -913,7 +916,7 @@ async fn reflection_says_nothing_to_strangers() {
 
 #[tokio::test]
 async fn who_calls_is_found_out_before_the_body_is_read() {
-    use tonic::{body::Body, codegen::Service as _};
+    use tonic::{body::Body, codegen::Service as _, codegen::http};
     let (site, _access) = Site::with(sources(&Issuer::new())).await;
     let ca = std::fs::read(site.folder.path().join("ca.pem")).unwrap();
     let tls = ClientTlsConfig::new()

@@ -120,7 +120,7 @@ fn kept_keys_serve_until_newer_ones_come() {
 async fn server(pki: &Path, answer: String) -> std::net::SocketAddr {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let credentials = tidegate_identity::pki::load(pki, "edge").unwrap();
-    let tls = std::sync::Arc::new(credentials.server_tls_open(b"http/1.1").unwrap());
+    let tls = std::sync::Arc::new(credentials.server_tls_open(&[b"http/1.1"]).unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

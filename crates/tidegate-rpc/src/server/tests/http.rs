@@ -1,0 +1,394 @@
+//! Requests of HTTP beside gRPC: over HTTP/1.1 and HTTP/2, by callers that are known and by others.
+
+use axum::{
+    Extension,
+    extract::ws::{WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
+    response::IntoResponse as _,
+    routing::{any, get, post},
+};
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tonic::{body::Body, codegen::Service as _, codegen::http};
+
+use super::*;
+use crate::Failure;
+
+/// The paths that the tests ask for: the caller's name, its body's length, and a WebSocket that sends back what it gets.
+pub(super) fn paths() -> Router {
+    let name = |Extension(identity): Extension<Arc<Identity>>| async move { identity.to_string() };
+    let echo = |body: axum::body::Body| async move {
+        match http_body_util::BodyExt::collect(body).await {
+            Ok(body) => body.to_bytes().len().to_string().into_response(),
+            Err(error) => Failure::of_body(&error).into_response(),
+        }
+    };
+    let talk = |upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>| async move {
+        match upgrade {
+            Ok(upgrade) => upgrade.on_upgrade(|mut socket| async move {
+                while let Some(Ok(message)) = socket.recv().await {
+                    if socket.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }),
+            Err(rejection) => rejection.into_response(),
+        }
+    };
+    let cameras = |Extension(frames): Extension<Arc<dyn Frames>>,
+                   Extension(identity): Extension<Arc<Identity>>| async move {
+        let cameras = frames.cameras(&identity).await.map_err(Failure::new)?;
+        Ok::<_, Failure>(cameras.len().to_string())
+    };
+    Router::new()
+        .route("/name", get(name))
+        .route("/echo", post(echo))
+        .route("/talk", any(talk))
+        .route("/cameras", get(cameras))
+}
+
+pub(super) fn public_paths() -> Router {
+    let hello = |body: axum::body::Bytes| async move { format!("hello {}", body.len()) };
+    Router::new().route("/", any(hello))
+}
+
+/// A connection that speaks HTTP/1.1.
+struct Http1(BufReader<TlsStream<TcpStream>>);
+
+/// An answer: status, head in lower case, body.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Http1 {
+    /// To `site`, with the certificate of an application if that is asked for.
+    async fn connect(site: &Site, with_certificate: bool) -> Self {
+        let config = match with_certificate {
+            true => pki::load(site.folder.path(), "application")
+                .unwrap()
+                .client_tls(b"http/1.1")
+                .unwrap(),
+            false => {
+                let mut roots = rustls::RootCertStore::empty();
+                let authority = site.folder.path().join("ca.pem");
+                roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+                let client = tidegate_process::tls::client(&[&rustls::version::TLS13]).unwrap();
+                // As a program of old that names no protocol.
+                client.with_root_certificates(roots).with_no_client_auth()
+            }
+        };
+        let socket = TcpStream::connect(site.address).await.unwrap();
+        let name = ServerName::try_from(NODE_SERVER_NAME).unwrap();
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    async fn send(&mut self, head: &str, body: &str) {
+        let lines: String = head.lines().map(|line| format!("{}\r\n", line.trim())).collect();
+        let request = format!("{lines}\r\n{body}");
+        self.0.write_all(request.as_bytes()).await.unwrap();
+        self.0.flush().await.unwrap();
+    }
+
+    /// The next answer.
+    async fn answer(&mut self) -> Answer {
+        let mut head = String::new();
+        loop {
+            let mut line = String::new();
+            let count = self.0.read_line(&mut line).await.unwrap();
+            assert!(count > 0, "the connection ended within {head:?}");
+            if line == "\r\n" {
+                break;
+            }
+            head.push_str(&line.to_ascii_lowercase());
+        }
+        let status = head[9..12].parse().unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
+        self.0.read_exact(&mut body).await.unwrap();
+        Answer { status, head, body: String::from_utf8(body).unwrap() }
+    }
+
+    async fn ask(&mut self, head: &str, body: &str) -> Answer {
+        self.send(head, body).await;
+        self.answer().await
+    }
+}
+
+fn basic(user: &str, password: &str) -> String {
+    format!("Authorization: Basic {}", STANDARD.encode(format!("{user}:{password}")))
+}
+
+/// Where bob comes in by a password.
+async fn open_site() -> (Site, Access) {
+    Site::with(sources(&Issuer::new())).await
+}
+
+fn get_with(path: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\nHost: node\n{headers}").trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn requests_of_http_are_for_callers_that_are_known() {
+    let (site, _access) = open_site().await;
+    let token = format!("Authorization: Bearer {}", Issuer::new().token("eve", 60));
+    for (certificate, headers, expected) in [
+        (false, String::new(), Err("no credentials were sent")),
+        (false, basic("bob", "ebb"), Ok("user bob")),
+        (false, basic("eve", "ebb"), Err("wrong")),
+        (false, token, Ok("user eve")),
+        (false, "Authorization: Bearer a.b.c".to_owned(), Err("not a JWT")),
+        (false, "Cookie: __Host-tidegate=abc".to_owned(), Err("sign in again")),
+        (true, String::new(), Ok("application application")),
+        (true, "Cookie: __Host-tidegate=abc".to_owned(), Ok("application application")),
+        (true, basic("bob", "wrong"), Err("wrong")),
+    ] {
+        let mut connection = Http1::connect(&site, certificate).await;
+        let answer = connection.ask(&get_with("/name", &headers), "").await;
+        match expected {
+            Ok(name) => assert_eq!((answer.status, &*answer.body), (200, name), "{headers}"),
+            Err(text) => {
+                assert_eq!(answer.status, 401, "{headers}: {answer:?}");
+                let json: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+                assert_eq!(json["error"]["code"], "auth.identity.refused");
+                let message = json["error"]["message"].as_str().unwrap();
+                assert!(message.contains(text), "{headers}: {message}");
+                assert!(answer.head.contains("www-authenticate: basic"), "{}", answer.head);
+            }
+        }
+        // The connection is kept, whatever the answer was; strangers may read what is public.
+        let answer = connection.ask(&get_with("/", ""), "").await;
+        assert_eq!((answer.status, &*answer.body), (200, "hello 0"));
+        assert!(answer.head.contains("content-security-policy: default-src 'none'"));
+    }
+    // A script's request does not make the browser ask for a password in a window of its own.
+    let mut connection = Http1::connect(&site, false).await;
+    let answer = connection.ask(&get_with("/name", "Sec-Fetch-Mode: cors"), "").await;
+    assert_eq!(answer.status, 401);
+    assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+    assert!(!answer.head.contains("basic"), "{}", answer.head);
+}
+
+#[tokio::test]
+async fn the_node_is_asked_and_unknown_paths_and_methods_are_named() {
+    let site = Site::start().await;
+    let mut connection = Http1::connect(&site, true).await;
+    let cameras = connection.ask(&get_with("/cameras", ""), "").await;
+    assert_eq!((cameras.status, &*cameras.body), (200, "1"));
+    let me = connection.ask(&get_with("/v1/me", ""), "").await;
+    let me: serde_json::Value = serde_json::from_str(&me.body).unwrap();
+    assert_eq!(
+        (&me["name"], &me["kind"], &me["node"]),
+        (&"application".into(), &"certificate".into(), &"edge".into())
+    );
+    let unknown = connection.ask(&get_with("/no%20such?x=1", ""), "").await;
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.body.contains("request.path.unknown") && unknown.body.contains("/no%20such"));
+    for (method, path) in [("PUT", "/name"), ("GET", "/v1/login"), ("GET", "/echo")] {
+        let request = format!("{method} {path} HTTP/1.1\nHost: node\nContent-Length: 0");
+        let refused = connection.ask(&request, "").await;
+        assert_eq!(refused.status, 405, "{method} {path}: {refused:?}");
+        assert!(refused.head.contains("allow: ") && refused.body.contains("request.invalid"));
+    }
+}
+
+#[tokio::test]
+async fn a_browser_signs_in_by_a_cookie_and_a_user_that_is_removed_is_out_at_once() {
+    let (site, access) = open_site().await;
+    let mut connection = Http1::connect(&site, false).await;
+    let login = |headers: &str| {
+        format!("POST /v1/login HTTP/1.1\nHost: node\nContent-Length: 0\n{headers}")
+    };
+    for (headers, status) in [
+        (String::from("X: y"), 401),
+        (basic("bob", "flood"), 401),
+        (format!("{}\nOrigin: https://evil.example", basic("bob", "ebb")), 403),
+    ] {
+        let refused = connection.ask(&login(&headers), "").await;
+        assert_eq!(refused.status, status, "{headers}: {refused:?}");
+        assert!(!refused.head.contains("set-cookie"), "{refused:?}");
+    }
+    let ours = format!("{}\nOrigin: https://node", basic("bob", "ebb"));
+    connection.send(&login(&ours), "").await;
+    // In the case in which it came: what is base64 has both.
+    let mut head = String::new();
+    let cookie = loop {
+        let mut line = String::new();
+        connection.0.read_line(&mut line).await.unwrap();
+        head.push_str(&line);
+        if let Some(cookie) = line.strip_prefix("set-cookie: ") {
+            break cookie.split(';').next().unwrap().to_owned();
+        }
+        assert_ne!(line, "\r\n", "no cookie within {head}");
+    };
+    let shown = format!("Cookie: other=1; {cookie}");
+    // Another connection of the same browser.
+    let mut connection = Http1::connect(&site, false).await;
+    let name = connection.ask(&get_with("/name", &shown), "").await;
+    assert_eq!((name.status, &*name.body), (200, "user bob"));
+    assert!(connection.0.get_ref().get_ref().1.alpn_protocol().is_none());
+
+    let logout = format!("POST /v1/logout HTTP/1.1\nHost: node\nContent-Length: 0\n{shown}");
+    let mut second = Http1::connect(&site, false).await;
+    let elsewhere = second.ask(&format!("{logout}\nOrigin: https://evil.example"), "").await;
+    assert_eq!(elsewhere.status, 403, "another site does not sign out either");
+
+    let without = Sources { passwords: None, ..sources(&Issuer::new()) };
+    access.authenticator.exchange(access.authenticator.prepare(without).unwrap());
+    let gone = connection.ask(&get_with("/name", &shown), "").await;
+    assert_eq!(gone.status, 401, "{gone:?}");
+    // Nor does the session come back with the user.
+    access.authenticator.exchange(access.authenticator.prepare(sources(&Issuer::new())).unwrap());
+    let gone = connection.ask(&get_with("/name", &shown), "").await;
+    assert_eq!(gone.status, 401, "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_session_ends_when_its_browser_signs_out() {
+    let (site, _access) = open_site().await;
+    let mut channel = channel_of_nobody(&site).await;
+    let mut ask = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+        let uri = format!("{}{path}", site.endpoint());
+        let mut request = http::Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+        channel.call(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let bob = format!("Basic {}", STANDARD.encode("bob:ebb"));
+    // Over HTTP/2.
+    let login = ask("POST", "/v1/login", &[("authorization", &bob)]).await;
+    assert_eq!(login.status(), 200);
+    let cookie = login.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+    assert_eq!(ask("GET", "/name", &[("cookie", cookie)]).await.status(), 200);
+    let logout = ask("POST", "/v1/logout", &[("cookie", cookie)]).await;
+    assert_eq!(logout.status(), 204);
+    assert!(logout.headers()["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
+    assert_eq!(ask("GET", "/name", &[("cookie", cookie)]).await.status(), 401);
+}
+
+/// HTTP/2 without credentials.
+async fn channel_of_nobody(site: &Site) -> Channel {
+    let ca = std::fs::read(site.folder.path().join("ca.pem")).unwrap();
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name(NODE_SERVER_NAME);
+    let endpoint = Endpoint::from_shared(site.endpoint()).unwrap().tls_config(tls).unwrap();
+    endpoint.connect().await.unwrap()
+}
+
+#[tokio::test]
+async fn http_2_serves_the_same_paths_and_unknown_calls_of_grpc_stay_unimplemented() {
+    let site = Site::start().await;
+    let mut channel = site.channel();
+    for (path, content, status, grpc) in [
+        ("/name", "text/plain", 200, None),
+        ("/", "text/plain", 200, None),
+        ("/none", "text/plain", 404, None),
+        ("/tidegate.v1.Nothing/Call", "application/grpc", 200, Some("12")),
+    ] {
+        let uri = format!("{}{path}", site.endpoint());
+        let request = http::Request::get(uri).header("content-type", content);
+        std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+        let answer = channel.call(request.body(Body::empty()).unwrap()).await.unwrap();
+        let found = answer.headers().get("grpc-status").map(|status| status.to_str().unwrap());
+        assert_eq!((answer.status().as_u16(), found), (status, grpc), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_is_read_only_of_callers_that_are_known_and_within_its_bound() {
+    let (site, _access) = open_site().await;
+    let mut connection = Http1::connect(&site, false).await;
+    let post = |headers: &str| format!("POST /echo HTTP/1.1\nHost: node\n{headers}");
+    // Not even asked for: the body never comes.
+    let waits = post("Content-Length: 1000\nExpect: 100-continue");
+    assert_eq!(connection.ask(&waits, "").await.status, 401);
+    let mut connection = Http1::connect(&site, false).await;
+    let bob = basic("bob", "ebb");
+    let waits = post(&format!("Content-Length: 5\nExpect: 100-continue\n{bob}"));
+    assert_eq!(connection.ask(&waits, "").await.status, 100);
+    connection.0.write_all(b"12345").await.unwrap();
+    connection.0.flush().await.unwrap();
+    let answer = connection.answer().await;
+    assert_eq!((answer.status, &*answer.body), (200, "5"));
+    let long = connection.ask(&post(&format!("Content-Length: 99999999\n{bob}")), "").await;
+    assert_eq!(long.status, 413, "{long:?}");
+    // Of a public path's request no body is read.
+    let mut connection = Http1::connect(&site, false).await;
+    let public = "POST / HTTP/1.1\nHost: node\nContent-Length: 3";
+    let answer = connection.ask(public, "abc").await;
+    assert_eq!((answer.status, &*answer.body), (200, "hello 0"));
+}
+
+#[tokio::test]
+async fn a_websocket_opens_for_known_callers_of_this_origin_and_ends_with_the_server() {
+    let (site, _access) = open_site().await;
+    let open = |headers: &str| {
+        let upgrade = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+        get_with("/talk", &format!("{upgrade}\n{headers}"))
+    };
+    let bob = basic("bob", "ebb");
+    for (headers, status) in [
+        ("", 401),
+        (&*format!("{bob}\nOrigin: https://evil.example"), 403),
+        (&*format!("{bob}\nOrigin: https://node"), 101),
+    ] {
+        let mut connection = Http1::connect(&site, false).await;
+        let answer = connection.ask(&open(headers), "").await;
+        assert_eq!(answer.status, status, "{headers}: {answer:?}");
+    }
+    let mut connection = Http1::connect(&site, false).await;
+    assert_eq!(connection.ask(&open(&bob), "").await.status, 101);
+    // "hi", masked with zeros, and back without a mask (RFC 6455, section 5.2).
+    connection.0.write_all(&[0x81, 0x82, 0, 0, 0, 0, b'h', b'i']).await.unwrap();
+    connection.0.flush().await.unwrap();
+    let mut echo = [0; 4];
+    connection.0.read_exact(&mut echo).await.unwrap();
+    assert_eq!(echo, [0x81, 2, b'h', b'i']);
+    site.stop.cancel();
+    let served = tokio::time::timeout(2 * GRACE, site.served).await;
+    served.expect("a WebSocket does not hold up the stop").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_sends_half_a_head_is_cut_off_and_others_are_served() {
+    let (site, _access) = open_site().await;
+    let mut slow = Http1::connect(&site, false).await;
+    slow.0.write_all(b"GET /name HTTP/1.1\r\nHost: node\r\n").await.unwrap();
+    slow.0.flush().await.unwrap();
+    let mut silent = Http1::connect(&site, true).await;
+    // Time passes as fast as nothing else happens.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let mut rest = Vec::new();
+    let _ = slow.0.read_to_end(&mut rest).await;
+    assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "a stranger has seconds: {:?}",
+        began.elapsed()
+    );
+    // A peer with a certificate has longer, and not for ever.
+    let _ = silent.0.read_to_end(&mut rest).await;
+    assert!(began.elapsed() < Duration::from_secs(120), "{:?}", began.elapsed());
+    tokio::time::resume();
+    let mut next = Http1::connect(&site, false).await;
+    assert_eq!(next.ask(&get_with("/name", &basic("bob", "ebb")), "").await.status, 200);
+    let long = format!("X: {}", "x".repeat(100_000));
+    let mut connection = Http1::connect(&site, false).await;
+    let mut refused = Vec::new();
+    let request = get_with("/name", &long).replace('\n', "\r\n") + "\r\n\r\n";
+    // It may be cut off before it is through.
+    let _ = connection.0.write_all(request.as_bytes()).await;
+    let _ = connection.0.read_to_end(&mut refused).await;
+    assert!(!refused.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&refused));
+}

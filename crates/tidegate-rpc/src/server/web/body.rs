@@ -1,0 +1,148 @@
+//! A body that is bounded in time and in what all bodies together hold.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{BoxError, body::Body};
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::super::gate::{Holding, Room};
+
+/// A body has this long, and longer by what has come of it at the slowest rate.
+const BEGIN_MAX: Duration = Duration::from_secs(10);
+/// The slowest rate, in bytes a second: below it a phone at the edge of its network sends no picture worth waiting for.
+const BYTES_PER_SECOND_MIN: u64 = 8 << 10;
+
+/// Why a body of a known caller is not read further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// It comes too slowly.
+    #[error("the body came too slowly; send it again on a faster line, or a smaller one")]
+    Slow,
+    /// This connection, caller or node holds as much as it may.
+    #[error("too much is being received at the same time; send it again later")]
+    Full,
+}
+
+/// A body whose bytes are charged until it is dropped, and that ends if it comes too slowly.
+pub(super) struct Bounded {
+    body: Body,
+    holding: Holding,
+    came: u64,
+    /// From the first time that it is read.
+    pace: Option<Pace>,
+}
+
+struct Pace {
+    began: Instant,
+    late: Pin<Box<Sleep>>,
+}
+
+impl Bounded {
+    pub(super) fn new(body: Body, rooms: [Arc<Room>; 3]) -> Self {
+        Self { body, holding: Holding::new(rooms), came: 0, pace: None }
+    }
+
+    /// Whether less has come than should have by now.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        let pace = self.pace.get_or_insert_with(|| Pace {
+            began: Instant::now(),
+            late: Box::pin(tokio::time::sleep(BEGIN_MAX)),
+        });
+        let more = Duration::from_secs(self.came / BYTES_PER_SECOND_MIN);
+        let until = pace.began + BEGIN_MAX + more;
+        if pace.late.deadline() != until {
+            pace.late.as_mut().reset(until);
+        }
+        pace.late.as_mut().poll(context).is_ready()
+    }
+}
+
+impl HttpBody for Bounded {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending if self.is_late(context) => {
+                return Poll::Ready(Some(Err(BodyError::Slow.into())));
+            }
+            Poll::Pending => return Poll::Pending,
+        };
+        if let Some(data) = frame.data_ref() {
+            self.came = self.came.saturating_add(data.len() as u64);
+            if !self.holding.hold_more(data.len()) {
+                return Poll::Ready(Some(Err(BodyError::Full.into())));
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use http_body_util::{BodyExt as _, StreamBody};
+
+    use super::*;
+
+    fn rooms(bytes: usize) -> [Arc<Room>; 3] {
+        [bytes; 3].map(|bytes| Arc::new(Room::new(bytes)))
+    }
+
+    /// A body of which a piece of so many bytes comes every second, `count` times.
+    fn drops(bytes: usize, count: usize) -> Body {
+        let pieces = futures::stream::iter(0..count).then(move |_| async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok::<_, BodyError>(Frame::data(Bytes::from(vec![7; bytes])))
+        });
+        Body::new(StreamBody::new(pieces))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_ends_when_it_comes_too_slowly() {
+        for (bytes, count, expected) in [
+            (1, 5, Ok(5)),
+            (1, 20, Err("too slowly")),
+            (4 << 10, 30, Err("too slowly")), // after 20 s
+            (9 << 10, 60, Ok(60 * (9 << 10))),
+        ] {
+            let body = Bounded::new(drops(bytes, count), rooms(16 << 20));
+            match (body.collect().await, expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got.to_bytes().len(), expected),
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
+                (got, expected) => panic!("{bytes} bytes, {count} times: {got:?}, {expected:?}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_body_holds_is_bounded_and_given_back() {
+        let rooms = rooms(100);
+        let held = Bounded::new(drops(30, 3), rooms.clone()).collect().await;
+        let error = held.expect_err("90 of 100 are more than one caller may have");
+        assert_eq!(error.downcast_ref(), Some(&BodyError::Full));
+        let whole = Bounded::new(drops(30, 2), rooms).collect().await.expect("there is room again");
+        assert_eq!(whole.to_bytes().len(), 60);
+    }
+}
