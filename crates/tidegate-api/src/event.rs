@@ -43,8 +43,11 @@ pub struct Frame {
     /// Names the start of the camera's clock that `captured_at` counts from. A camera that restarts has
     /// another one, and its capture times may then be earlier than those before. Epochs have no order.
     pub epoch: u64,
-    /// Size of the delivered image.
+    /// Size of the delivered image as it is seen: turned as its EXIF data says.
     pub size: FrameSize,
+    /// Size of the original as it is seen; a box in the image, multiplied by the ratio of the two, is that in the original. None where
+    /// a camera node of an earlier version does not tell it.
+    pub source_size: Option<FrameSize>,
     /// Bytes of the original.
     pub original_bytes: u64,
     /// The knob setting in the words of the table; `original` if untouched.

@@ -69,6 +69,13 @@ pub struct FrameSize {
     pub height: u16,
 }
 
+impl FrameSize {
+    /// That of the same image after a quarter turn.
+    pub const fn turned(self) -> Self {
+        Self { width: self.height, height: self.width }
+    }
+}
+
 impl fmt::Display for FrameSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.width, self.height)

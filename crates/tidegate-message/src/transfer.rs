@@ -139,7 +139,7 @@ pub struct FrameHeader {
     pub at: Instant,
     /// Length of the body, in bytes.
     pub bytes: u64,
-    /// Pixels of the body.
+    /// Pixels of the body as it is seen: turned as its EXIF data says.
     pub size: FrameSize,
     /// Length of the frame as captured.
     pub original_bytes: u64,
@@ -159,6 +159,8 @@ pub struct FrameHeader {
     pub encode_ended: Duration,
     /// From capture to the hand-over to the link.
     pub sent: Duration,
+    /// Pixels of the frame as captured, as it is seen; none if that is not known, as of a camera node before version 1.4.
+    pub source_size: Option<FrameSize>,
 }
 
 impl FrameHeader {
@@ -178,6 +180,7 @@ impl FrameHeader {
             encode_started: Duration::ZERO,
             encode_ended: Duration::ZERO,
             sent: Duration::ZERO,
+            source_size: Some(size),
         }
     }
 }

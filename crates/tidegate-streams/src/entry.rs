@@ -130,6 +130,7 @@ mod tests {
             encode_started: Duration::from_millis(2),
             encode_ended: Duration::from_millis(8),
             sent: Duration::from_millis(9),
+            source_size: Some(FrameSize { width: 1920, height: 1080 }),
         }
     }
 

@@ -504,6 +504,7 @@ impl Session {
             captured_at: at,
             epoch: arrival.life.epoch,
             size: header.size,
+            source_size: header.source_size,
             original_bytes: header.original_bytes,
             knobs,
             accuracy: header.accuracy,

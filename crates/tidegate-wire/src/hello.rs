@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 4] = *b"TGLK";
 /// Nodes of different major versions refuse each other.
 pub const MAJOR: u8 = 1;
 /// A higher minor version adds what an older node may ignore, and is spoken with nodes that know it.
-pub const MINOR: u8 = 3;
+pub const MINOR: u8 = 4;
 
 /// First record of the node that dials.
 #[derive(Clone, Debug, PartialEq)]

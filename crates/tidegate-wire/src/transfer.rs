@@ -124,21 +124,46 @@ impl Field for Bounds {
     }
 }
 
-fields!(FrameHeader {
-    transfer,
-    at,
-    bytes,
-    size,
-    original_bytes,
-    row,
-    setting,
-    accuracy,
-    accuracy_kept,
-    replayed,
-    encode_started,
-    encode_ended,
-    sent,
-} if checked_header);
+// The field that version 1.4 added ends the record.
+impl Field for FrameHeader {
+    fn put(&self, out: &mut BytesMut) {
+        self.transfer.put(out);
+        self.at.put(out);
+        self.bytes.put(out);
+        self.size.put(out);
+        self.original_bytes.put(out);
+        self.row.put(out);
+        self.setting.put(out);
+        self.accuracy.put(out);
+        self.accuracy_kept.put(out);
+        self.replayed.put(out);
+        self.encode_started.put(out);
+        self.encode_ended.put(out);
+        self.sent.put(out);
+        self.source_size.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let header = Self {
+            transfer: input.field("transfer")?,
+            at: input.field("at")?,
+            bytes: input.field("bytes")?,
+            size: input.field("size")?,
+            original_bytes: input.field("original_bytes")?,
+            row: input.field("row")?,
+            setting: input.field("setting")?,
+            accuracy: input.field("accuracy")?,
+            accuracy_kept: input.field("accuracy_kept")?,
+            replayed: input.field("replayed")?,
+            encode_started: input.field("encode_started")?,
+            encode_ended: input.field("encode_ended")?,
+            sent: input.field("sent")?,
+            source_size: if input.is_empty() { None } else { input.field("source_size")? },
+        };
+        checked_header(&header)?;
+        Ok(header)
+    }
+}
 
 fn checked_header(header: &FrameHeader) -> Result<(), DecodeError> {
     if header.bytes > FRAME_BYTES_MAX {

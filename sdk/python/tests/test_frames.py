@@ -34,6 +34,9 @@ def test_frames_come_with_picture_times_and_verdict(client: tidegate.Client) -> 
         assert abs(frame.captured_at.timestamp() - frame.captured_at_ns / 1e9) < 1e-3
         assert abs(frame.received_at_ns - time.time_ns()) < 60e9
         assert frame.knobs and frame.original_bytes > 0
+        assert frame.source_size == (640, 360), "whatever the knobs have made of it"
+        right = frame.to_source([[0, 0, frame.size.width, frame.size.height]])[0].tolist()
+        assert right == pytest.approx([0, 0, 640, 360])
 
 
 def test_the_original_of_a_frame_is_one_call_away(client: tidegate.Client) -> None:

@@ -98,16 +98,12 @@ def test_boxes_are_put_on_the_original() -> None:
     with pytest.raises(ValueError):
         untouched.to_source([[1, 2, 3]])
     adapted = frame_of(knobs="1/2 q60")
-    if "source_size" not in event_pb2.Frame.DESCRIPTOR.fields_by_name:
-        assert adapted.source_size is None
-        with pytest.raises(tidegate.SourceSizeUnknownError, match="update the node"):
-            adapted.to_source(boxes)
-        return
-    with pytest.raises(tidegate.SourceSizeUnknownError):
+    assert adapted.source_size is None, "of a node of an earlier version"
+    with pytest.raises(tidegate.SourceSizeUnknownError, match="update the node"):
         adapted.to_source(boxes)
     told = frames_pb2.SubscribeResponse()
     told.CopyFrom(message(b"", knobs="1/2 q60"))
-    told.frame.source_size.width, told.frame.source_size.height = 640, 540  # type: ignore[attr-defined]
+    told.frame.source_size.width, told.frame.source_size.height = 640, 540
     event = frames.event_of(frames.wire_of(told.SerializeToString()), "cam", frames.Bounds(1, 1), 0)
     assert isinstance(event, tidegate.Frame)
     assert event.to_source(boxes).tolist() == [[2, 6, 6, 12, 0.5]]

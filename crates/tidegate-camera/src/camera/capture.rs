@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use tidegate_api::ApiError;
-use tidegate_frame::knob::{FrameError, FrameLimits, inspect};
+use tidegate_frame::knob::{FrameError, FrameInfo, FrameLimits, inspect};
 use tidegate_log::{
     AppendError, CaptureAnchor, CaptureClock, CaptureStamp, Entry, TimestampError, TimestampLimits,
 };
@@ -208,7 +208,7 @@ impl Capture {
                 self.clock.at(monotonic_nanos().saturating_sub(age))
             }
         };
-        self.writer.offer(at, &encode(info.size, &self.start), jpeg)?;
+        self.writer.offer(at, &encode(&info, &self.start), jpeg)?;
         self.counts.bytes.store(jpeg.len() as u64, Ordering::Relaxed);
         let packed = u64::from(u32::from_le_bytes(encode_size(info.size)));
         self.counts.size.store(packed, Ordering::Relaxed);
@@ -240,7 +240,8 @@ struct Start {
 /// The difference of two readings of an offset that has not changed. Less than a process takes to start again.
 const OFFSET_JITTER_NANOS: i64 = 5_000_000;
 const SIZE_BYTES: usize = 4;
-const META_BYTES: usize = SIZE_BYTES + 8 + 16 + 8 + 8;
+const START_END: usize = SIZE_BYTES + 8 + 16 + 8 + 8;
+const META_BYTES: usize = START_END + 1;
 
 impl Start {
     /// Whether all capture times of a process that begins now, in that boot and with that offset, are later than all of this start.
@@ -251,7 +252,7 @@ impl Start {
     }
 
     fn of(entry: &Entry) -> Option<Self> {
-        let meta: &[u8; META_BYTES] = entry.meta.first_chunk()?;
+        let meta: &[u8; START_END] = entry.meta.first_chunk()?;
         let (epoch, rest) = meta[SIZE_BYTES..].split_first_chunk()?;
         let (&boot_id, rest) = rest.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
@@ -264,16 +265,18 @@ impl Start {
     }
 }
 
-/// The meta part of an entry of a camera's log: width, height (2 bytes each), epoch (8), boot id (16), offset of the clocks (8) and
-/// begin of the epoch (8), all little endian.
-fn encode(size: FrameSize, start: &Start) -> [u8; META_BYTES] {
+/// The meta part of an entry of a camera's log: width, height (2 bytes each), epoch (8), boot id (16), offset of the clocks (8), begin of
+/// the epoch (8) and whether it is seen after a quarter turn (1), all little endian.
+fn encode(info: &FrameInfo, start: &Start) -> [u8; META_BYTES] {
     let mut meta = [0; META_BYTES];
-    let parts: [&[u8]; 5] = [
-        &encode_size(size),
+    let is_turned = info.seen_size() != info.size;
+    let parts: [&[u8]; 6] = [
+        &encode_size(info.size),
         &start.epoch.to_le_bytes(),
         &start.boot_id,
         &start.offset_nanos.to_le_bytes(),
         &start.began.as_nanos().to_le_bytes(),
+        &[u8::from(is_turned)],
     ];
     let mut rest = &mut meta[..];
     for part in parts {
@@ -298,6 +301,12 @@ pub(super) fn size_of(entry: &Entry) -> Option<FrameSize> {
     entry.meta.first_chunk().copied().map(decode_size)
 }
 
+/// Width and height of a frame in a camera's log as it is seen; none of an entry that an earlier version wrote, which does not say it.
+pub(super) fn seen_size_of(entry: &Entry) -> Option<FrameSize> {
+    let size = size_of(entry)?;
+    entry.meta.get(START_END).map(|&turned| if turned == 0 { size } else { size.turned() })
+}
+
 /// The log's frame rate over its newest entries, 0 if there are fewer than two.
 pub(super) fn frames_per_second(log: &Log) -> f64 {
     const FRAMES: u64 = 16;
@@ -310,6 +319,8 @@ pub(super) fn frames_per_second(log: &Log) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_frame::knob::Subsampling;
+    use tidegate_jpeg::Orientation;
     use tidegate_log::LogConfig;
 
     use super::*;
@@ -341,12 +352,25 @@ mod tests {
     #[test]
     fn sizes_and_starts_survive_the_log() {
         let size = FrameSize { width: 1920, height: 1080 };
-        let meta = Bytes::copy_from_slice(&encode(size, &START));
-        let (position, at) = (tidegate_message::Position(0), Instant::EPOCH);
-        let entry = Entry { position, at, meta, body: Bytes::new() };
-        assert_eq!((size_of(&entry), Start::of(&entry)), (Some(size), Some(START)));
-        let short = Entry { meta: entry.meta.slice(..SIZE_BYTES), ..entry };
-        assert_eq!((size_of(&short), Start::of(&short)), (Some(size), None));
+        for (orientation, seen) in [(1, size), (3, size), (6, size.turned())] {
+            let info = FrameInfo {
+                size,
+                components: 3,
+                subsampling: Subsampling::S420,
+                progressive: false,
+                orientation: Orientation::new(orientation).expect("one of eight"),
+                ended: true,
+            };
+            let meta = Bytes::copy_from_slice(&encode(&info, &START));
+            let (position, at) = (tidegate_message::Position(0), Instant::EPOCH);
+            let entry = Entry { position, at, meta, body: Bytes::new() };
+            assert_eq!((size_of(&entry), Start::of(&entry)), (Some(size), Some(START)));
+            assert_eq!(seen_size_of(&entry), Some(seen));
+            let older = Entry { meta: entry.meta.slice(..START_END), ..entry.clone() };
+            assert_eq!((seen_size_of(&older), Start::of(&older)), (None, Some(START)));
+            let short = Entry { meta: entry.meta.slice(..SIZE_BYTES), ..entry };
+            assert_eq!((size_of(&short), Start::of(&short)), (Some(size), None));
+        }
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl FrameReader for CameraReader {
         let error = match self.reader.next() {
             Ok(entry) => {
                 return Ok(entry.map(|entry| {
-                    let size = capture::size_of(&entry);
-                    LoggedFrame { at: entry.at, size, body: entry.body }
+                    let (size, seen) = (capture::size_of(&entry), capture::seen_size_of(&entry));
+                    LoggedFrame { at: entry.at, size, seen, body: entry.body }
                 }));
             }
             Err(ReadError::Overtaken(overtaken)) => {

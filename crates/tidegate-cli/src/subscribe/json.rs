@@ -13,6 +13,8 @@ pub(super) fn event(camera: &CameraName, event: &Event) -> Value {
             "epoch": frame.epoch,
             "width": frame.size.width,
             "height": frame.size.height,
+            "source_width": frame.source_size.map(|size| size.width),
+            "source_height": frame.source_size.map(|size| size.height),
             "bytes": frame.jpeg.len(),
             "original_bytes": frame.original_bytes,
             "knobs": &*frame.knobs,

@@ -213,6 +213,7 @@ mod tests {
             captured_at: Instant::from_millis(1000),
             epoch: 1,
             size: "960x540".parse().unwrap(),
+            source_size: "1920x1080".parse().ok(),
             original_bytes: 410_000,
             knobs: "1/2 q60".into(),
             accuracy: 0.9612,

@@ -18,7 +18,7 @@ use crate::{fetch::write_whole, program::plain};
 
 /// The columns of the CSV. Times are nanoseconds since 1970 and milliseconds.
 const COLUMNS: &str = "camera,captured_at_ns,event,replayed,latency_ms,bound_ms,in_bound,capture_ms,encode_ms,queue_ms,\
-network_ms,delivery_ms,bytes,original_bytes,width,height,knobs,accuracy,accuracy_kept,count,why\n";
+network_ms,delivery_ms,bytes,original_bytes,width,height,knobs,accuracy,accuracy_kept,count,why,source_width,source_height\n";
 
 /// Where the frames of all cameras are written.
 pub(super) struct Sinks(Mutex<State>);
@@ -115,7 +115,7 @@ fn unwritten(path: &Path, error: io::Error) -> ApiError {
 fn row(camera: &CameraName, bounds: Bounds, event: &Event) -> Option<String> {
     Some(match event {
         Event::Frame(frame) => format!(
-            "{},{},{},{},{},{},{:.4},{},,\n",
+            "{},{},{},{},{},{},{:.4},{},,,{}\n",
             timed(camera, frame.captured_at, "frame", frame.replayed, &frame.stages, bounds),
             frame.jpeg.len(),
             frame.original_bytes,
@@ -124,13 +124,16 @@ fn row(camera: &CameraName, bounds: Bounds, event: &Event) -> Option<String> {
             plain(&frame.knobs).replace([',', '"'], ";"),
             frame.accuracy,
             frame.accuracy_kept,
+            frame
+                .source_size
+                .map_or_else(|| ",".to_owned(), |size| format!("{},{}", size.width, size.height)),
         ),
         Event::Unchanged(marker) => format!(
-            "{},,,,,,,,,\n",
+            "{},,,,,,,,,,,\n",
             timed(camera, marker.captured_at, "unchanged", marker.replayed, &marker.stages, bounds)
         ),
         Event::Missed(missed) => format!(
-            "{camera},{},missed,,,,,,,,,,,,,,,,,{},{}\n",
+            "{camera},{},missed,,,,,,,,,,,,,,,,,{},{},,\n",
             missed.from.as_nanos(),
             missed.count,
             missed.why
@@ -179,6 +182,7 @@ mod tests {
             captured_at: Instant::from_nanos(at),
             epoch: 1,
             size: "960x540".parse().unwrap(),
+            source_size: "1920x1080".parse().ok(),
             original_bytes: 410_000,
             knobs: "1/2, q60".into(),
             accuracy: 0.9612,
@@ -211,9 +215,9 @@ mod tests {
         assert_eq!(
             row(&frame(5)),
             "cam1,5,frame,false,30.500,100.000,true,0.000,0.000,0.000,30.500,0.000,4,410000,960,540,\
-             1/2; q60,0.9612,true,,\n"
+             1/2; q60,0.9612,true,,,1920,1080\n"
         );
-        assert_eq!(row(&missed), "cam1,7,missed,,,,,,,,,,,,,,,,,3,the deadline passed\n");
+        assert_eq!(row(&missed), "cam1,7,missed,,,,,,,,,,,,,,,,,3,the deadline passed,,\n");
         let columns = COLUMNS.matches(',').count();
         for event in [frame(5), unchanged, missed] {
             assert_eq!(row(&event).matches(',').count(), columns, "{event:?}");

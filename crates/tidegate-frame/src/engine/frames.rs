@@ -10,6 +10,8 @@ pub struct LoggedFrame {
     pub at: Instant,
     /// Its pixels. A frame whose log does not know them is not sent.
     pub size: Option<FrameSize>,
+    /// Its pixels as it is seen, turned as its EXIF data says; none if that is not known.
+    pub seen: Option<FrameSize>,
     /// The JPEG image; as long as it is held, so is its memory in the log.
     pub body: Bytes,
 }

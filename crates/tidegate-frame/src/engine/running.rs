@@ -86,6 +86,8 @@ impl Thinning {
 struct Work {
     captured: Bytes,
     size: FrameSize,
+    /// Its size as it is seen.
+    seen: Option<FrameSize>,
     encode_started: Option<Instant>,
     encoded: Option<Encoded>,
 }
@@ -237,7 +239,7 @@ impl<R: FrameReader> Running<R> {
 
     /// Takes a frame, unless its size is not known or it is not wanted.
     pub(super) fn take_up(&mut self, now: Instant, frame: LoggedFrame, from_log: bool) {
-        let LoggedFrame { at, size: Some(size), body: captured } = frame else { return };
+        let LoggedFrame { at, size: Some(size), seen, body: captured } = frame else { return };
         if self.complete || self.to.is_some_and(|to| at >= to) {
             self.complete = true;
             return;
@@ -252,7 +254,8 @@ impl<R: FrameReader> Running<R> {
         // Until a transfer of the newest frames has caught up, what it reads is all from the past to it.
         let replayed =
             from_log && (at < self.began || self.transfer.demand().delivery == Delivery::Latest);
-        self.frames.insert(at, Work { captured, size, encode_started: None, encoded: None });
+        let work = Work { captured, size, seen, encode_started: None, encoded: None };
+        self.frames.insert(at, work);
         self.transfer.handle(now, Input::Captured { at, bytes, size, replayed });
     }
 
@@ -408,18 +411,20 @@ impl<R: FrameReader> Running<R> {
         // The frame is kept until it is over: one that is reset may be taken back and encoded smaller.
         let work = self.frames.get_mut(&frame);
         let taken = work.and_then(|work| Some((work.encoded.take()?, work)));
-        let Some((encoded, Work { captured, encode_started, .. })) = taken else {
+        let Some((encoded, Work { captured, size, seen, encode_started, .. })) = taken else {
             tracing::error!(%frame, "a frame was to be sent that is not encoded");
             return;
         };
         let setting = header.setting;
+        let source_size = *seen;
+        let is_turned = source_size.is_some_and(|seen| seen != *size);
         // The encoder has not seen what travels as it was captured, and cannot compare with it.
         let seen = !setting.is_original() || setting.difference().is_some();
         let header = FrameHeader {
             transfer: id,
             at: frame,
             bytes: encoded.body.len() as u64,
-            size: encoded.size,
+            size: if is_turned { encoded.size.turned() } else { encoded.size },
             original_bytes: captured.len() as u64,
             row: header.row,
             setting: setting.to_string(),
@@ -429,6 +434,7 @@ impl<R: FrameReader> Running<R> {
             encode_started: encode_started.unwrap_or(encoded.ended).since(frame),
             encode_ended: encoded.ended.since(frame),
             sent: now.since(frame),
+            source_size,
         };
         let live = !header.replayed;
         self.in_flight.insert(frame);

@@ -45,6 +45,7 @@ impl FrameReader for TestReader {
             Ok(entry) => Ok(entry.map(|entry| LoggedFrame {
                 at: entry.at,
                 size: Some(SIZE),
+                seen: Some(if entry.meta.is_empty() { SIZE } else { SIZE.turned() }),
                 body: entry.body,
             })),
             Err(ReadError::Overtaken(overtaken)) => {
@@ -109,8 +110,13 @@ impl Rig {
 
     /// Captures a frame; the time is then 10 ms later.
     fn capture(&mut self) -> Instant {
+        self.capture_seen(b"")
+    }
+
+    /// Captures a frame that is seen after a quarter turn, unless `turned` is empty.
+    fn capture_seen(&mut self, turned: &[u8]) -> Instant {
         let at = self.now;
-        self.writer.append(at, b"", &[7; 10_000]).unwrap();
+        self.writer.append(at, turned, &[7; 10_000]).unwrap();
         self.engine.handle_captured(self.now);
         self.now = self.now + Duration::from_millis(10);
         at
@@ -192,6 +198,31 @@ fn a_marker_whose_picture_is_lost_is_lost_with_it() {
             let lost = [shown, same].map(|at| format!("{at} lost 1 {}", DropReason::Deadline));
             assert_eq!(Rig::told(&actions), lost);
             assert!(actions.iter().any(|action| matches!(action, Action::Lost(TRANSFER))));
+        }
+    }
+}
+
+/// Sizes are of pictures as they are seen, whether the frame travels untouched or smaller.
+#[test]
+fn a_frame_tells_the_size_of_its_original_as_it_is_seen() {
+    let half = FrameSize { width: 320, height: 240 };
+    for (turned, seen, small) in
+        [(&b""[..], SIZE, half), (&b"turned"[..], SIZE.turned(), half.turned())]
+    {
+        let mut rig = Rig::new(1 << 20);
+        rig.start_with(ControllerKind::Budget, Delivery::Latest, None, None);
+        rig.capture_seen(turned);
+        rig.encoded(Outcome::Encoded { body: Bytes::from(vec![7; 5_000]), size: half });
+        let encoded = rig.actions();
+        let mut rig = Rig::new(1 << 20);
+        rig.start(Delivery::Latest, None, None);
+        rig.capture_seen(turned);
+        for (actions, size) in [(encoded, small), (rig.actions(), seen)] {
+            let sizes = actions.iter().find_map(|action| match action {
+                Action::Frame { header, .. } => Some((header.size, header.source_size)),
+                _ => None,
+            });
+            assert_eq!(sizes, Some((size, Some(seen))), "{turned:?}");
         }
     }
 }

@@ -94,6 +94,7 @@ fn frame_of(epoch: u64, millis: i64, jpeg: Bytes) -> Event {
         captured_at: Instant::from_millis(millis),
         epoch,
         size: "960x540".parse().unwrap(),
+        source_size: "1920x1080".parse().ok(),
         original_bytes: 9,
         knobs: "1/2".into(),
         accuracy: 0.97,

@@ -72,6 +72,8 @@ async fn deliver_over_both(world: World) {
         let mut subscription = client.subscribe(request(name)).await.expect("a subscription");
         let frames = frames(&mut subscription, 10).await;
         assert!(increasing(&frames) && frames.iter().all(is_jpeg));
+        let size = "320x240".parse().expect("a size");
+        assert!(frames.iter().all(|frame| frame.source_size == Some(size)));
         assert!(frames.iter().all(|f| !f.replayed && f.stages.total() <= Duration::from_secs(2)));
         let info = client.camera(&name.parse().unwrap()).await.expect("the camera's info");
         assert_eq!(info.transport, if transport == Transport::Tcp { "tcp" } else { "quic" });

@@ -73,6 +73,7 @@ pub(crate) fn header(millis: i64, bytes: usize) -> FrameHeader {
         encode_started: Duration::from_millis(1),
         encode_ended: Duration::from_millis(6),
         sent: Duration::from_millis(7),
+        source_size: Some(FrameSize { width: 1920, height: 1080 }),
     }
 }
 

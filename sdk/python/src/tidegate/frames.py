@@ -167,16 +167,16 @@ class Frame:
 
     @property
     def size(self) -> Size:
-        """Size of the delivered image."""
+        """Size of the delivered image as `image` shows it: turned as its EXIF says."""
         return Size(self._message.size.width, self._message.size.height)
 
     @property
     def source_size(self) -> Size | None:
-        """Size of the original. None where the node does not tell it, and the frame is not untouched."""
-        # The field is newer than this package's first release: a message that was generated without it still works.
-        message: Any = self._message
-        if "source_size" in message.DESCRIPTOR.fields_by_name and message.HasField("source_size"):
-            return Size(message.source_size.width, message.source_size.height)
+        """Size of the original as it is seen. None where a node or camera of an earlier version does not tell it, and the frame is not
+        untouched.
+        """
+        if self._message.HasField("source_size"):
+            return Size(self._message.source_size.width, self._message.source_size.height)
         return self.size if self.knobs == "original" else None
 
     @property

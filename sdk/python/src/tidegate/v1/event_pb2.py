@@ -26,7 +26,7 @@ from tidegate.v1 import camera_pb2 as tidegate_dot_v1_dot_camera__pb2
 from tidegate.v1 import demand_pb2 as tidegate_dot_v1_dot_demand__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tidegate/v1/event.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/camera.proto\x1a\x18tidegate/v1/demand.proto\"G\n\x07Started\x12\x17\n\x0fsubscription_id\x18\x01 \x01(\x04\x12#\n\x06\x64\x65mand\x18\x02 \x01(\x0b\x32\x13.tidegate.v1.Demand\"\xf9\x01\n\x05\x46rame\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12$\n\x04size\x18\x02 \x01(\x0b\x32\x16.tidegate.v1.FrameSize\x12\x16\n\x0eoriginal_bytes\x18\x03 \x01(\x04\x12\r\n\x05knobs\x18\x04 \x01(\t\x12\x10\n\x08\x61\x63\x63uracy\x18\x05 \x01(\x01\x12\x15\n\raccuracy_kept\x18\x06 \x01(\x08\x12\x10\n\x08replayed\x18\x07 \x01(\x08\x12#\n\x06stages\x18\x08 \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x11\n\thanded_at\x18\t \x01(\x03\x12\x0c\n\x04jpeg\x18\n \x01(\x0c\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\"y\n\x06Stages\x12\x15\n\rcapture_nanos\x18\x01 \x01(\x03\x12\x14\n\x0c\x65ncode_nanos\x18\x02 \x01(\x03\x12\x13\n\x0bqueue_nanos\x18\x03 \x01(\x03\x12\x15\n\rnetwork_nanos\x18\x04 \x01(\x03\x12\x16\n\x0e\x64\x65livery_nanos\x18\x05 \x01(\x03\"\x8a\x01\n\tUnchanged\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12\x0f\n\x07same_as\x18\x02 \x01(\x03\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x12#\n\x06stages\x18\x04 \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x11\n\thanded_at\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"\xfb\x01\n\x06Missed\x12\x0c\n\x04\x66rom\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12$\n\x03why\x18\x04 \x01(\x0e\x32\x17.tidegate.v1.Missed.Why\"\xa1\x01\n\x03Why\x12\x13\n\x0fWHY_UNSPECIFIED\x10\x00\x12\x11\n\rWHY_OVERTAKEN\x10\x01\x12\x0c\n\x08WHY_LATE\x10\x02\x12\x13\n\x0fWHY_LOG_WRAPPED\x10\x03\x12\x17\n\x13WHY_SLOW_SUBSCRIBER\x10\x04\x12\x11\n\rWHY_LINK_DOWN\x10\x05\x12\x12\n\x0eWHY_INFEASIBLE\x10\x06\x12\x0f\n\x0bWHY_DAMAGED\x10\x07\"\xd4\x01\n\nInfeasible\x12&\n\x19latency_at_accuracy_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12 \n\x13\x61\x63\x63uracy_at_latency\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08sentence\x18\x03 \x01(\t\x12\x1e\n\x11\x66rames_per_second\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x1c\n\x1a_latency_at_accuracy_nanosB\x16\n\x14_accuracy_at_latencyB\x14\n\x12_frames_per_second\"\n\n\x08\x46\x65\x61sible\"!\n\rCameraOffline\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\x0e\n\x0c\x43\x61meraOnline\"\x1c\n\x08NoFrames\x12\x10\n\x08sentence\x18\x01 \x01(\t\"M\n\x0cKnobsChanged\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12\x0c\n\x04\x66rom\x18\x02 \x01(\t\x12\n\n\x02to\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"$\n\x10\x43ontrollerFailed\x12\x10\n\x08sentence\x18\x01 \x01(\t\"#\n\x0f\x41\x63\x63uracyAssumed\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\xb8\x01\n\x05\x45nded\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.tidegate.v1.Ended.Reason\"\x83\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_COMPLETE\x10\x01\x12\x17\n\x13REASON_UNSUBSCRIBED\x10\x02\x12\x1e\n\x1aREASON_CAMERA_UNREGISTERED\x10\x03\x12\x13\n\x0fREASON_SHUTDOWN\x10\x04\"\xa1\x04\n\x07Verdict\x12\x0e\n\x06\x63\x61mera\x18\x01 \x01(\t\x12\x10\n\x08transfer\x18\x02 \x01(\x04\x12\x13\n\x0b\x63\x61ptured_at\x18\x03 \x01(\x03\x12-\n\x07outcome\x18\x04 \x01(\x0e\x32\x1c.tidegate.v1.Verdict.Outcome\x12\x12\n\nsent_bytes\x18\x05 \x01(\x04\x12\x16\n\x0eoriginal_bytes\x18\x06 \x01(\x04\x12\r\n\x05knobs\x18\x07 \x01(\t\x12\x10\n\x03row\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\t \x01(\x01\x12\x15\n\raccuracy_kept\x18\n \x01(\x08\x12#\n\x06stages\x18\x0b \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x13\n\x0b\x62ound_nanos\x18\x0c \x01(\x03\x12!\n\x19\x63\x61pacity_bytes_per_second\x18\r \x01(\x04\x12\x0e\n\x06reason\x18\x0e \x01(\t\"\xc4\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_KEPT\x10\x01\x12\x10\n\x0cOUTCOME_LATE\x10\x02\x12\x15\n\x11OUTCOME_UNCHANGED\x10\x03\x12\x15\n\x11OUTCOME_OVERTAKEN\x10\x04\x12\x11\n\rOUTCOME_RESET\x10\x05\x12\x14\n\x10OUTCOME_WITHHELD\x10\x06\x12\x10\n\x0cOUTCOME_LOST\x10\x07\x12\x13\n\x0fOUTCOME_DAMAGED\x10\x08\x42\x06\n\x04_rowb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17tidegate/v1/event.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/camera.proto\x1a\x18tidegate/v1/demand.proto\"G\n\x07Started\x12\x17\n\x0fsubscription_id\x18\x01 \x01(\x04\x12#\n\x06\x64\x65mand\x18\x02 \x01(\x0b\x32\x13.tidegate.v1.Demand\"\xa6\x02\n\x05\x46rame\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12$\n\x04size\x18\x02 \x01(\x0b\x32\x16.tidegate.v1.FrameSize\x12\x16\n\x0eoriginal_bytes\x18\x03 \x01(\x04\x12\r\n\x05knobs\x18\x04 \x01(\t\x12\x10\n\x08\x61\x63\x63uracy\x18\x05 \x01(\x01\x12\x15\n\raccuracy_kept\x18\x06 \x01(\x08\x12\x10\n\x08replayed\x18\x07 \x01(\x08\x12#\n\x06stages\x18\x08 \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x11\n\thanded_at\x18\t \x01(\x03\x12\x0c\n\x04jpeg\x18\n \x01(\x0c\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12+\n\x0bsource_size\x18\x0c \x01(\x0b\x32\x16.tidegate.v1.FrameSize\"y\n\x06Stages\x12\x15\n\rcapture_nanos\x18\x01 \x01(\x03\x12\x14\n\x0c\x65ncode_nanos\x18\x02 \x01(\x03\x12\x13\n\x0bqueue_nanos\x18\x03 \x01(\x03\x12\x15\n\rnetwork_nanos\x18\x04 \x01(\x03\x12\x16\n\x0e\x64\x65livery_nanos\x18\x05 \x01(\x03\"\x8a\x01\n\tUnchanged\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12\x0f\n\x07same_as\x18\x02 \x01(\x03\x12\x10\n\x08replayed\x18\x03 \x01(\x08\x12#\n\x06stages\x18\x04 \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x11\n\thanded_at\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"\xfb\x01\n\x06Missed\x12\x0c\n\x04\x66rom\x18\x01 \x01(\x03\x12\n\n\x02to\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x12$\n\x03why\x18\x04 \x01(\x0e\x32\x17.tidegate.v1.Missed.Why\"\xa1\x01\n\x03Why\x12\x13\n\x0fWHY_UNSPECIFIED\x10\x00\x12\x11\n\rWHY_OVERTAKEN\x10\x01\x12\x0c\n\x08WHY_LATE\x10\x02\x12\x13\n\x0fWHY_LOG_WRAPPED\x10\x03\x12\x17\n\x13WHY_SLOW_SUBSCRIBER\x10\x04\x12\x11\n\rWHY_LINK_DOWN\x10\x05\x12\x12\n\x0eWHY_INFEASIBLE\x10\x06\x12\x0f\n\x0bWHY_DAMAGED\x10\x07\"\xd4\x01\n\nInfeasible\x12&\n\x19latency_at_accuracy_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12 \n\x13\x61\x63\x63uracy_at_latency\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08sentence\x18\x03 \x01(\t\x12\x1e\n\x11\x66rames_per_second\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x1c\n\x1a_latency_at_accuracy_nanosB\x16\n\x14_accuracy_at_latencyB\x14\n\x12_frames_per_second\"\n\n\x08\x46\x65\x61sible\"!\n\rCameraOffline\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\x0e\n\x0c\x43\x61meraOnline\"\x1c\n\x08NoFrames\x12\x10\n\x08sentence\x18\x01 \x01(\t\"M\n\x0cKnobsChanged\x12\x13\n\x0b\x63\x61ptured_at\x18\x01 \x01(\x03\x12\x0c\n\x04\x66rom\x18\x02 \x01(\t\x12\n\n\x02to\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"$\n\x10\x43ontrollerFailed\x12\x10\n\x08sentence\x18\x01 \x01(\t\"#\n\x0f\x41\x63\x63uracyAssumed\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\xb8\x01\n\x05\x45nded\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.tidegate.v1.Ended.Reason\"\x83\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x13\n\x0fREASON_COMPLETE\x10\x01\x12\x17\n\x13REASON_UNSUBSCRIBED\x10\x02\x12\x1e\n\x1aREASON_CAMERA_UNREGISTERED\x10\x03\x12\x13\n\x0fREASON_SHUTDOWN\x10\x04\"\xa1\x04\n\x07Verdict\x12\x0e\n\x06\x63\x61mera\x18\x01 \x01(\t\x12\x10\n\x08transfer\x18\x02 \x01(\x04\x12\x13\n\x0b\x63\x61ptured_at\x18\x03 \x01(\x03\x12-\n\x07outcome\x18\x04 \x01(\x0e\x32\x1c.tidegate.v1.Verdict.Outcome\x12\x12\n\nsent_bytes\x18\x05 \x01(\x04\x12\x16\n\x0eoriginal_bytes\x18\x06 \x01(\x04\x12\r\n\x05knobs\x18\x07 \x01(\t\x12\x10\n\x03row\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\t \x01(\x01\x12\x15\n\raccuracy_kept\x18\n \x01(\x08\x12#\n\x06stages\x18\x0b \x01(\x0b\x32\x13.tidegate.v1.Stages\x12\x13\n\x0b\x62ound_nanos\x18\x0c \x01(\x03\x12!\n\x19\x63\x61pacity_bytes_per_second\x18\r \x01(\x04\x12\x0e\n\x06reason\x18\x0e \x01(\t\"\xc4\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_KEPT\x10\x01\x12\x10\n\x0cOUTCOME_LATE\x10\x02\x12\x15\n\x11OUTCOME_UNCHANGED\x10\x03\x12\x15\n\x11OUTCOME_OVERTAKEN\x10\x04\x12\x11\n\rOUTCOME_RESET\x10\x05\x12\x14\n\x10OUTCOME_WITHHELD\x10\x06\x12\x10\n\x0cOUTCOME_LOST\x10\x07\x12\x13\n\x0fOUTCOME_DAMAGED\x10\x08\x42\x06\n\x04_rowb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,37 +36,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STARTED']._serialized_start=92
   _globals['_STARTED']._serialized_end=163
   _globals['_FRAME']._serialized_start=166
-  _globals['_FRAME']._serialized_end=415
-  _globals['_STAGES']._serialized_start=417
-  _globals['_STAGES']._serialized_end=538
-  _globals['_UNCHANGED']._serialized_start=541
-  _globals['_UNCHANGED']._serialized_end=679
-  _globals['_MISSED']._serialized_start=682
-  _globals['_MISSED']._serialized_end=933
-  _globals['_MISSED_WHY']._serialized_start=772
-  _globals['_MISSED_WHY']._serialized_end=933
-  _globals['_INFEASIBLE']._serialized_start=936
-  _globals['_INFEASIBLE']._serialized_end=1148
-  _globals['_FEASIBLE']._serialized_start=1150
-  _globals['_FEASIBLE']._serialized_end=1160
-  _globals['_CAMERAOFFLINE']._serialized_start=1162
-  _globals['_CAMERAOFFLINE']._serialized_end=1195
-  _globals['_CAMERAONLINE']._serialized_start=1197
-  _globals['_CAMERAONLINE']._serialized_end=1211
-  _globals['_NOFRAMES']._serialized_start=1213
-  _globals['_NOFRAMES']._serialized_end=1241
-  _globals['_KNOBSCHANGED']._serialized_start=1243
-  _globals['_KNOBSCHANGED']._serialized_end=1320
-  _globals['_CONTROLLERFAILED']._serialized_start=1322
-  _globals['_CONTROLLERFAILED']._serialized_end=1358
-  _globals['_ACCURACYASSUMED']._serialized_start=1360
-  _globals['_ACCURACYASSUMED']._serialized_end=1395
-  _globals['_ENDED']._serialized_start=1398
-  _globals['_ENDED']._serialized_end=1582
-  _globals['_ENDED_REASON']._serialized_start=1451
-  _globals['_ENDED_REASON']._serialized_end=1582
-  _globals['_VERDICT']._serialized_start=1585
-  _globals['_VERDICT']._serialized_end=2130
-  _globals['_VERDICT_OUTCOME']._serialized_start=1926
-  _globals['_VERDICT_OUTCOME']._serialized_end=2122
+  _globals['_FRAME']._serialized_end=460
+  _globals['_STAGES']._serialized_start=462
+  _globals['_STAGES']._serialized_end=583
+  _globals['_UNCHANGED']._serialized_start=586
+  _globals['_UNCHANGED']._serialized_end=724
+  _globals['_MISSED']._serialized_start=727
+  _globals['_MISSED']._serialized_end=978
+  _globals['_MISSED_WHY']._serialized_start=817
+  _globals['_MISSED_WHY']._serialized_end=978
+  _globals['_INFEASIBLE']._serialized_start=981
+  _globals['_INFEASIBLE']._serialized_end=1193
+  _globals['_FEASIBLE']._serialized_start=1195
+  _globals['_FEASIBLE']._serialized_end=1205
+  _globals['_CAMERAOFFLINE']._serialized_start=1207
+  _globals['_CAMERAOFFLINE']._serialized_end=1240
+  _globals['_CAMERAONLINE']._serialized_start=1242
+  _globals['_CAMERAONLINE']._serialized_end=1256
+  _globals['_NOFRAMES']._serialized_start=1258
+  _globals['_NOFRAMES']._serialized_end=1286
+  _globals['_KNOBSCHANGED']._serialized_start=1288
+  _globals['_KNOBSCHANGED']._serialized_end=1365
+  _globals['_CONTROLLERFAILED']._serialized_start=1367
+  _globals['_CONTROLLERFAILED']._serialized_end=1403
+  _globals['_ACCURACYASSUMED']._serialized_start=1405
+  _globals['_ACCURACYASSUMED']._serialized_end=1440
+  _globals['_ENDED']._serialized_start=1443
+  _globals['_ENDED']._serialized_end=1627
+  _globals['_ENDED_REASON']._serialized_start=1496
+  _globals['_ENDED_REASON']._serialized_end=1627
+  _globals['_VERDICT']._serialized_start=1630
+  _globals['_VERDICT']._serialized_end=2175
+  _globals['_VERDICT_OUTCOME']._serialized_start=1971
+  _globals['_VERDICT_OUTCOME']._serialized_end=2167
 # @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ class Started(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ..., demand: _Optional[_Union[_demand_pb2.Demand, _Mapping]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("captured_at", "size", "original_bytes", "knobs", "accuracy", "accuracy_kept", "replayed", "stages", "handed_at", "jpeg", "epoch")
+    __slots__ = ("captured_at", "size", "original_bytes", "knobs", "accuracy", "accuracy_kept", "replayed", "stages", "handed_at", "jpeg", "epoch", "source_size")
     CAPTURED_AT_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     ORIGINAL_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Frame(_message.Message):
     HANDED_AT_FIELD_NUMBER: _ClassVar[int]
     JPEG_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_SIZE_FIELD_NUMBER: _ClassVar[int]
     captured_at: int
     size: _camera_pb2.FrameSize
     original_bytes: int
@@ -40,7 +41,8 @@ class Frame(_message.Message):
     handed_at: int
     jpeg: bytes
     epoch: int
-    def __init__(self, captured_at: _Optional[int] = ..., size: _Optional[_Union[_camera_pb2.FrameSize, _Mapping]] = ..., original_bytes: _Optional[int] = ..., knobs: _Optional[str] = ..., accuracy: _Optional[float] = ..., accuracy_kept: bool = ..., replayed: bool = ..., stages: _Optional[_Union[Stages, _Mapping]] = ..., handed_at: _Optional[int] = ..., jpeg: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+    source_size: _camera_pb2.FrameSize
+    def __init__(self, captured_at: _Optional[int] = ..., size: _Optional[_Union[_camera_pb2.FrameSize, _Mapping]] = ..., original_bytes: _Optional[int] = ..., knobs: _Optional[str] = ..., accuracy: _Optional[float] = ..., accuracy_kept: bool = ..., replayed: bool = ..., stages: _Optional[_Union[Stages, _Mapping]] = ..., handed_at: _Optional[int] = ..., jpeg: _Optional[bytes] = ..., epoch: _Optional[int] = ..., source_size: _Optional[_Union[_camera_pb2.FrameSize, _Mapping]] = ...) -> None: ...
 
 class Stages(_message.Message):
     __slots__ = ("capture_nanos", "encode_nanos", "queue_nanos", "network_nanos", "delivery_nanos")
