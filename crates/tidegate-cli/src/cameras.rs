@@ -47,7 +47,7 @@ fn table(cameras: &[CameraInfo], now: Instant) -> String {
         }
     }
     if cameras.is_empty() {
-        text.push_str("no camera is registered; start one with `tidegate camera`\n");
+        text.push_str("no camera is registered; `tidegate cameras add` has the node run one\n");
     }
     text
 }
@@ -179,7 +179,7 @@ yard-2  offline    -     -          0.0   0 B     0 B of 1GiB       -          0
 yard-1 gives no frames: its frames are refused: too \u{fffd} large
 ";
         assert_eq!(table(&cameras(), Instant::from_millis(10_000)), expected);
-        assert!(table(&[], Instant::EPOCH).ends_with("start one with `tidegate camera`\n"));
+        assert!(table(&[], Instant::EPOCH).ends_with("`tidegate cameras add` has the node run one\n"));
     }
 
     #[test]

@@ -139,6 +139,11 @@ impl Config {
         )
     }
 
+    /// The file that was read first, if any was.
+    pub fn file(&self) -> Option<&Path> {
+        self.origins.file.as_deref()
+    }
+
     /// Whether settings come from files, the first of which is there.
     pub fn has_file(&self) -> bool {
         self.origins.file.as_deref().is_some_and(|file| fs::symlink_metadata(file).is_ok())

@@ -1,6 +1,11 @@
-//! Files of configuration as this program writes them: the template of a new site, and single settings in a file that is there.
+//! Files of configuration as this program writes them: the template of a new site, single settings in a file that is there, and whole
+//! sections of cameras.
+//!
+//! Always true: all that is not written stays as it is, comments included; a comment right above a section goes with it.
 
 use std::path::{Path, absolute};
+
+use toml_edit::{DocumentMut, Item, Table, TomlError, value};
 
 use super::{ConfigError, layers};
 
@@ -41,6 +46,156 @@ pub fn with_setting(text: &str, flag: &str, folder: &Path) -> Result<String, Con
         None => lines.insert(begin + 1, line),
     }
     Ok(lines.join("\n") + "\n")
+}
+
+/// A value of a section that is written whole.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Written {
+    /// A text.
+    Text(String),
+    /// A number; one without a fraction is written as a whole number.
+    Number(f64),
+}
+
+/// Why a section was not written or taken out.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// The text cannot be read.
+    #[error("it is no TOML")]
+    Syntax(#[from] TomlError),
+    /// The section is there already.
+    #[error("it has [camera.{0}] already")]
+    Exists(String),
+    /// The section is not there.
+    #[error("it has no [camera.{0}]")]
+    Absent(String),
+    /// Cameras are not written as sections.
+    #[error("its cameras are the value of one key, not sections of their own; change it by hand")]
+    Value,
+}
+
+/// `text` with a section `[camera.NAME]` of these settings behind all others.
+///
+/// # Errors
+/// [`EditError`], but for [`EditError::Absent`].
+pub fn with_camera(
+    text: &str,
+    name: &str,
+    settings: &[(&str, Written)],
+) -> Result<String, EditError> {
+    let mut document: DocumentMut = text.parse()?;
+    let cameras = document.entry(CAMERAS).or_insert_with(|| {
+        let mut cameras = Table::new();
+        cameras.set_implicit(true);
+        Item::Table(cameras)
+    });
+    let cameras = cameras.as_table_mut().ok_or(EditError::Value)?;
+    if cameras.contains_key(name) {
+        return Err(EditError::Exists(name.to_owned()));
+    }
+    let mut section = Table::new();
+    for (key, setting) in settings {
+        let item = match setting {
+            Written::Text(text) => value(text.as_str()),
+            Written::Number(number) if number.fract() == 0.0 && number.abs() < 1e9 => {
+                value(*number as i64)
+            }
+            Written::Number(number) => value(*number),
+        };
+        section.insert(key, item);
+    }
+    section.set_position(Some(isize::MAX));
+    cameras.insert(name, Item::Table(section));
+    // Comments at the end, such as settings that may be switched on, are the last section's and not the camera's.
+    let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+    document.set_trailing("");
+    let gap = if text.trim().is_empty() { "" } else { "\n" };
+    let section = document[CAMERAS][name].as_table_mut().ok_or(EditError::Value)?;
+    section.decor_mut().set_prefix(format!("{}{gap}", ended(&trailing)));
+    Ok(document.to_string())
+}
+
+/// `text` without the section `[camera.NAME]`.
+///
+/// # Errors
+/// [`EditError`], but for [`EditError::Exists`].
+pub fn without_camera(text: &str, name: &str) -> Result<String, EditError> {
+    let absent = || EditError::Absent(name.to_owned());
+    let mut document: DocumentMut = text.parse()?;
+    let cameras = document.get_mut(CAMERAS).ok_or_else(absent)?;
+    let cameras = cameras.as_table_like_mut().ok_or(EditError::Value)?;
+    let removed = cameras.remove(name).ok_or_else(absent)?;
+    if cameras.is_empty() {
+        document.remove(CAMERAS);
+    }
+    let Item::Table(section) = removed else { return Ok(document.to_string()) };
+    let above = section.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
+    let kept = of_the_section_before(above);
+    if let Some(position) = section.position()
+        && !kept.is_empty()
+    {
+        let mut next = None;
+        find_next(&document, &mut Vec::new(), position, &mut next);
+        let next = next.map(|(_, path)| path).unwrap_or_default();
+        match table_at(&mut document, &next).filter(|_| !next.is_empty()) {
+            Some(table) => {
+                let own = table.decor().prefix().and_then(|prefix| prefix.as_str());
+                let prefix = format!("{kept}{}", own.unwrap_or_default());
+                table.decor_mut().set_prefix(prefix);
+            }
+            None => {
+                let trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+                document.set_trailing(format!("{kept}{trailing}"));
+            }
+        }
+    }
+    Ok(document.to_string())
+}
+
+const CAMERAS: &str = "camera";
+
+/// Of the comments above a section, those that a blank line parts from it: they stand at the end of the section before.
+fn of_the_section_before(above: &str) -> &str {
+    let mut end = 0;
+    let mut at = 0;
+    for line in above.split_inclusive('\n') {
+        if line.trim().is_empty() {
+            end = at;
+        }
+        at += line.len();
+    }
+    &above[..end]
+}
+
+/// The section to which these keys lead.
+fn table_at<'document>(
+    document: &'document mut DocumentMut,
+    path: &[String],
+) -> Option<&'document mut Table> {
+    let begin = document.as_item_mut();
+    let item = path.iter().try_fold(begin, |item, key| item.get_mut(key.as_str()));
+    item.and_then(Item::as_table_mut)
+}
+
+/// The first section behind that position, by the keys that lead to it.
+fn find_next(
+    table: &Table,
+    path: &mut Vec<String>,
+    behind: isize,
+    found: &mut Option<(isize, Vec<String>)>,
+) {
+    for (key, item) in table {
+        let Item::Table(below) = item else { continue };
+        path.push(key.to_owned());
+        let position = below.position().filter(|_| !below.is_implicit() && !below.is_dotted());
+        if let Some(position) = position.filter(|position| *position > behind)
+            && found.as_ref().is_none_or(|(nearest, _)| position < *nearest)
+        {
+            *found = Some((position, path.clone()));
+        }
+        find_next(below, path, behind, found);
+        path.pop();
+    }
 }
 
 /// `[mqtt.listener.main]`, with quotes around a name that needs them.
@@ -91,6 +246,65 @@ mod tests {
         assert!(with_setting("", "a", Path::new("")).is_err());
         let elsewhere = with_setting("", "node.data_dir=x", Path::new("/etc")).unwrap();
         assert!(elsewhere.contains(&absolute("x").unwrap().display().to_string()), "{elsewhere}");
+    }
+
+    #[test]
+    fn a_camera_comes_behind_all_else_and_goes_without_a_trace() {
+        let settings = [
+            ("source", Written::Text("rtsp://me@cam/1?a=\"b\"".to_owned())),
+            ("fps", Written::Number(2.0)),
+        ];
+        let hall = "[camera.hall]\nsource = 'rtsp://me@cam/1?a=\"b\"'\nfps = 2\n";
+        for text in [
+            "",
+            "# a site\n",
+            "# mine\n[node] # the node\nname = \"north\"  # why\n# enrol_listen = \"0.0.0.0:7444\"\n",
+            "[camera.yard]\nsource = \"scene:street\"\n\n[log.camera.yard]\nage = \"1h\"\n",
+            "[camera]\nyard.source = \"scene:street\"\n\n# of the log\n[log]\n",
+        ] {
+            let with = with_camera(text, "hall", &settings).unwrap();
+            assert!(with.starts_with(text) && with.ends_with(hall), "{with}");
+            let table: toml::Table = with.parse().unwrap();
+            let section = &table["camera"]["hall"];
+            assert_eq!(section["source"].as_str(), Some("rtsp://me@cam/1?a=\"b\""));
+            let error = with_camera(&with, "hall", &settings).unwrap_err();
+            assert_eq!(error.to_string(), "it has [camera.hall] already");
+            let without = without_camera(&with, "hall").unwrap();
+            assert_eq!(without.trim_end(), text.trim_end());
+            assert!(matches!(without_camera(&without, "hall"), Err(EditError::Absent(_))));
+        }
+        let twice = with_camera(&with_camera("", "hall", &settings).unwrap(), "a.b", &settings);
+        let twice = twice.unwrap();
+        assert!(twice.contains("fps = 2\n\n[camera.\"a.b\"]\n"), "{twice}");
+        assert_eq!(without_camera(&twice, "a.b").unwrap(), hall);
+        assert!(matches!(with_camera("camera = 3\n", "a", &settings), Err(EditError::Value)));
+        assert!(matches!(with_camera("[node\n", "a", &settings), Err(EditError::Syntax(_))));
+    }
+
+    #[test]
+    fn comments_stay_with_the_section_that_they_belong_to() {
+        let text = "[node]\nname = \"a\"\n# health_listen = \"x\"\n\n# the hall\n[camera.hall]\nsource = \"scene:street\"\n# fps = 3\n\n\
+                    # the yard\n[camera.yard]\nsource = \"scene:street\"\n\n# the log\n[log]\n";
+        assert_eq!(
+            without_camera(text, "hall").unwrap(),
+            "[node]\nname = \"a\"\n# health_listen = \"x\"\n# fps = 3\n\n# the yard\n[camera.yard]\nsource = \"scene:street\"\n\n\
+             # the log\n[log]\n"
+        );
+        let last = "[node]\nname = \"a\"\n# health_listen = \"x\"\n\n[camera.hall]\nsource = \"scene:street\"\n";
+        assert_eq!(
+            without_camera(last, "hall").unwrap(),
+            "[node]\nname = \"a\"\n# health_listen = \"x\"\n"
+        );
+    }
+
+    #[test]
+    fn the_template_takes_a_camera() {
+        let template = crate::Config::template();
+        let settings = [("source", Written::Text("folder:pictures".to_owned()))];
+        let text = with_camera(&template, "hall", &settings).unwrap();
+        let config = crate::Config::parse(Path::new("x.toml"), &text).unwrap();
+        assert_eq!(config.cameras["hall"].source, "folder:pictures");
+        assert!(text.starts_with(&template), "its comments stay where they are");
     }
 
     #[test]

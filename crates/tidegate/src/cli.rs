@@ -9,6 +9,7 @@
 
 mod acl;
 mod args;
+mod cameras;
 mod characterize;
 mod check;
 mod doctor;
@@ -24,7 +25,6 @@ use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc}
 use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_cli::{
-    cameras::{self, CamerasArgs},
     fetch::{self, FetchArgs},
     logging,
     program::{self, Output, print, until},
@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::{
     acl::AclArgs,
     args::{CameraArgs, CharacterizeArgs, NodeArgs},
+    cameras::CamerasCommandArgs,
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
     flow::FlowArgs,
@@ -90,8 +91,8 @@ pub enum Command {
     Camera(CameraArgs),
     /// Measure what each knob setting costs in bytes and is worth to a detector, on your own footage
     Characterize(CharacterizeArgs),
-    /// List the cameras of a node
-    Cameras(CamerasArgs),
+    /// List the cameras of a node; add, remove and try cameras of its configuration
+    Cameras(Box<CamerasCommandArgs>),
     /// List the sessions of MQTT clients at a node, and end them
     Sessions(SessionsArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
@@ -203,7 +204,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
             until_stopped(stop, camera).await
         }
         Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,
-        Command::Cameras(args) => until(stop, cameras::run(&config, &args)).await,
+        Command::Cameras(args) => until(stop.clone(), cameras::run(&config, &args, stop)).await,
         Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,

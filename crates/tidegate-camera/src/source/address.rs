@@ -204,6 +204,25 @@ impl CameraAddress {
         has_login || parts.any(is_password)
     }
 
+    /// The address with its user and without its password, as a configuration may have it, and the password as a file has it that
+    /// [`CameraAddress::with_password`] is given; none if it has none.
+    pub(super) fn parted(&self) -> (String, Option<Zeroizing<String>>) {
+        let scheme = self.protocol.scheme(self.is_tls);
+        let (mut user, mut password) = (String::new(), None);
+        if let Some(login) = &self.login {
+            if !login.user.is_empty() {
+                user = format!("{}@", encoded(&login.user));
+            }
+            // Without a user before it, a colon would part it.
+            password = Some(match login.user.is_empty() {
+                true => Zeroizing::new(format!(":{}", *login.password)),
+                false => login.password.clone(),
+            })
+            .filter(|_| !login.password.is_empty());
+        }
+        (format!("{scheme}://{user}{}{}", self.authority(), self.path.as_str()), password)
+    }
+
     /// The same address with the login of another.
     pub(super) fn with_login_of(self, other: &Self) -> Self {
         Self { login: other.login.clone(), ..self }
@@ -248,6 +267,16 @@ impl Login {
         let (user, password) = text.split_once(':').unwrap_or((text, ""));
         Self { user: decoded(user), password: Zeroizing::new(decoded(password)) }
     }
+}
+
+/// Text in which each character that may mean something in an address is `%XX`.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let each = text.bytes().map(|byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    each.collect()
 }
 
 /// Text with each `%XX` as its character; as it is if that gives no text.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use tidegate_message::FrameSize;
+use zeroize::Zeroizing;
 
 use super::{
     SourceError,
@@ -236,6 +237,15 @@ impl SourceSpec {
         match self {
             Self::Rtsp { address, .. } | Self::Http { address, .. } => address.has_password(),
             _ => false,
+        }
+    }
+
+    /// Its description as a configuration may have it, with a user and without a password, and that password as the first line of a file
+    /// has it; none if it has none.
+    pub fn parted(&self) -> (String, Option<Zeroizing<String>>) {
+        match self {
+            Self::Rtsp { address, .. } | Self::Http { address, .. } => address.parted(),
+            other => (other.to_string(), None),
         }
     }
 
@@ -588,6 +598,30 @@ mod tests {
         }
         for text in ["folder:/data/a@b:c", "clip=1.mp4", "scene:street?fps=5"] {
             assert_eq!(shown(text), text);
+        }
+    }
+
+    #[test]
+    fn a_password_is_parted_from_its_address_and_comes_back() {
+        for (text, parted, password) in [
+            ("rtsp://u5er:s3cret@cam/1", "rtsp://u5er@cam/1", Some("s3cret")),
+            ("https://a%40b:c%3Ad@cam:8443/1?x=2", "https://a%40b@cam:8443/1?x=2", Some("c:d")),
+            ("http://:a:b@cam/1", "http://cam/1", Some(":a:b")),
+            ("http://me@cam/1", "http://me@cam/1", None),
+            ("http://cam/1", "http://cam/1", None),
+            ("scene:street?fps=5", "scene:street", None),
+        ] {
+            let spec = SourceSpec::parse(text).unwrap();
+            let (shown, secret) = spec.parted();
+            assert!(shown.starts_with(parted), "{shown}");
+            assert_eq!(secret.as_ref().map(|secret| secret.as_str()), password, "{text}");
+            let again = SourceSpec::parse(&shown).unwrap();
+            assert!(!again.has_password(), "{shown}");
+            let again = match &secret {
+                Some(secret) => again.with_password(secret),
+                None => again,
+            };
+            assert_eq!(again, spec, "{text}");
         }
     }
 

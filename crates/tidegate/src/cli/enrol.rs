@@ -181,7 +181,7 @@ fn name_node(config: &Config, file: &Path, set: &[String], name: &str) -> Result
 
 /// Replaces a file, whole or not at all, with the permissions that it had. Nothing else can read the new text before that, nor have put
 /// a file or a link in its place.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
+pub(super) fn replace(file: &Path, text: &str) -> io::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let beside = file.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;

@@ -141,7 +141,10 @@ pub(super) async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result
 }
 
 /// A password from the standard input: its first line. A person is asked for it twice, and nothing that is typed is shown.
-async fn ask(user: &str, stop: CancellationToken) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+pub(super) async fn ask(
+    user: &str,
+    stop: CancellationToken,
+) -> Result<Zeroizing<Vec<u8>>, ApiError> {
     let invalid = |text: &str| Err(ApiError::new(Code::CONFIG_INVALID, text));
     if !io::stdin().is_terminal() {
         let mut bytes = Zeroizing::default();

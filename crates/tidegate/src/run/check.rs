@@ -76,6 +76,14 @@ pub fn look(path: Option<&Path>, flags: &[String]) -> (Config, Findings) {
     (config, found)
 }
 
+/// Looks at the cameras of a configuration, as a start does.
+///
+/// # Errors
+/// All that is wrong with them.
+pub fn cameras(config: &Config) -> Result<(), ApiError> {
+    cameras::planned(config).map(drop)
+}
+
 /// Looks at all that a start of a node reads.
 pub fn node(config: &Config) -> Findings {
     let mut problems = Problems::default();
