@@ -2,7 +2,11 @@
 //!
 //! Always true: redirections are not followed; no more of an answer is held than the client's limit; TLS is rustls with ring.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -18,11 +22,14 @@ use rustls_pki_types::ServerName;
 use tidegate_message::host::without_brackets;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
     sync::Mutex,
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
+
+/// Which addresses of a host may be connected to.
+pub type Allowed<'a> = &'a (dyn Fn(IpAddr) -> bool + Sync);
 
 /// Makes requests.
 #[derive(Debug)]
@@ -39,6 +46,8 @@ struct Kept {
     /// Scheme, host and port.
     to: (bool, String, u16),
     sender: SendRequest<Full<Bytes>>,
+    /// The server's address.
+    peer: Option<IpAddr>,
     /// Moves its bytes.
     _driver: AbortOnDropHandle<()>,
 }
@@ -82,6 +91,13 @@ pub enum HttpError {
     },
 }
 
+impl HttpError {
+    /// Whether the server is at an address that is not allowed.
+    pub fn is_not_allowed(&self) -> bool {
+        matches!(self, Self::Connect { source, .. } if NotAllowed::is_in(source))
+    }
+}
+
 impl HttpClient {
     /// A client that trusts whom `tls` says, and takes answers of at most that many bytes.
     pub fn new(tls: Arc<ClientConfig>, answer_bytes_max: usize) -> Self {
@@ -113,7 +129,7 @@ impl HttpClient {
                 answered => return self.keep(kept, answered).await,
             }
         }
-        let mut kept = self.connect(to).await?;
+        let mut kept = self.connect(to, &|_| true).await?;
         let host = kept.to.1.clone();
         let answered = self.exchange(&mut kept.sender, request, &host).await;
         self.keep(kept, answered).await
@@ -127,6 +143,21 @@ impl HttpClient {
     /// # Cancel safety
     /// Dropping it ends the connection.
     pub async fn open(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, HttpError> {
+        self.open_where(request, &|_| true).await
+    }
+
+    /// The same from a server all of whose addresses are allowed; a connection to it that is kept was allowed before.
+    ///
+    /// # Errors
+    /// [`HttpError`]; [`HttpError::is_not_allowed`] for a server that is not.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connection.
+    pub async fn open_where(
+        &self,
+        request: Request<Full<Bytes>>,
+        allowed: Allowed<'_>,
+    ) -> Result<Response<Body>, HttpError> {
         let to = target(request.uri())?;
         let kept = self.kept.lock().await.take();
         if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
@@ -135,7 +166,7 @@ impl HttpClient {
                 answered => return answered.map(|answer| Body::of(answer, kept)),
             }
         }
-        let mut kept = self.connect(to).await?;
+        let mut kept = self.connect(to, allowed).await?;
         let host = kept.to.1.clone();
         let answer = ask(&mut kept.sender, request, &host).await?;
         Ok(Body::of(answer, kept))
@@ -174,10 +205,17 @@ impl HttpClient {
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
-    async fn connect(&self, to: (bool, String, u16)) -> Result<Kept, HttpError> {
+    async fn connect(
+        &self,
+        to: (bool, String, u16),
+        allowed: Allowed<'_>,
+    ) -> Result<Kept, HttpError> {
         let (is_tls, host, port) = &to;
         let failed = |source| HttpError::Connect { host: host.clone(), port: *port, source };
-        let stream = dial(host, *port, is_tls.then_some(&self.tls)).await.map_err(failed)?;
+        let socket = connect(host, *port, allowed).await.map_err(failed)?;
+        let peer = socket.peer_addr().ok().map(|address| address.ip());
+        let tls = is_tls.then_some(&self.tls);
+        let stream = secured(socket, host, tls).await.map_err(failed)?;
         let broken = |source| HttpError::Exchange { host: host.clone(), source };
         let mut protocol = http1::Builder::new();
         if self.is_lenient {
@@ -194,7 +232,7 @@ impl HttpClient {
                 tracing::debug!(%error, "a connection of HTTP ended");
             }
         });
-        Ok(Kept { sender, _driver: AbortOnDropHandle::new(driver), to })
+        Ok(Kept { sender, peer, _driver: AbortOnDropHandle::new(driver), to })
     }
 }
 
@@ -229,6 +267,11 @@ impl Body {
         answer.map(|incoming| Self { is_at_end: false, incoming, kept })
     }
 
+    /// The address of the server that it comes from, if the system knows it.
+    pub const fn peer(&self) -> Option<IpAddr> {
+        self.kept.peer
+    }
+
     /// The next bytes; `None` at the end.
     ///
     /// # Errors
@@ -260,7 +303,43 @@ pub async fn dial(
     port: u16,
     tls: Option<&Arc<ClientConfig>>,
 ) -> io::Result<Box<dyn Stream>> {
-    let socket = TcpStream::connect((host, port)).await?;
+    secured(connect(host, port, &|_| true).await?, host, tls).await
+}
+
+/// A connection by TCP to a host all of whose addresses are allowed.
+///
+/// # Errors
+/// The system's; one that holds [`NotAllowed`], before any address is tried.
+pub async fn connect(host: &str, port: u16, allowed: Allowed<'_>) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+    // All of them: a name may have one that is allowed in front of one that is not.
+    if let Some(address) = addresses.iter().find(|address| !allowed(address.ip())) {
+        let refused = NotAllowed { address: address.ip() };
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
+    }
+    TcpStream::connect(&addresses[..]).await
+}
+
+/// An address that may not be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{address} is not allowed here")]
+pub struct NotAllowed {
+    /// The address.
+    pub address: IpAddr,
+}
+
+impl NotAllowed {
+    /// Whether a failure to connect is one.
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|error| error.is::<Self>())
+    }
+}
+
+async fn secured(
+    socket: TcpStream,
+    host: &str,
+    tls: Option<&Arc<ClientConfig>>,
+) -> io::Result<Box<dyn Stream>> {
     socket.set_nodelay(true)?;
     let Some(tls) = tls else { return Ok(Box::new(socket)) };
     let name = ServerName::try_from(host.to_owned())

@@ -2,7 +2,7 @@
 //!
 //! Always true: neither `Debug` nor `Display` of an address shows a user, a password or a value that may be one.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use tidegate_message::host::without_brackets;
 use zeroize::Zeroizing;
@@ -89,6 +89,37 @@ pub(super) struct Login {
     pub(super) user: String,
     /// Its password.
     pub(super) password: Zeroizing<String>,
+}
+
+/// How far an address reaches: a camera that redirects to a nearer place than its own would have this machine ask its own services, or
+/// those of its link, such as the metadata of a cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// This machine.
+    Machine,
+    /// The link.
+    Link,
+    /// Further.
+    Network,
+}
+
+impl Scope {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            // All of 0.0.0.0/8 is "this host" (RFC 1122, section 3.2.1.3), and connects to it.
+            IpAddr::V4(v4) if v4.is_loopback() || v4.octets()[0] == 0 => Self::Machine,
+            IpAddr::V6(v6) if v6.is_loopback() || v6.is_unspecified() => Self::Machine,
+            IpAddr::V4(v4) if v4.is_link_local() => Self::Link,
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => Self::Link,
+            _ => Self::Network,
+        }
+    }
+
+    /// Whether a camera that is there may redirect to `address`.
+    pub(super) fn may_send_to(self, address: IpAddr) -> bool {
+        let to = Self::of(address);
+        to == Self::Network || to == self
+    }
 }
 
 /// Whether a source's description is an address of a camera, right or wrong.
@@ -384,6 +415,34 @@ mod tests {
             address.request().to_string(),
             login.map(|login| (login.user.clone(), login.password.to_string())),
         ))
+    }
+
+    #[test]
+    fn a_camera_sends_to_no_nearer_place_than_its_own() {
+        use Scope::{Link, Machine, Network};
+        for (address, scope) in [
+            ("127.0.0.1", Machine),
+            ("127.9.9.9", Machine),
+            ("0.0.0.0", Machine),
+            ("0.1.2.3", Machine),
+            ("::1", Machine),
+            ("::", Machine),
+            ("::ffff:127.0.0.1", Machine),
+            ("169.254.169.254", Link),
+            ("::ffff:169.254.1.1", Link),
+            ("fe80::1", Link),
+            ("192.168.1.7", Network),
+            ("10.0.0.1", Network),
+            ("fd00::1", Network),
+            ("2001:db8::1", Network),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(Scope::of(address), scope, "{address}");
+            for home in [Machine, Link, Network] {
+                let is_near = scope != Network && scope != home;
+                assert_eq!(home.may_send_to(address), !is_near, "{home:?} {address}");
+            }
+        }
     }
 
     #[test]

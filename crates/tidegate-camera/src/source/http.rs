@@ -26,7 +26,7 @@ use tidegate_process::http::{Body, HttpClient, HttpError};
 
 use super::{
     Rate, SourceError, SourceSpec, SplitError, Splitter,
-    address::{CameraAddress, without_secrets},
+    address::{CameraAddress, Scope, without_secrets},
     login::Challenge,
     rtsp::any_certificate,
 };
@@ -92,6 +92,14 @@ pub enum HttpCameraError {
         /// Where to.
         place: String,
     },
+    /// It redirects to this machine or to its link, and is not there itself.
+    #[error(
+        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not; give that address if it is meant"
+    )]
+    Inward {
+        /// Where to.
+        place: String,
+    },
     /// Its answer has no picture.
     #[error(
         "the camera answered with {kind} and no JPEG image; look for the address of its MJPEG stream or snapshot"
@@ -134,6 +142,8 @@ pub(super) struct HttpCamera {
     period: Duration,
     waits: Waits,
     client: HttpClient,
+    /// Where the camera was found.
+    home: Option<Scope>,
     /// The challenge of a host, and how often it was answered.
     challenge: Option<(String, Challenge, u32)>,
     answer: Option<Answer>,
@@ -187,6 +197,7 @@ impl HttpCamera {
             period: rate.map_or(SNAPSHOT_PERIOD, Rate::period),
             waits,
             client: HttpClient::new(any_certificate(), 0).lenient(),
+            home: None,
             challenge: None,
             answer: None,
             is_single: false,
@@ -342,10 +353,19 @@ impl HttpCamera {
         let (mut redirects, mut was_refused) = (0, false);
         loop {
             let request = self.request(&address);
-            let answer = timeout(self.waits.answer, self.client.open(request)).await;
+            let (home, is_own) = (self.home, address.is_same_host(&self.address));
+            let allowed = |to| is_own || home.is_some_and(|home| home.may_send_to(to));
+            let answer = self.client.open_where(request, &allowed);
+            let answer = timeout(self.waits.answer, answer).await;
             let answer = answer
                 .map_err(|_| HttpCameraError::Silent { after: self.waits.answer })?
-                .map_err(HttpCameraError::Unreachable)?;
+                .map_err(|error| match error.is_not_allowed() {
+                    true => HttpCameraError::Inward { place: address.to_string() },
+                    false => HttpCameraError::Unreachable(error),
+                })?;
+            if is_own {
+                self.home = answer.body().peer().map(Scope::of);
+            }
             let status = answer.status();
             match status {
                 _ if status.is_success() => return Ok(answer),

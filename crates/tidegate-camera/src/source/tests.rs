@@ -13,6 +13,14 @@ fn scene(frames_per_second: f64) -> SourceSpec {
     SourceSpec::Scene { scene, rate: Rate::new(frames_per_second).unwrap(), repeat: true }
 }
 
+/// An address of this machine that others reach, if it has one. Nothing is sent.
+pub(super) fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+}
+
 /// A picture of that size.
 pub(super) fn jpeg_of(width: u16, height: u16) -> Bytes {
     let size = FrameSize { width, height };

@@ -1,7 +1,7 @@
 //! A camera that is asked by HTTP, with every quirk that such cameras have.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -15,7 +15,10 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::source::{Source, tests::jpegs};
+use crate::source::{
+    Source,
+    tests::{jpegs, own_address},
+};
 
 /// An answer in bytes, and what becomes of the connection behind it.
 struct Reply {
@@ -42,7 +45,14 @@ struct Fake {
 
 impl Fake {
     async fn start(reply: impl Fn(u32, &str) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at("127.0.0.1".parse().unwrap(), reply).await
+    }
+
+    async fn start_at(
+        place: IpAddr,
+        reply: impl Fn(u32, &str) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((place, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicU32::new(0));
         let counted = connections.clone();
@@ -473,6 +483,44 @@ async fn redirections_are_followed_with_the_login_for_the_same_host_alone() {
     assert!(to("http://other/1").unwrap().login().is_none());
     assert!(to("//cam:8443/2").unwrap().login().is_some());
     assert!(to("https://Cam/2").unwrap().login().is_some());
+}
+
+/// A camera in the network that has been taken over would otherwise have a node ask what only its own machine may.
+#[tokio::test]
+async fn a_camera_elsewhere_redirects_to_no_address_of_this_machine() {
+    let Some(here) = own_address() else {
+        println!("skipped: this machine has no address but loopback");
+        return;
+    };
+    let image = jpegs(1).remove(0);
+    let given = image.clone();
+    let inner = Fake::start(move |_, _| picture(&given, Then::Keep)).await;
+    let port = inner.address.port();
+    for place in [
+        format!("http://127.0.0.1:{port}/"),
+        format!("http://localhost:{port}/"),
+        format!("http://[::ffff:127.0.0.1]:{port}/"),
+        format!("http://0.0.0.0:{port}/"),
+        "http://169.254.169.254/latest/meta-data/".to_owned(),
+        "http://[fe80::1]/".to_owned(),
+    ] {
+        let reply = format!("302 Found\r\nLocation: {place}");
+        let fake = Fake::start_at(here, move |_, _| status(&reply)).await;
+        let before = inner.connections.load(Ordering::SeqCst);
+        let error = Source::open(&fake.spec("", "/")).await.err();
+        let error = error.map(|error| tidegate_message::error_chain(&error)).unwrap_or_default();
+        assert!(error.contains("(loopback or link-local), where the camera"), "{place}: {error}");
+        assert_eq!(inner.connections.load(Ordering::SeqCst), before, "{place} was asked");
+        // The same camera on this machine itself, for this machine.
+        let needs_ipv6 = place.contains("ffff") && std::net::TcpListener::bind("[::1]:0").is_err();
+        if place.contains("169.254") || place.contains("fe80") || needs_ipv6 {
+            continue;
+        }
+        let reply = format!("302 Found\r\nLocation: {place}");
+        let fake = Fake::start(move |_, _| status(&reply)).await;
+        let mut source = Source::open(&fake.spec("", "/")).await.unwrap();
+        assert_eq!(next(&mut source).await.unwrap(), image, "{place}");
+    }
 }
 
 #[tokio::test]

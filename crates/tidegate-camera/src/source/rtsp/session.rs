@@ -19,12 +19,12 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tidegate_process::{
+    http::{self, Allowed, NotAllowed},
     signatures_by,
     tls::{self, Signatures},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
     time::{Instant, timeout},
 };
 use tokio_rustls::TlsConnector;
@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use super::sdp::{self, Media};
 use crate::source::{
-    address::{CameraAddress, without_secrets},
+    address::{CameraAddress, Scope, without_secrets},
     login::Challenge,
 };
 
@@ -78,6 +78,14 @@ pub enum RtspError {
         "the camera redirects from rtsps:// to {place}, which is not encrypted, so the login is not sent there; give that address if it is meant"
     )]
     Exposed {
+        /// Where to.
+        place: String,
+    },
+    /// It redirects to this machine or to its link, and is not there itself.
+    #[error(
+        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not; give that address if it is meant"
+    )]
+    Inward {
         /// Where to.
         place: String,
     },
@@ -217,9 +225,14 @@ impl Answer {
 impl Session {
     /// Connects, logs in where that is asked for, and has the camera play its pictures.
     pub(super) async fn open(address: &CameraAddress) -> Result<(Self, Media), RtspError> {
-        let mut address = address.clone();
+        let own = address;
+        let mut address = own.clone();
+        let mut home = None;
         for _ in 0..=REDIRECTS_MAX {
-            let mut session = Self::connect(address.clone()).await?;
+            let is_own = address.is_same_host(own);
+            let allowed = |to| is_own || home.is_some_and(|home: Scope| home.may_send_to(to));
+            let (mut session, scope) = Self::connect(address.clone(), &allowed).await?;
+            home = home.or(Some(scope));
             let described = session.describe().await?;
             if !(300..400).contains(&described.status) {
                 let media = session.play(described).await?;
@@ -236,12 +249,20 @@ impl Session {
         })
     }
 
-    async fn connect(address: CameraAddress) -> Result<Self, RtspError> {
+    /// Connects to a camera that is allowed where it is, and says how far that is.
+    async fn connect(
+        address: CameraAddress,
+        allowed: Allowed<'_>,
+    ) -> Result<(Self, Scope), RtspError> {
         let started = Instant::now();
-        let place = (address.host().to_owned(), address.port());
-        let connected = timeout(ANSWER_MAX, TcpStream::connect(place)).await;
+        let connected = http::connect(address.host(), address.port(), allowed);
+        let connected = timeout(ANSWER_MAX, connected).await;
         let tcp = connected.map_err(|_| RtspError::Silent { request: "a connection" })?;
-        let tcp = tcp.map_err(RtspError::Unreachable)?;
+        let tcp = tcp.map_err(|error| match NotAllowed::is_in(&error) {
+            true => RtspError::Inward { place: address.to_string() },
+            false => RtspError::Unreachable(error),
+        })?;
+        let scope = Scope::of(tcp.peer_addr().map_err(RtspError::Unreachable)?.ip());
         let rtt = started.elapsed();
         tcp.set_nodelay(true).map_err(RtspError::Unreachable)?;
         let wire: Box<dyn Wire> = if address.is_tls() {
@@ -255,7 +276,7 @@ impl Session {
         } else {
             Box::new(tcp)
         };
-        Ok(Self {
+        let session = Self {
             wire,
             buffer: BytesMut::new(),
             base: address.request(),
@@ -270,7 +291,8 @@ impl Session {
             early: Early::default(),
             repeated: None,
             rtt,
-        })
+        };
+        Ok((session, scope))
     }
 
     async fn describe(&mut self) -> Result<Answer, RtspError> {
@@ -612,7 +634,10 @@ impl ServerCertVerifier for AnyCertificate {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::BufReader, net::TcpListener};
+    use tokio::{
+        io::BufReader,
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
 
@@ -726,6 +751,39 @@ mod tests {
             assert!(!format!("{found:?}").contains("s3cret"));
             let found = found.map(|next| next.login().is_some()).ok();
             assert_eq!(found, expected, "{from} to {to}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_camera_elsewhere_redirects_to_no_address_of_this_machine() {
+        let Some(here) = crate::source::tests::own_address() else {
+            println!("skipped: this machine has no address but loopback");
+            return;
+        };
+        for (address, is_followed) in [(here, false), ("127.0.0.1".parse().unwrap(), true)] {
+            let camera = TcpListener::bind((address, 0)).await.unwrap();
+            let inner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (to, place) = (inner.local_addr().unwrap(), camera.local_addr().unwrap());
+            let redirecting = async {
+                let mut wire = BufReader::new(camera.accept().await.unwrap().0);
+                serve(&mut wire, |_| FINE.to_owned()).await;
+                let moved = format!("RTSP/1.0 302 Moved\r\nLocation: rtsp://{to}/1\r\n\r\n");
+                serve(&mut wire, |_| moved).await;
+            };
+            let address = CameraAddress::parse(&format!("rtsp://{place}/1")).unwrap();
+            let opened = async { Session::open(&address).await.map(|_| ()) };
+            let reached = async { inner.accept().await.map(|_| ()).unwrap() };
+            let followed = async {
+                tokio::select! {
+                    () = reached => None,
+                    opened = opened => opened.err(),
+                }
+            };
+            let ((), error) = tokio::join!(redirecting, followed);
+            match is_followed {
+                true => assert!(error.is_none(), "{error:?}"),
+                false => assert!(matches!(error, Some(RtspError::Inward { .. })), "{error:?}"),
+            }
         }
     }
 
