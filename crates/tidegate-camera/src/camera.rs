@@ -10,6 +10,7 @@
 mod capture;
 mod encoder;
 mod frames;
+mod frozen;
 mod privacy;
 mod refusals;
 mod runtime;
@@ -52,6 +53,7 @@ pub use self::{
 use self::{
     capture::{Capture, CaptureCounts},
     frames::CameraLog,
+    frozen::Frozen,
     refusals::{Refusals, Supply},
 };
 use crate::{
@@ -89,6 +91,8 @@ pub struct CameraSettings {
     pub tables: Option<PathBuf>,
     /// Settings of its transfers.
     pub transfer: TransferConfig,
+    /// After how long the same picture, again and again, counts as none; `None` never.
+    pub frozen_after: Option<Duration>,
 }
 
 /// How long after a frame, if no other has come, the log is made ready for the next: the frame in hand goes first.
@@ -101,6 +105,7 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 pub struct Intake {
     capture: Capture,
     supply: Supply,
+    frozen: Frozen,
     /// The log forgets frames by their age.
     is_aged: bool,
 }
@@ -221,6 +226,7 @@ pub fn build(
         Capture::new(writer, last.as_ref(), options.limits, options.future_max, counts.clone());
     let (supply, supplied) = Supply::new();
     let is_aged = options.log.age.is_some();
+    let frozen = Frozen::after(options.frozen_after);
     let camera = Camera {
         epoch: capture.epoch(),
         announce: CameraAnnounce {
@@ -244,7 +250,7 @@ pub fn build(
         privacy: options.privacy,
         source,
     };
-    Ok((camera, Intake { capture, supply, is_aged }))
+    Ok((camera, Intake { capture, supply, frozen, is_aged }))
 }
 
 /// The newest entry of a log that can be read.
@@ -380,6 +386,13 @@ async fn capture(source: &mut Source, intake: &mut Intake, watched: &Watched) {
             None => return,
             Some(Ok(frame)) => {
                 watched.frames.beat();
+                if let Some(since) = intake.frozen.holds(now, &frame.picture.jpeg) {
+                    intake.supply.frozen(now, since);
+                    if let Some(why) = intake.supply.none() {
+                        watched.usable.fails(&*why);
+                    }
+                    continue;
+                }
                 // A frame that cannot be carried is one frame less, no reason to stop.
                 match intake.frame_beside(source.age(&frame), &frame.picture.jpeg) {
                     Ok(_) => refusals.worked(now),

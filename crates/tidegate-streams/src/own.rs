@@ -57,6 +57,7 @@ impl OwnCamera {
         };
         self.settings.name == other.settings.name
             && self.source == other.source
+            && self.settings.frozen_after == other.settings.frozen_after
             && (&log.size, log.age, kept(&log.place))
                 == (&others.size, others.age, kept(&others.place))
     }

@@ -69,7 +69,8 @@ struct Tail {
     infeasible: Option<Event>,
     /// That no accuracy was measured, if so.
     assumed: Option<Event>,
-    no_frames: Option<Event>,
+    /// That no frames come, because the camera is not reached or its source gives none.
+    absence: Option<Event>,
     /// Frames reported as missed.
     missed: u64,
     /// Capture time of the first entry of the log.
@@ -163,7 +164,7 @@ impl Stream {
                 refused: None,
                 infeasible: None,
                 assumed: None,
-                no_frames: None,
+                absence: None,
                 missed: 0,
                 began_at: None,
                 after: None,
@@ -375,7 +376,7 @@ impl Stream {
             changed: self.changed.subscribe(),
             notices: self.notices.subscribe(),
             missed: tail.missed,
-            standing: [&tail.assumed, &tail.infeasible, &tail.no_frames]
+            standing: [&tail.assumed, &tail.infeasible, &tail.absence]
                 .into_iter()
                 .flatten()
                 .cloned()
@@ -413,8 +414,8 @@ impl Stream {
             Event::Infeasible(_) => tail.infeasible = Some(event.clone()),
             Event::Feasible => tail.infeasible = None,
             Event::AccuracyAssumed(_) => tail.assumed = Some(event.clone()),
-            Event::NoFrames(_) => tail.no_frames = Some(event.clone()),
-            Event::CameraOnline | Event::CameraOffline(_) => tail.no_frames = None,
+            Event::CameraOffline(_) | Event::NoFrames(_) => tail.absence = Some(event.clone()),
+            Event::CameraOnline => tail.absence = None,
             _ => {}
         }
         let _ = self.notices.send(Notice::Event(event));

@@ -60,6 +60,7 @@ impl Rig {
             future_max: Duration::from_secs(1),
             tables: None,
             transfer: TransferConfig::default(),
+            frozen_after: None,
         };
         let (tasks, owner) = tasks::tasks();
         tokio::spawn(owner.run(std::future::pending(), GRACE));

@@ -84,6 +84,8 @@ pub(super) struct NoFrames {
 enum Kind {
     /// They come, and are refused for that.
     Refused(Code),
+    /// They are the same again and again.
+    Frozen,
     /// The source fails.
     Fault,
     /// None comes.
@@ -121,6 +123,14 @@ impl Supply {
     /// A frame was refused.
     pub(super) fn refused(&mut self, now: Instant, code: Code, error: &dyn fmt::Display) {
         self.lack(now, Kind::Refused(code), || format!("its frames are refused: {error}"));
+    }
+
+    /// Its picture has been the same for so long.
+    pub(super) fn frozen(&mut self, now: Instant, since: Duration) {
+        let seconds = since.as_secs();
+        self.lack(now, Kind::Frozen, || {
+            format!("its picture has been the same for {seconds} s, to the last pixel: the camera is frozen")
+        });
     }
 
     /// The source has a fault.

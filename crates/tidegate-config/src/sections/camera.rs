@@ -1,6 +1,8 @@
 //! `[camera.NAME]`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
+
+use super::seconds;
 
 section! {
     /// `[camera.NAME]`: a camera that this node runs itself, without a process or a certificate of its own; see the chapter on sources.
@@ -15,6 +17,10 @@ section! {
         /// are left out evenly. Default none: as `source` says, or as they come.
         fps: Option<f64> = None
             => "from 0.1 to 240" if |it, _| it.fps.is_none_or(|fps| (0.1..=240.0).contains(&fps)),
+        /// After how long a picture that stays the same, to the last pixel, is taken for that of a frozen camera: it is then neither kept nor sent, and subscribers
+        /// are told, until another comes. 0 is never; default 0. Not for pictures that may stay the same, such as those of a program or of a loop of one picture.
+        frozen_after: Duration = seconds(0)
+            => "0, or from 5s to 1d" if |it, _| it.frozen_after.is_zero() || (seconds(5)..=seconds(86_400)).contains(&it.frozen_after),
         /// Whether it runs. Default true.
         enabled: bool = true,
     }

@@ -195,6 +195,26 @@ async fn that_accuracies_are_assumed_is_told_to_who_comes_later_too() {
     assert_eq!(Rig::new(&stream, None).next().await, Some(assumed));
 }
 
+#[tokio::test]
+async fn that_a_camera_is_away_is_told_to_who_comes_meanwhile() {
+    let stream = stream((None, None));
+    let (away, none) = (Event::CameraOffline("gone".into()), Event::NoFrames("dark".into()));
+    for (events, expected) in [
+        (vec![away.clone()], Some(away.clone())),
+        (vec![away.clone(), none.clone()], Some(none.clone())),
+        (vec![none, away.clone()], Some(away)),
+        (vec![Event::CameraOnline], None),
+    ] {
+        for event in events {
+            stream.tell(event);
+        }
+        assert_eq!(stream.subscribe().standing.first(), expected.as_ref());
+        if let Some(expected) = expected {
+            assert_eq!(Rig::new(&stream, None).next().await, Some(expected));
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refusal_reaches_the_subscriber_with_its_code_and_sentence() {
     let stream = stream((None, None));

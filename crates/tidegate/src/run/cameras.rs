@@ -102,6 +102,7 @@ pub fn camera_settings(config: &Config, name: CameraName, source: String) -> Cam
         future_max: config.frames.future_tolerance,
         tables: config.frames.tables_dir.clone(),
         transfer: transfer_config(config),
+        frozen_after: None,
     }
 }
 
@@ -175,6 +176,7 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera
     let settings = CameraSettings {
         // A recording keeps it; the rate of a network camera is measured.
         frames_per_second: section.fps.unwrap_or(0.0),
+        frozen_after: (!section.frozen_after.is_zero()).then_some(section.frozen_after),
         ..camera_settings(config, camera, source.to_string())
     };
     Ok(OwnCamera { settings, source })

@@ -169,3 +169,46 @@ async fn a_configured_camera_says_why_it_gives_nothing_and_begins_once_its_sourc
     let at = newest(&client, "hall").await.expect("a frame");
     client.fetch_original(&"hall".parse().unwrap(), at).await.expect("it is in the log");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_picture_is_told_until_another_comes() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let folder = world.path().join("pictures");
+    fs::create_dir(&folder).expect("a folder");
+    let show = |jpeg: &[u8]| {
+        fs::write(world.path().join("new"), jpeg).expect("a file");
+        fs::rename(world.path().join("new"), folder.join("1.jpg")).expect("it is renamed");
+    };
+    show(&world_jpeg());
+    let source = format!("folder:{}?fps=20&loop=1", folder.display());
+    world.configure(&[("hall", &source)]);
+    world.cameras.send_modify(|cameras| {
+        cameras[0].settings.frozen_after = Some(Duration::from_secs(1));
+    });
+    world.wait_for_camera(&client, "hall").await;
+    let mut subscription = client.subscribe(request("hall")).await.expect("a subscription");
+    let events = up_to(&mut subscription, |event| matches!(event, Event::NoFrames(_))).await;
+    let Some(Event::NoFrames(why)) = events.last() else { panic!("it is the last") };
+    assert!(why.contains("its picture has been the same for"), "{why}");
+    // Who comes now learns it, too.
+    let mut second = client.subscribe(request("hall")).await.expect("a subscription");
+    up_to(&mut second, |event| matches!(event, Event::NoFrames(_))).await;
+    // Another comment is no other picture; other pixels are.
+    let jpeg = world_jpeg();
+    show(&[&jpeg[..2], b"\xff\xfe\0\x05now", &jpeg[2..]].concat());
+    let is_said = |why: Option<&str>| why.is_some_and(|why| why.contains("the same"));
+    until(&client, "hall", |info| is_said(info.no_frames.as_deref())).await;
+    let other = tidegate_frame::knob::Transcoder::new(Default::default());
+    show(&smaller(other, &jpeg));
+    up_to(&mut subscription, is_online).await;
+    up_to(&mut subscription, is_frame).await;
+}
+
+/// The same picture with other pixels.
+fn smaller(mut transcoder: tidegate_frame::knob::Transcoder, jpeg: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let setting = "q50".parse().expect("a setting");
+    transcoder.apply(jpeg, &setting, &mut out).expect("it is a picture");
+    out
+}

@@ -246,6 +246,7 @@ fn options(name: &str) -> CameraSettings {
         future_max: Duration::from_secs(1),
         tables: None,
         transfer: TransferConfig::default(),
+        frozen_after: None,
     }
 }
 
