@@ -28,7 +28,7 @@ use tidegate_api::ApiError;
 use tidegate_frame::{
     engine::EngineConfig,
     knob::FrameLimits,
-    table::{Loaded, TableError, TableSet},
+    table::{Loaded, Table, TableError, TableSet},
     transfer::TransferConfig,
 };
 use tidegate_identity::pki::{Credentials, revocation::Revoked};
@@ -87,7 +87,7 @@ pub struct CameraSettings {
     pub health: Health,
     /// How far ahead of our clock a given capture time may lie.
     pub future_max: Duration,
-    /// Folder of characterization tables in addition to those that come with the program.
+    /// Folder of characterization tables in addition to those that come with the program; `NAME.table` there is this camera's own.
     pub tables: Option<PathBuf>,
     /// Settings of its transfers.
     pub transfer: TransferConfig,
@@ -217,7 +217,7 @@ pub fn build(
     options: CameraSettings,
     source: Option<SourceControl>,
 ) -> Result<(Camera, Intake), CameraError> {
-    let tables = tables(options.tables.as_deref())?;
+    let tables = tables_of(options.tables.as_deref(), &options.name)?;
     let name = LogName::Camera(options.name.clone());
     let FrameLog { writer, log, earlier } = FrameLog::open(&options.log, &name)?;
     let last = newest(&log);
@@ -286,6 +286,20 @@ pub fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
             tracing::error!(%code, error, "characterization table left out");
         }
         tracing::info!(count, folder = %folder.display(), "characterization tables read");
+    }
+    Ok(tables)
+}
+
+/// The same for the camera called `name`: the file `NAME.table` is its own, and goes before others that suit as well.
+///
+/// # Errors
+/// As for [`tables`].
+fn tables_of(folder: Option<&Path>, name: &CameraName) -> Result<TableSet, TableError> {
+    let mut tables = tables(folder)?;
+    let own = folder.map(|folder| folder.join(format!("{name}.table")));
+    // One that cannot be used was logged with the others.
+    if let Some(own) = own.and_then(|path| Table::load(&path).ok()) {
+        tables.insert_own(own);
     }
     Ok(tables)
 }
@@ -519,5 +533,50 @@ impl From<CameraError> for ApiError {
     fn from(error: CameraError) -> Self {
         let code = error.code();
         Self::new(code, error.to_string()).caused_by(tidegate_message::error_chain(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_frame::table::Wanted;
+    use tidegate_message::AdaptationProfile;
+
+    use super::*;
+
+    #[test]
+    fn a_camera_uses_the_table_that_has_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = |bytes: u32, scene: &str| {
+            format!(
+                "tidegate-table 1\nprofile jpeg\nsource 1280x720\ndetector mine\ndetector-input 1280x720\nscene {scene}\norigin measured\n\
+                 original-bytes {bytes}\nrow 0 {bytes} 1 1 - - - original\n"
+            )
+        };
+        for (name, text) in [
+            ("a.table", made(1_000, "any")),
+            ("hall.table", made(2_000, "any")),
+            ("yard.table", made(3_000, "any")),
+            ("z.table", made(4_000, "night")),
+            ("broken.table", "no table".to_owned()),
+        ] {
+            std::fs::write(folder.path().join(name), text).expect("a file");
+        }
+        let size = FrameSize { width: 1280, height: 720 };
+        let bytes = |camera: &str, scene: Option<&str>| {
+            let tables = tables_of(Some(folder.path()), &camera.parse().expect("a name"));
+            let wanted = Wanted {
+                detector: Some("mine".to_owned()),
+                scene: scene.map(str::to_owned),
+                ..Wanted::default()
+            };
+            let tables = tables.expect("the folder can be read");
+            let found = tables.nearest(AdaptationProfile::Jpeg, size, &wanted);
+            found.expect("one suits").original_bytes
+        };
+        assert_eq!(bytes("hall", None), 2_000.0);
+        assert_eq!(bytes("yard", None), 3_000.0);
+        assert_eq!(bytes("yard", Some("night")), 4_000.0, "made for that scene");
+        assert_eq!(bytes("broken", Some("any")), 3_000.0, "the last of one key, as before");
+        assert!(tables_of(None, &"hall".parse().expect("a name")).is_ok());
     }
 }

@@ -165,6 +165,17 @@ impl Config {
         self.node.data_dir.join("pki")
     }
 
+    /// Folder of the characterization tables that this node has: `frames.tables_dir`, or `tables` in the data folder if that is there.
+    pub fn tables_dir(&self) -> Option<PathBuf> {
+        let usual = || Some(self.usual_tables_dir()).filter(|folder| folder.is_dir());
+        self.frames.tables_dir.clone().or_else(usual)
+    }
+
+    /// Where those are if `frames.tables_dir` says nothing.
+    pub fn usual_tables_dir(&self) -> PathBuf {
+        self.node.data_dir.join("tables")
+    }
+
     /// Folder of what this node keeps for itself: `state` in the data folder.
     pub fn state_dir(&self) -> PathBuf {
         self.node.data_dir.join("state")

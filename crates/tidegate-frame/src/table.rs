@@ -262,6 +262,8 @@ fn front(mut rows: Vec<&Row>) -> Vec<&Row> {
 #[derive(Clone, Debug, Default)]
 pub struct TableSet {
     tables: Vec<Table>,
+    /// The table that was made for the camera that uses this set, if one was.
+    own: Option<TableKey>,
 }
 
 /// Criteria of a transfer for a [`TableSet`]; `None` matches anything.
@@ -283,20 +285,26 @@ impl TableSet {
 
     /// The tables that come with the program: an assumed one for `jpeg`, the paper's six for `mez`.
     pub fn builtin() -> Self {
-        Self { tables: builtin::tables() }
+        Self { tables: builtin::tables(), own: None }
     }
 
     /// Two published profiles of another adaptive system, for simulations: `mot` and `darknet`.
     ///
     /// Their settings are a video codec's (see [`Row::label`]), so no camera can use them.
     pub fn foreign() -> Self {
-        Self { tables: builtin::foreign() }
+        Self { tables: builtin::foreign(), own: None }
     }
 
     /// Adds a table; one of the same key is replaced.
     pub fn insert(&mut self, table: Table) {
         self.tables.retain(|other| other.key != table.key);
         self.tables.push(table);
+    }
+
+    /// Adds the table that was made for the camera that uses this set: of those that suit alike, it is taken.
+    pub fn insert_own(&mut self, table: Table) {
+        self.own = Some(table.key.clone());
+        self.insert(table);
     }
 
     /// Adds every file of a folder that ends in `.table`, in the order of their names. One that cannot be used is left out and
@@ -338,7 +346,7 @@ impl TableSet {
     }
 
     /// The table that suits best: of that profile, made for what is wanted before others, measured before
-    /// published before assumed, and of those the one whose source size is nearest.
+    /// published before assumed, of those the one whose source size is nearest, and of equals the camera's own.
     ///
     /// Where a detector or scene is named, a table for another is never given, one for `any` is; where none is named, all
     /// suit alike.
@@ -360,10 +368,12 @@ impl TableSet {
             let input =
                 wanted.detector_input.map_or(0.0, |w| distance(w, table.key.detector_input));
             let rank = (detector + scene, table.origin);
-            Some((rank, input + distance(source, table.key.source), table))
+            let is_others = self.own.as_ref() != Some(&table.key);
+            Some((rank, input + distance(source, table.key.source), is_others, table))
         });
-        let best = ranked.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        best.map(|(_, _, table)| table)
+        let best =
+            ranked.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+        best.map(|(.., table)| table)
     }
 }
 

@@ -66,9 +66,12 @@ pub(super) fn source_with_password(
 /// Arguments of `tidegate characterize`.
 #[derive(Args, Clone, Debug)]
 pub struct CharacterizeArgs {
-    /// The scene: a video file, a folder of JPEGs, or any other source
-    #[arg(long, value_name = "SOURCE", required_unless_present = "link")]
+    /// The scene: a video file, a folder of JPEGs, or any other source [default: the source of --camera]
+    #[arg(long, value_name = "SOURCE", required_unless_present_any = ["link", "camera"])]
     pub clip: Option<String>,
+    /// The camera that the table is for: it is written as NAME.table, where that camera finds it
+    #[arg(long, value_name = "NAME", conflicts_with = "link")]
+    pub camera: Option<CameraName>,
     /// File whose first line is the password of an rtsp:// or http:// clip, or USER:PASSWORD [default:
     /// $TIDEGATE_SOURCE_PASSWORD]
     #[arg(long, value_name = "FILE")]
@@ -91,8 +94,8 @@ pub struct CharacterizeArgs {
     /// Scene class that the table is for
     #[arg(long)]
     pub scene: Option<CameraName>,
-    /// Where to write the table; the picture goes next to it as SVG [default: tidegate.table, in
-    /// frames.tables_dir if that is set]
+    /// Where to write the table; the picture goes next to it as SVG [default: CAMERA.table or tidegate.table in frames.tables_dir, else in the
+    /// folder `tables` of the node's data, else here]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Measure latency over frame size from here to the edge node, with this camera's certificate, and fit the line

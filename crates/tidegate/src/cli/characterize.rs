@@ -1,6 +1,9 @@
 //! `tidegate characterize`: a table of knob settings from one's own footage.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use tidegate_api::ApiError;
 use tidegate_camera::{
@@ -23,8 +26,12 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
     if let Some(camera) = args.link {
         return link(config, camera, args.edge.as_deref()).await;
     }
-    let Some(clip) = &args.clip else {
-        return Err(ApiError::new(Code::CONFIG_INVALID, "name a clip with --clip"));
+    let clip = match (&args.clip, &args.camera) {
+        (Some(clip), _) => source_with_password(clip, args.password_file.as_deref())?,
+        (None, Some(camera)) => run::camera_source(config, camera)?,
+        (None, None) => {
+            return Err(ApiError::new(Code::CONFIG_INVALID, "name a clip with --clip"));
+        }
     };
     let failed = |error: &dyn std::error::Error, code: Code| {
         ApiError::new(code, "the clip cannot be characterized")
@@ -32,20 +39,40 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
     };
     let detector = DetectorSpec::parse(&args.detector, args.detector_command.as_deref())
         .map_err(|error| failed(&error, Code::CONFIG_INVALID))?;
-    let folder = config.frames.tables_dir.clone().unwrap_or_default();
     let arguments = Arguments {
-        clip: source_with_password(clip, args.password_file.as_deref())?,
+        clip,
         detector,
         profile: args.profile,
         frames: args.frames,
         scene: args.scene.map_or_else(|| "any".to_owned(), |scene| scene.to_string()),
         use_truth: !args.no_truth,
-        table_path: args.output.unwrap_or_else(|| folder.join(PathBuf::from(OUTPUT))),
+        table_path: table_path(config, args.output, args.camera.as_ref())?,
     };
     let report = characterize::run(&arguments, progress)
         .await
         .map_err(|error| failed(&error, code(&error)))?;
-    print(&summary(&report))
+    print(&summary(&report, &arguments.table_path))
+}
+
+/// Where a table goes: where cameras look for it, as long as this is the machine of a node.
+fn table_path(
+    config: &Config,
+    output: Option<PathBuf>,
+    camera: Option<&CameraName>,
+) -> Result<PathBuf, ApiError> {
+    if let Some(output) = output {
+        return Ok(output);
+    }
+    let usual = || Some(config.usual_tables_dir()).filter(|_| config.node.data_dir.is_dir());
+    let folder = config.frames.tables_dir.clone().or_else(usual).unwrap_or_default();
+    if !folder.as_os_str().is_empty() {
+        std::fs::create_dir_all(&folder).map_err(|error| {
+            let text = format!("the folder {} cannot be made", folder.display());
+            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
+        })?;
+    }
+    let file = camera.map_or_else(|| OUTPUT.to_owned(), |camera| format!("{camera}.table"));
+    Ok(folder.join(file))
 }
 
 /// Measures the link to the edge node and prints the line that `mez-pi` needs, as configuration.
@@ -86,7 +113,7 @@ fn progress(progress: Progress<'_>) {
 }
 
 /// The front, and how far it can be trusted.
-fn summary(report: &Report) -> String {
+fn summary(report: &Report, path: &Path) -> String {
     let table = &report.table;
     let mut text = format!("{:<24}{:>12}{:>10}\n", "front", "KB", "accuracy");
     for row in table.front() {
@@ -97,7 +124,8 @@ fn summary(report: &Report) -> String {
         text.push_str(&format!("differences below {floor:.3} are noise of the detector\n"));
     }
     text.push_str(report.truth.sentence());
-    text.push_str(&format!("\npicture: {}\n", report.svg_path.display()));
+    text.push_str(&format!("\ntable: {}\n", path.display()));
+    text.push_str(&format!("picture: {}\n", report.svg_path.display()));
     text
 }
 
@@ -111,5 +139,33 @@ fn code(error: &CharacterizeError) -> Code {
         | CharacterizeError::Sizes { .. }
         | CharacterizeError::TooFewBoxes { .. }
         | CharacterizeError::Blind => Code::CONFIG_INVALID,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_goes_where_its_camera_looks_for_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        let hall: CameraName = "hall".parse().expect("a name");
+        let mut config = Config::default();
+        config.node.data_dir = data.clone();
+        let path = |config: &Config, camera: Option<&CameraName>| {
+            table_path(config, None, camera).expect("a path")
+        };
+        assert_eq!(path(&config, None), Path::new("tidegate.table"), "this is no node's machine");
+        assert_eq!(config.tables_dir(), None);
+        std::fs::create_dir(&data).expect("a folder");
+        assert_eq!(path(&config, Some(&hall)), data.join("tables/hall.table"));
+        assert_eq!(config.tables_dir(), Some(data.join("tables")), "its cameras look there");
+        config.frames.tables_dir = Some(folder.path().join("mine"));
+        assert_eq!(path(&config, None), folder.path().join("mine/tidegate.table"));
+        assert_eq!(config.tables_dir(), Some(folder.path().join("mine")));
+        let named = Some(PathBuf::from("x.table"));
+        let named = table_path(&config, named, Some(&hall)).expect("a path");
+        assert_eq!(named, Path::new("x.table"));
     }
 }

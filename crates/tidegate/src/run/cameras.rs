@@ -100,7 +100,7 @@ pub fn camera_settings(config: &Config, name: CameraName, source: String) -> Cam
         privacy: privacy(config),
         health: Health::default(),
         future_max: config.frames.future_tolerance,
-        tables: config.frames.tables_dir.clone(),
+        tables: config.tables_dir(),
         transfer: transfer_config(config),
         frozen_after: None,
     }
@@ -189,6 +189,23 @@ fn source_in(folder: &Path, text: &str) -> Result<SourceSpec, ApiError> {
         true => source_spec(text).map(|source| source.beginning_at(folder)),
         false => source_spec(&folder.join(text).to_string_lossy()),
     }
+}
+
+/// The source of a camera of the configuration, with its password.
+///
+/// # Errors
+/// [`Code::CAMERA_UNKNOWN`], naming those there are, and [`Code::CONFIG_INVALID`].
+pub fn camera_source(config: &Config, name: &CameraName) -> Result<SourceSpec, ApiError> {
+    let Some(section) = config.cameras.get(name.as_str()) else {
+        let known: Vec<&str> = config.cameras.keys().map(String::as_str).collect();
+        let known = match known.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("it has {}", known.join(", ")),
+        };
+        let text = format!("no camera {name} is in the configuration; {known}");
+        return Err(ApiError::new(Code::CAMERA_UNKNOWN, text));
+    };
+    own(config, name.as_str(), section).map(|camera| camera.source)
 }
 
 /// The cameras that a running node has, exchanged on a reload.

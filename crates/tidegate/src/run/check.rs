@@ -116,7 +116,7 @@ pub fn node(config: &Config) -> Findings {
         warnings.say(Code::CONFIG_INVALID, warning);
     }
     problems.take(users::fetcher(config));
-    if let Err(error) = camera::tables(config.frames.tables_dir.as_deref()) {
+    if let Err(error) = camera::tables(config.tables_dir().as_deref()) {
         let text = format!("frames.tables_dir: {}", error_chain(&error));
         problems.say(Code::TABLE_INVALID, text);
     }
