@@ -38,6 +38,7 @@ mod spec;
 mod supply;
 mod timeline;
 mod video;
+mod watched;
 
 pub use address::{CameraAddress, is_address};
 pub use http::HttpCameraError;
@@ -86,6 +87,8 @@ pub struct SourceControl {
 struct Shared {
     slot: Mutex<Slot>,
     filled: Notify,
+    /// The slot was emptied.
+    taken: Notify,
     pace: Mutex<Option<Pace>>,
     pace_changed: Notify,
 }
@@ -171,6 +174,7 @@ impl Source {
                     return Some(Err(error));
                 }
                 if let Some(frame) = slot.frame.take() {
+                    shared.taken.notify_one();
                     return Some(Ok(frame));
                 }
                 if slot.ended {
@@ -256,7 +260,8 @@ impl SourceControl {
 impl Shared {
     fn new(pace: Option<Pace>) -> Self {
         let (pace, slot) = (Mutex::new(pace), Mutex::default());
-        Self { slot, filled: Notify::new(), pace, pace_changed: Notify::new() }
+        let (filled, taken) = (Notify::new(), Notify::new());
+        Self { slot, filled, taken, pace, pace_changed: Notify::new() }
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -274,6 +279,17 @@ impl Shared {
         slot.dropped += u64::from(slot.frame.replace(frame).is_some());
         drop(slot);
         self.filled.notify_one();
+    }
+
+    /// Waits until the consumer has taken what is in the slot.
+    async fn emptied(&self) {
+        loop {
+            let taken = self.taken.notified();
+            if self.slot().frame.is_none() {
+                return;
+            }
+            taken.await;
+        }
     }
 
     fn skip(&self, pictures: u64) {
@@ -429,6 +445,9 @@ async fn run_live(
                 if last.is_none_or(|last| captured > last) && thinner.takes(captured) {
                     last = Some(captured);
                     shared.put(picture, captured);
+                    if spec.waits_for_consumer() {
+                        shared.emptied().await;
+                    }
                 } else {
                     shared.skip(1);
                 }
@@ -529,6 +548,17 @@ pub enum SourceError {
     /// One picture of a folder cannot be read; the others are.
     #[error("cannot read {path}")]
     Picture {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A picture that was taken cannot be deleted.
+    #[error(
+        "cannot delete {path}, which was taken; make its folder writable, or leave delete=1 out"
+    )]
+    Delete {
         /// Which.
         path: PathBuf,
         /// Why.
@@ -654,7 +684,13 @@ impl SourceError {
 
     /// Whether the supply that gave it will give nothing more.
     const fn is_final(&self) -> bool {
-        !matches!(self, Self::NotJpeg { .. } | Self::Damaged { .. } | Self::Picture { .. })
+        !matches!(
+            self,
+            Self::NotJpeg { .. }
+                | Self::Damaged { .. }
+                | Self::Picture { .. }
+                | Self::Delete { .. }
+        )
     }
 }
 

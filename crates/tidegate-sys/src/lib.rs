@@ -1,9 +1,10 @@
 //! System facilities that need unsafe code: memory regions, hints on memory, files in memory, locked folders, clocks, sockets, datagrams, programs at
-//! packets, terminals, TUN devices, the process as a whole.
+//! packets, terminals, TUN devices, files that arrive in folders, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
 //! it is sound.
 
+pub mod arrivals;
 pub mod bpf;
 pub mod clock;
 pub mod datagram;

@@ -30,6 +30,17 @@ pub enum SourceSpec {
         /// Read all files before the first frame.
         prepare: bool,
     },
+    /// `watch:DIR?delete=1&old=1&fps=5`: the JPEG files that arrive in a folder and in those below, oldest first.
+    Watch {
+        /// The folder.
+        path: PathBuf,
+        /// Delete each file once it was taken.
+        delete: bool,
+        /// Take the files that are there already, too.
+        old: bool,
+        /// How many a second are taken at most; `None` takes all.
+        rate: Option<Rate>,
+    },
     /// `mjpeg:-`, `mjpeg:PATH?fps=5&loop=1`: JPEG images one after another, from standard input, a named pipe or a file.
     Mjpeg {
         /// Where the bytes come from; `None` is standard input.
@@ -257,6 +268,7 @@ impl SourceSpec {
             | Self::Video { rate, .. }
             | Self::Rtsp { rate, .. }
             | Self::Http { rate, .. }
+            | Self::Watch { rate, .. }
             | Self::V4l2 { rate, .. } => *rate = Some(new),
         }
         self
@@ -266,6 +278,7 @@ impl SourceSpec {
     pub fn beginning_at(mut self, folder: &Path) -> Self {
         match &mut self {
             Self::Folder { path, .. }
+            | Self::Watch { path, .. }
             | Self::Mjpeg { path: Some(path), .. }
             | Self::Video { path, .. } => *path = folder.join(&path),
             _ => {}
@@ -276,7 +289,7 @@ impl SourceSpec {
     /// As many frames a second as are taken at most of a camera that sets its own pace.
     pub(super) const fn rate_max(&self) -> Option<Rate> {
         match self {
-            Self::Rtsp { rate, .. } | Self::Http { rate, .. } => *rate,
+            Self::Rtsp { rate, .. } | Self::Http { rate, .. } | Self::Watch { rate, .. } => *rate,
             _ => None,
         }
     }
@@ -289,14 +302,23 @@ impl SourceSpec {
             | Self::Mjpeg { repeat, .. }
             | Self::Video { repeat, .. }
             | Self::Scene { repeat, .. } => *repeat = false,
-            Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. } => {}
+            Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. } | Self::Watch { .. } => {}
         }
         spec
     }
 
     /// Whether opening it again may help after it failed: a camera comes back, a broken file does not.
     pub(super) const fn can_reopen(&self) -> bool {
-        matches!(self, Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. })
+        matches!(
+            self,
+            Self::Rtsp { .. } | Self::Http { .. } | Self::V4l2 { .. } | Self::Watch { .. }
+        )
+    }
+
+    /// Whether each picture waits until it is taken: those of a camera in the network are overtaken by newer ones, and those of files are all
+    /// wanted.
+    pub(super) const fn waits_for_consumer(&self) -> bool {
+        matches!(self, Self::Watch { .. })
     }
 
     fn of_kind(kind: &str, place: &str, options: &mut Options<'_>) -> Result<Self, SpecReason> {
@@ -307,6 +329,12 @@ impl SourceSpec {
                 repeat: options.flag("loop", false)?,
                 prepare: options.flag("prepare", false)?,
             },
+            "watch" => {
+                let delete = options.flag("delete", false)?;
+                // Files that are deleted are all new ones.
+                let old = options.flag("old", delete)?;
+                Self::Watch { path: place.into(), delete, old, rate: options.rate()? }
+            }
             "mjpeg" => Self::Mjpeg {
                 path: (place != "-").then(|| place.into()),
                 rate: options.rate()?,
@@ -339,7 +367,7 @@ impl SourceSpec {
 }
 
 /// The kinds that are followed by a place in this machine.
-const KINDS: [&str; 5] = ["folder", "mjpeg", "video", "v4l2", "scene"];
+const KINDS: [&str; 6] = ["folder", "watch", "mjpeg", "video", "v4l2", "scene"];
 
 /// A source's description, right or wrong, as messages and lists may show it: an address without what may be secret in it.
 pub fn shown(text: &str) -> String {
@@ -369,6 +397,12 @@ impl fmt::Display for SourceSpec {
                 option("loop", yes(*repeat));
                 option("prepare", yes(*prepare));
                 write!(f, "folder:{}", path.display())?;
+            }
+            Self::Watch { path, delete, old, rate } => {
+                option("delete", yes(*delete));
+                option("old", (old != delete).then(|| u8::from(*old).to_string()));
+                option("fps", rate.map(|rate| rate.to_string()));
+                write!(f, "watch:{}", path.display())?;
             }
             Self::Mjpeg { path, rate, repeat, frame_bytes_max } => {
                 option("fps", rate.map(|rate| rate.to_string()));
@@ -414,7 +448,7 @@ pub enum SpecReason {
     #[error("it is empty; give a kind and a place, such as scene:street or folder:DIR")]
     Empty,
     /// No such kind.
-    #[error("there is no kind {0:?}; choose one of: folder mjpeg video rtsp http v4l2 scene")]
+    #[error("there is no kind {0:?}; choose one of: folder watch mjpeg video rtsp http v4l2 scene")]
     Kind(String),
     /// No such scene.
     #[error("there is no scene {0:?}; choose: street")]
@@ -554,6 +588,10 @@ mod tests {
         for text in [
             "folder:frames?fps=5",
             "folder:/a b/c?fps=29.97&loop=1&prepare=1",
+            "watch:/srv/ftp/hall",
+            "watch:/srv/ftp/hall?delete=1",
+            "watch:in?delete=1&old=0&fps=2",
+            "watch:in?old=1",
             "mjpeg:-",
             "mjpeg:/run/cam.fifo?fps=15&loop=1&max=100000",
             "video:clip.mp4",

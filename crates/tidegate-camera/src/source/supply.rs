@@ -17,6 +17,7 @@ use super::{
     scene::Street,
     timeline::Timeline,
     video::Video,
+    watched::Watched,
 };
 
 /// An opened source that gives a picture when asked.
@@ -32,6 +33,8 @@ enum Pictures {
     Kept { all: Arc<[Option<Picture>]>, next: usize, repeat: bool },
     /// Files by name.
     Files { paths: Vec<PathBuf>, next: usize, repeat: bool },
+    /// Files as they arrive.
+    Watched(Box<Watched>),
     /// A stream of bytes.
     Stream(Box<Reader>),
     /// A video file.
@@ -76,6 +79,10 @@ impl Supply {
             SourceSpec::Folder { path, rate, repeat, prepare } => {
                 let paths = jpeg_files(path.clone()).await?;
                 (Some(*rate), Pictures::Files { paths, next: 0, repeat: *repeat }, *prepare)
+            }
+            SourceSpec::Watch { path, delete, old, .. } => {
+                let watched = Watched::open(path, (*delete, *old), clock).await?;
+                (None, Pictures::Watched(Box::new(watched)), false)
             }
             SourceSpec::Mjpeg { path, rate, repeat, frame_bytes_max } => {
                 let reader = Reader::open(path.clone(), *frame_bytes_max, *repeat).await?;
@@ -122,6 +129,7 @@ impl Supply {
     /// Its name in messages.
     pub(super) fn place(&self) -> String {
         match &self.pictures {
+            Pictures::Watched(watched) => watched.place(),
             Pictures::Stream(reader) => reader.place().to_owned(),
             Pictures::Video(video) => video.place().to_owned(),
             Pictures::Network(camera) => camera.place().to_owned(),
@@ -145,6 +153,10 @@ impl Supply {
             Pictures::Files { paths, next, repeat } => {
                 let Some(index) = advance(next, paths.len(), *repeat) else { return Ok(Next::End) };
                 read_jpeg(&paths[index]).await.map(|picture| Next::Picture(picture, None))
+            }
+            Pictures::Watched(watched) => {
+                let (picture, captured) = watched.next().await?;
+                Ok(Next::Picture(picture, Some(captured)))
             }
             Pictures::Stream(reader) => reader.next().await.map(Next::of),
             Pictures::Video(video) => Ok(match video.next().await? {

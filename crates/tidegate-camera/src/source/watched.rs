@@ -1,0 +1,499 @@
+//! A watched folder: pictures that cameras and programs put there, by FTP, say.
+//!
+//! ```text
+//!  kernel ─▶ files closed or moved here ─┬─▶ waiting, oldest first, bounded ─▶ picture ─▶ deleted, if that is wished
+//!  scan of what was missed ──────────────┘
+//! ```
+//!
+//! Files are ordered by the time of their last change of state on this machine (`ctime`): that of the end of their upload, whatever time the
+//! uploading camera gives them, and by name where that is one. Where the kernel tells nothing (a folder of another machine, too many events at
+//! once), a scan finds what is later than all that was taken.
+//!
+//! Always true: a file is taken once it is whole, and once; no more than [`WAITING_MAX`] names are held, and of the others the oldest are
+//! found when there is room; a file that was written again since it was read is not deleted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    ffi::OsStr,
+    fs::{self, Metadata},
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tidegate_frame::knob::{FrameLimits, inspect};
+use tidegate_message::Instant;
+use tidegate_sys::{
+    arrivals::{self, Arrival, Arrivals, WatchId},
+    regular,
+};
+use tokio::{
+    net::unix::pipe,
+    task::spawn_blocking,
+    time::{Instant as Moment, sleep_until},
+};
+
+use super::{Picture, SourceClock, SourceError, SourceSpec, SplitError, Splitter, supply::joined};
+
+/// Names that wait; a scan finds the others later.
+const WAITING_MAX: usize = 4_096;
+/// Folders that are watched, the one that is named included; pictures in others are found by scans.
+const FOLDERS_MAX: usize = 512;
+/// How deep folders lie below the one that is named: cameras make one for the year, the month, the day, the hour.
+const DEPTH_MAX: usize = 8;
+/// How often it is scanned for what was missed, at most.
+const SCAN_EVERY: Duration = Duration::from_secs(30);
+/// A scan takes no more than one part of so many of the time.
+const SCAN_PART: u32 = 100;
+/// A file that a scan finds is whole if it has not changed for so long and has the end marker of its image,
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// or if it has not changed for so long.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+/// A file that a scan finds was not taken before if it was written no longer than this before the last that was: its state may have changed
+/// since, for example its permissions.
+const WRITTEN_MAX: Duration = Duration::from_secs(600);
+/// Files that were taken last, of which the kernel may tell again.
+const RECENT_MAX: usize = 256;
+
+/// A file: its `ctime` in nanoseconds, and where it is.
+type Key = (i64, PathBuf);
+
+/// The pictures that arrive in a folder and those below.
+#[derive(Debug)]
+pub(super) struct Watched {
+    root: PathBuf,
+    /// Delete what was taken.
+    delete: bool,
+    clock: SourceClock,
+    arrivals: Arrivals,
+    /// Where its events are read.
+    events: pipe::Receiver,
+    buffer: Vec<u8>,
+    folders: HashMap<WatchId, Folder>,
+    /// Counts events, to know the folders that have had none for long.
+    event: u64,
+    /// The files to take, and whether the kernel said that they are whole.
+    waiting: BTreeMap<Key, bool>,
+    /// No scan finds what is not later. None takes all that is there.
+    after: Option<Key>,
+    recent: VecDeque<Key>,
+    /// There are files that are neither taken nor waiting.
+    missed: bool,
+    /// The oldest of those that were not whole when they were looked at; the next scan begins with it.
+    unfinished: Option<Key>,
+    /// The capture time that was given last.
+    captured: Instant,
+    scan_at: Moment,
+    /// The file that was given last, which is to be deleted.
+    given: Option<Key>,
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    /// The last event in it.
+    event: u64,
+}
+
+/// The findings of a scan.
+#[derive(Debug, Default)]
+struct Found {
+    /// The oldest files that are whole.
+    files: BTreeSet<Key>,
+    /// There were more.
+    more: bool,
+    /// The oldest that is not whole yet, as far as is known.
+    unsettled: Option<Key>,
+    /// The folders that changed last, by that time.
+    folders: BTreeSet<(i64, PathBuf)>,
+}
+
+/// The content of a file.
+enum Content {
+    Picture(Picture),
+    /// It is not there any more, or is being written again, which has an end that is told.
+    Gone,
+    /// It has changed since it was found.
+    Changed(Key),
+    /// It is not whole.
+    Partial,
+}
+
+impl Watched {
+    /// Watches a folder; of the pictures that are there, `old` ones are taken, too.
+    ///
+    /// # Errors
+    /// [`SourceError::Read`].
+    pub(super) async fn open(
+        root: &Path,
+        (delete, old): (bool, bool),
+        clock: &SourceClock,
+    ) -> Result<Self, SourceError> {
+        let failed = |source| SourceError::Read { path: root.to_owned(), source };
+        let arrivals = Arrivals::new().map_err(failed)?;
+        // Read as a pipe is: what it gives is made of whole events.
+        let events = arrivals.descriptor().and_then(pipe::Receiver::from_owned_fd_unchecked);
+        let events = events.map_err(failed)?;
+        let after = (!old).then(|| (SourceClock::wall().as_nanos(), PathBuf::new()));
+        let mut watched = Self {
+            root: root.to_owned(),
+            delete,
+            clock: clock.clone(),
+            arrivals,
+            events,
+            buffer: vec![0; arrivals::READ_BYTES],
+            folders: HashMap::new(),
+            event: 0,
+            waiting: BTreeMap::new(),
+            after,
+            recent: VecDeque::new(),
+            missed: true,
+            unfinished: None,
+            captured: Instant::MIN,
+            scan_at: Moment::now(),
+            given: None,
+        };
+        watched.watch(root.to_owned()).map_err(failed)?;
+        watched.scan(root.to_owned()).await.map_err(failed)?;
+        Ok(watched)
+    }
+
+    /// Its name in messages.
+    pub(super) fn place(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    /// The next picture, and when it came. The one before is done with.
+    ///
+    /// # Errors
+    /// [`SourceError`]: of a file that is none or that cannot be deleted; it is left, and the next call has the next. Of the folder itself:
+    /// then there is nothing more.
+    pub(super) async fn next(&mut self) -> Result<(Picture, Instant), SourceError> {
+        if let Some(key) = self.given.take().filter(|_| self.delete) {
+            delete(key).await?;
+        }
+        loop {
+            self.take_events().map_err(|source| self.failed(source))?;
+            if let Some((key, is_told)) = self.waiting.pop_first() {
+                let wanted = key.clone();
+                let content = joined(spawn_blocking(move || read(wanted, is_told)).await);
+                match content {
+                    Ok(Content::Changed(new)) => self.wait(new, false),
+                    Ok(Content::Gone) => self.missed = true,
+                    Ok(Content::Partial) => self.unfinished(key),
+                    Ok(Content::Picture(picture)) => {
+                        self.taken(key.clone());
+                        let captured = self.captured_at(key.0);
+                        self.given = Some(key);
+                        return Ok((picture, captured));
+                    }
+                    Err(error) => {
+                        self.taken(key);
+                        return Err(error);
+                    }
+                }
+                continue;
+            }
+            let wait = if self.missed { SETTLED_AFTER } else { SCAN_EVERY };
+            let scan_at = self.scan_at + wait;
+            tokio::select! {
+                ready = self.events.readable() => ready.map_err(|source| self.failed(source))?,
+                () = sleep_until(scan_at) => {
+                    let root = self.root.clone();
+                    self.scan(root).await.map_err(|source| self.failed(source))?;
+                }
+            }
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> SourceError {
+        SourceError::Read { path: self.root.clone(), source }
+    }
+
+    /// When a picture came, by our clock, and later than the one before: of files that came at once, each has a time of its own.
+    fn captured_at(&mut self, nanos: i64) -> Instant {
+        let age = SourceClock::wall().since(Instant::from_nanos(nanos));
+        let next = self.captured + Duration::from_micros(1);
+        self.captured = (self.clock.now() - age).max(next);
+        self.captured
+    }
+
+    fn unfinished(&mut self, key: Key) {
+        self.missed = true;
+        self.unfinished = match self.unfinished.take() {
+            Some(older) => Some(older.min(key)),
+            None => Some(key),
+        };
+    }
+
+    /// Takes up what the kernel tells.
+    fn take_events(&mut self) -> io::Result<()> {
+        loop {
+            let Some(arrival) = self.arrivals.told() else {
+                match self.events.try_read(&mut self.buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(length) => self.arrivals.read(&self.buffer[..length]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+                continue;
+            };
+            self.event += 1;
+            match arrival {
+                Arrival::File(watch, name) => {
+                    if let Some(path) = self.place_of(watch, &name)
+                        && is_picture(&path)
+                        && let Some(status) = status(&path)
+                    {
+                        self.wait(key(path, &status), true);
+                    }
+                }
+                Arrival::Folder(watch, name) => {
+                    if let Some(path) = self.place_of(watch, &name) {
+                        // Files that came before it was watched are told by no one.
+                        self.folder_came(&path);
+                    }
+                }
+                Arrival::Gone(watch) => {
+                    self.arrivals.forget(watch);
+                    if let Some(folder) = self.folders.remove(&watch)
+                        && folder.path == self.root
+                    {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
+                }
+                Arrival::Lost => self.missed = true,
+            }
+        }
+    }
+
+    fn place_of(&mut self, watch: WatchId, name: &OsStr) -> Option<PathBuf> {
+        let event = self.event;
+        let folder = self.folders.get_mut(&watch)?;
+        folder.event = event;
+        Some(folder.path.join(name))
+    }
+
+    /// Watches a new folder and those in it, and takes up their files.
+    fn folder_came(&mut self, path: &Path) {
+        let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
+        if depth > DEPTH_MAX || is_hidden(path) || self.watch(path.to_owned()).is_err() {
+            // One that is gone again has nothing, and of others scans find the files.
+            self.missed = true;
+            return;
+        }
+        let Ok(entries) = fs::read_dir(path) else { return };
+        for entry in entries.flatten().take(WAITING_MAX) {
+            let path = entry.path();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => self.folder_came(&path),
+                // It may be in the middle of being written: its end is told, or the scan looks again.
+                Ok(kind) if kind.is_file() && is_picture(&path) => self.missed = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Has the kernel tell what arrives in a folder, and no more in the one that was quiet for longest if they are too many.
+    fn watch(&mut self, path: PathBuf) -> io::Result<()> {
+        let watch = self.arrivals.watch(&path)?;
+        self.event += 1;
+        self.folders.insert(watch, Folder { path, event: self.event });
+        if self.folders.len() > FOLDERS_MAX {
+            let others = self.folders.iter().filter(|(_, folder)| folder.path != self.root);
+            let quiet = others.min_by_key(|(_, folder)| folder.event).map(|(watch, _)| *watch);
+            if let Some(watch) = quiet {
+                self.folders.remove(&watch);
+                self.arrivals.forget(watch);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, key: Key, is_told: bool) {
+        if self.recent.contains(&key) {
+            return;
+        }
+        if self.waiting.len() >= WAITING_MAX && !self.waiting.contains_key(&key) {
+            self.missed = true;
+            return;
+        }
+        *self.waiting.entry(key).or_default() |= is_told;
+    }
+
+    fn taken(&mut self, key: Key) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(key.clone());
+        self.after = self.after.take().max(Some(key));
+    }
+
+    /// Looks for files that were missed, and for folders to watch.
+    async fn scan(&mut self, root: PathBuf) -> io::Result<()> {
+        let began = Moment::now();
+        let again = self.unfinished.take().map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));
+        let after = match again {
+            Some(again) => self.after.clone().map(|after| after.min(again)),
+            None => self.after.clone(),
+        };
+        let found = joined(spawn_blocking(move || scan(&root, after.as_ref())).await)?;
+        self.missed = found.more;
+        if let Some(key) = found.unsettled {
+            self.unfinished(key);
+        }
+        for (_, folder) in found.folders {
+            let is_watched = self.folders.values().any(|known| known.path == folder);
+            if !is_watched {
+                // Its files were found; what it cannot be watched for, the next scan finds.
+                let _ = self.watch(folder);
+            }
+        }
+        for key in found.files {
+            self.wait(key, false);
+        }
+        let took = began.elapsed();
+        self.scan_at = Moment::now() + (SCAN_PART * took).saturating_sub(SCAN_EVERY);
+        Ok(())
+    }
+}
+
+/// Deletes a file that is as it was when it was taken.
+async fn delete((at, path): Key) -> Result<(), SourceError> {
+    let deleted = spawn_blocking(move || match status(&path) {
+        Some(status) if changed_at(&status) == at => match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(SourceError::Delete { path, source })
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    });
+    joined(deleted.await)
+}
+
+/// The oldest pictures in a folder and below that are later than `after`, and its newest folders.
+fn scan(root: &Path, after: Option<&Key>) -> io::Result<Found> {
+    let now = SourceClock::wall();
+    let mut found = Found::default();
+    let mut open = vec![fs::read_dir(root)?];
+    while let Some(folder) = open.last_mut() {
+        let Some(entry) = folder.next() else {
+            open.pop();
+            continue;
+        };
+        // A file or a folder that has gone meanwhile is none.
+        let Ok(entry) = entry else { continue };
+        let (path, Ok(status)) = (entry.path(), entry.metadata()) else { continue };
+        if status.is_dir() && !is_hidden(&path) && open.len() <= DEPTH_MAX {
+            let Ok(below) = fs::read_dir(&path) else { continue };
+            open.push(below);
+            found.folders.insert((changed_at(&status), path));
+            if found.folders.len() >= FOLDERS_MAX {
+                found.folders.pop_first();
+            }
+        } else if status.is_file() && is_picture(&path) {
+            let written = status.mtime().saturating_mul(1_000_000_000);
+            let key = key(path, &status);
+            let is_news = after.is_none_or(|after| {
+                let written_max = i64::try_from(WRITTEN_MAX.as_nanos()).unwrap_or(i64::MAX);
+                key > *after && written > after.0.saturating_sub(written_max)
+            });
+            if !is_news {
+                continue;
+            }
+            if now.since(Instant::from_nanos(key.0)) < SETTLED_AFTER {
+                found.unsettled = Some(match found.unsettled {
+                    Some(older) => key.min(older),
+                    None => key,
+                });
+                continue;
+            }
+            found.files.insert(key);
+            if found.files.len() > WAITING_MAX {
+                found.files.pop_last();
+                found.more = true;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A file that was read.
+enum Read {
+    Whole(Vec<u8>),
+    /// It has changed since it was found, at that time.
+    Changed(i64),
+    /// It was written to meanwhile.
+    Written,
+    TooLarge,
+}
+
+fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
+    let bytes_max = SourceSpec::FRAME_BYTES_MAX;
+    let read = (|| {
+        let mut file = regular::open(&path)?;
+        let status = file.metadata()?;
+        if changed_at(&status) != at {
+            return Ok(Read::Changed(changed_at(&status)));
+        }
+        let length = usize::try_from(status.len()).unwrap_or(usize::MAX);
+        if length > bytes_max {
+            return Ok(Read::TooLarge);
+        }
+        let mut bytes = Vec::with_capacity(length);
+        file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
+        // Written to while it was read: its end will be told.
+        let is_same = bytes.len() == length && changed_at(&file.metadata()?) == at;
+        io::Result::Ok(if is_same { Read::Whole(bytes) } else { Read::Written })
+    })();
+    let bytes = match read {
+        Ok(Read::Whole(bytes)) => bytes,
+        Ok(Read::TooLarge) => {
+            return Err(SourceError::NotJpeg { path, reason: SplitError::TooLarge { bytes_max } });
+        }
+        // Once: one that changes all the time has a writer, whose end is told.
+        Ok(Read::Changed(now)) if is_told => return Ok(Content::Changed((now, path))),
+        Ok(Read::Changed(_) | Read::Written) => return Ok(Content::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Gone),
+        Err(source) => return Err(SourceError::Picture { path, source }),
+    };
+    // A scan knows no writers: an upload may have come to a halt.
+    let is_young = SourceClock::wall().since(Instant::from_nanos(at)) < GIVEN_UP_AFTER;
+    let limits = FrameLimits { bytes_max, ..FrameLimits::default() };
+    if !is_told && is_young && !inspect(&bytes, &limits).is_ok_and(|info| info.ended) {
+        return Ok(Content::Partial);
+    }
+    match Splitter::of(bytes, bytes_max).only_image() {
+        Ok(jpeg) => Ok(Content::Picture(Picture { jpeg, truth: None })),
+        Err(reason) => Err(SourceError::NotJpeg { path, reason }),
+    }
+}
+
+/// A file by its name alone: links are not followed.
+fn status(path: &Path) -> Option<Metadata> {
+    fs::symlink_metadata(path).ok().filter(Metadata::is_file)
+}
+
+fn key(path: PathBuf, status: &Metadata) -> Key {
+    (changed_at(status), path)
+}
+
+fn changed_at(status: &Metadata) -> i64 {
+    status.ctime().saturating_mul(1_000_000_000).saturating_add(status.ctime_nsec())
+}
+
+/// Whether a file is one that cameras put there: named as JPEG images are, and not in the making under a hidden name.
+fn is_picture(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or("");
+    let is_jpeg = ["jpg", "jpeg", "jpe"].iter().any(|name| extension.eq_ignore_ascii_case(name));
+    is_jpeg && !is_hidden(path)
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+#[cfg(test)]
+mod tests;
