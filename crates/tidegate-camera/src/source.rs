@@ -45,7 +45,7 @@ pub use http::HttpCameraError;
 pub use mjpeg::{SplitError, Splitter};
 pub use pace::Pace;
 pub use rtsp::RtspError;
-pub use spec::{Rate, SceneSpec, SourceSpec, SpecReason, shown};
+pub use spec::{NetworkOptions, Rate, RtspTransport, SceneSpec, SourceSpec, SpecReason, shown};
 use supply::{Next, Supply};
 
 /// One JPEG image as its source gave it.

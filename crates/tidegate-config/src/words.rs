@@ -64,6 +64,14 @@ words! {
         Sealed = "sealed",
     }
 
+    /// How the packets of a network camera come.
+    CameraTransport is "transport of a camera" {
+        /// Over the connection by which it is asked.
+        Tcp = "tcp",
+        /// To ports of this machine.
+        Udp = "udp",
+    }
+
     /// How a region of a frame is covered.
     Cover is "cover" {
         /// One gray.

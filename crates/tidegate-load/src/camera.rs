@@ -5,11 +5,12 @@
 //! ```
 //!
 //! Picture `n` is captured `n` periods after the camera was started, and shows `n`: its decoder knows how old it is, whatever
-//! anybody else says. Sender reports, a login, the time of an encoder and a burst of old pictures at the start are to be had.
+//! anybody else says. Sender reports, a login, the time of an encoder, a burst of old pictures at the start and packets by UDP, lost or
+//! in disorder, are to be had.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -74,6 +75,8 @@ pub struct Options {
     pub encoder: Duration,
     /// Pictures of so long ago come first, all at once.
     pub backlog: Duration,
+    /// Of the packets by UDP, each of so many is lost, and each after another of so many is sent before it; 0 is none.
+    pub udp_faults: (usize, usize),
 }
 
 /// Nanoseconds by which a clock is ahead of that of this machine.
@@ -345,6 +348,7 @@ impl Shared {
     fn serve(&self, socket: &TcpStream) -> io::Result<()> {
         socket.set_nodelay(true)?;
         let mut requests = BufReader::new(socket.try_clone()?);
+        let mut udp = None;
         loop {
             let Some((method, headers)) = request(&mut requests)? else { return Ok(()) };
             self.requests.fetch_add(1, Ordering::AcqRel);
@@ -357,6 +361,7 @@ impl Shared {
                 );
                 headers.contains(&expected)
             });
+            let ports = headers.iter().find_map(|line| client_ports(line));
             let (status, more, body) = match method.as_str() {
                 "OPTIONS" => (
                     "200 OK",
@@ -379,6 +384,19 @@ impl Shared {
                         body,
                     )
                 }
+                "SETUP" if ports.is_some() => {
+                    let (own, peer) = (socket.local_addr()?.ip(), socket.peer_addr()?.ip());
+                    let sockets = [UdpSocket::bind((own, 0))?, UdpSocket::bind((own, 0))?];
+                    let [first, second] = [&sockets[0], &sockets[1]].map(UdpSocket::local_addr);
+                    let (first, second) = (first?.port(), second?.port());
+                    let (pictures, reports) = ports.unwrap_or_default();
+                    let to = [SocketAddr::new(peer, pictures), SocketAddr::new(peer, reports)];
+                    udp = Some((sockets, to));
+                    let transport = format!(
+                        "Transport: RTP/AVP;unicast;client_port={pictures}-{reports};server_port={first}-{second}\r\nSession: 7;timeout=60\r\n"
+                    );
+                    ("200 OK", transport, String::new())
+                }
                 "SETUP" => {
                     let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 7;timeout=60\r\n";
                     ("200 OK", transport.to_owned(), String::new())
@@ -394,7 +412,7 @@ impl Shared {
         }
         // The client's requests from here on are read, so that it is never held up, and need no answer: pictures are signs of life.
         thread::spawn(move || drop(io::copy(&mut requests, &mut io::sink())));
-        self.play(socket)
+        self.play(socket, udp.as_ref())
     }
 
     fn description(&self) -> String {
@@ -410,7 +428,8 @@ impl Shared {
         )
     }
 
-    fn play(&self, socket: &TcpStream) -> io::Result<()> {
+    fn play(&self, socket: &TcpStream, udp: Option<&Ports>) -> io::Result<()> {
+        let mut sent = 0;
         let period = self.clip.period();
         let newest = self.started.elapsed().as_secs_f64() / period.as_secs_f64();
         let backlog = (self.options.backlog.as_secs_f64() / period.as_secs_f64()).round() as u64;
@@ -430,7 +449,7 @@ impl Shared {
                 Coding::H265 => fragments(parts, 2),
                 Coding::Jpeg => slices(&parts[0], &parts[1]),
             };
-            let mut bytes = Vec::new();
+            let mut packets = Vec::new();
             let payload_type = if self.clip.coding == Coding::Jpeg { 26 } else { 96 };
             for (at, payload) in payloads.iter().enumerate() {
                 let marker = if at + 1 == payloads.len() { 0x80 } else { 0 };
@@ -440,17 +459,50 @@ impl Shared {
                 packet.extend([0, 0, 0, 9]);
                 packet.extend_from_slice(payload);
                 sequence = sequence.wrapping_add(1);
-                interleave(&mut bytes, 0, &packet);
+                packets.push((0, packet));
             }
             if let Some(ahead) = self.options.reports
                 && reported.is_none_or(|at| at.elapsed() >= Duration::from_secs(1))
             {
                 reported = Some(Instant::now());
-                interleave(&mut bytes, 1, &self.report(next, ahead));
+                packets.push((1, self.report(next, ahead)));
             }
-            let mut socket = socket;
-            socket.write_all(&bytes)?;
+            match udp {
+                Some(udp) => self.send(udp, packets, &mut sent)?,
+                None => {
+                    let mut bytes = Vec::new();
+                    for (channel, packet) in &packets {
+                        interleave(&mut bytes, *channel, packet);
+                    }
+                    let mut socket = socket;
+                    socket.write_all(&bytes)?;
+                }
+            }
             next += 1;
+        }
+        Ok(())
+    }
+
+    /// Sends packets by UDP, with the faults that are wished; counts them in `sent`.
+    fn send(
+        &self,
+        (sockets, to): &Ports,
+        mut packets: Vec<(u8, Vec<u8>)>,
+        sent: &mut usize,
+    ) -> io::Result<()> {
+        let (lost, swapped) = self.options.udp_faults;
+        let is_due = |count: usize, every: usize| every > 0 && count % every == every - 1;
+        for at in 1..packets.len() {
+            if is_due(*sent + at, swapped) {
+                packets.swap(at - 1, at);
+            }
+        }
+        for (channel, packet) in packets {
+            *sent += 1;
+            let at = usize::from(channel);
+            if !is_due(*sent, lost) {
+                sockets[at].send_to(&packet, to[at])?;
+            }
         }
         Ok(())
     }
@@ -491,6 +543,16 @@ fn request(requests: &mut BufReader<TcpStream>) -> io::Result<Option<(String, Ve
     }
     let method = lines.remove(0).split(' ').next().unwrap_or_default().to_owned();
     Ok(Some((method, lines)))
+}
+
+/// Ports for pictures and reports, and those of the client.
+type Ports = ([UdpSocket; 2], [SocketAddr; 2]);
+
+/// The ports that a client names for packets by UDP.
+fn client_ports(line: &str) -> Option<(u16, u16)> {
+    let (_, ports) = line.strip_prefix("Transport:")?.split_once("client_port=")?;
+    let (first, second) = ports.split(';').next()?.split_once('-')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
 }
 
 fn interleave(bytes: &mut Vec<u8>, channel: u8, packet: &[u8]) {

@@ -306,12 +306,16 @@ impl fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// A decoder of what is written to the pipe that is returned, in Matroska.
+    /// A decoder of what is written to the pipe that is returned, in Matroska; by hardware, if one of ffmpeg's names for it is given.
     pub(super) async fn piped(
         ffmpeg: &Ffmpeg,
         place: String,
+        hwaccel: Option<&str>,
     ) -> Result<(Self, ChildStdin), SourceError> {
         let mut arguments = words(["-copyts"], []);
+        if let Some(hwaccel) = hwaccel {
+            arguments.extend(words(["-hwaccel"], [hwaccel.into()]));
+        }
         // One picture tells all that there is to be known.
         arguments.extend(words(
             ["-probesize", "32", "-analyzeduration", "0", "-fpsprobesize", "0", "-f"],

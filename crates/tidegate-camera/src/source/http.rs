@@ -175,15 +175,18 @@ struct Answer {
 }
 
 impl HttpCamera {
-    /// Asks a camera for its pictures, singles at that rate.
+    /// Asks a camera for its pictures, singles at that rate; one that says nothing in the middle of an answer for that long is given up.
     ///
     /// # Errors
     /// [`SourceError::Http`].
     pub(super) async fn open(
         address: &CameraAddress,
         rate: Option<Rate>,
+        silent_max: Option<Duration>,
     ) -> Result<Self, SourceError> {
-        Self::open_within(address, rate, Waits::USUAL).await
+        let usual = Waits::USUAL;
+        let waits = Waits { silent: silent_max.unwrap_or(usual.silent), ..usual };
+        Self::open_within(address, rate, waits).await
     }
 
     async fn open_within(

@@ -14,6 +14,7 @@
 //! are left out up to the next key, and the age of the others is right all the same.
 
 mod assemble;
+mod datagrams;
 mod jpeg;
 mod matroska;
 mod packet;
@@ -49,6 +50,7 @@ use super::{
     Picture, SourceClock, SourceError,
     address::CameraAddress,
     ffmpeg::{Decoder, Ffmpeg, Shown},
+    spec::NetworkOptions,
     timeline::Timeline,
 };
 
@@ -78,6 +80,8 @@ pub(super) struct Camera {
     held: Option<Timed>,
     decoding: Option<Decoding>,
     ffmpeg: &'static Ffmpeg,
+    /// By which hardware its decoder decodes.
+    hwaccel: Option<String>,
     /// [`PICTURELESS_MAX`].
     pictureless_max: Duration,
 }
@@ -134,11 +138,13 @@ impl Camera {
     /// [`SourceError::Rtsp`].
     pub(super) async fn open(
         address: &CameraAddress,
+        options: &NetworkOptions,
         clock: &SourceClock,
     ) -> Result<Self, SourceError> {
         let place = address.to_string();
-        let (session, media) =
-            Session::open(address).await.map_err(|source| failed(&place, source))?;
+        let (session, media) = Session::open(address, options.transport)
+            .await
+            .map_err(|source| failed(&place, source))?;
         let coding = media.coding;
         let timeline = Arc::new(Mutex::new(Timeline::new(media.clock_hertz, session.rtt() / 2)));
         let (sender, units) = mpsc::channel(UNITS_MAX);
@@ -149,6 +155,7 @@ impl Camera {
             timeline: timeline.clone(),
             clock: clock.clone(),
             units: sender,
+            silent_max: options.silent_max.unwrap_or(SILENT_MAX),
         };
         let network = tokio::spawn(network.run());
         Ok(Self {
@@ -160,6 +167,7 @@ impl Camera {
             held: None,
             decoding: None,
             ffmpeg: Ffmpeg::installed(),
+            hwaccel: options.hwaccel.clone(),
             pictureless_max: PICTURELESS_MAX,
         })
     }
@@ -267,7 +275,9 @@ impl Camera {
             Some(decoding) if decoding.format != timed.unit.format => decoding.feed = None,
             Some(_) => {}
             None => {
-                let (decoder, input) = Decoder::piped(self.ffmpeg, self.place.clone()).await?;
+                let (decoder, input) =
+                    Decoder::piped(self.ffmpeg, self.place.clone(), self.hwaccel.as_deref())
+                        .await?;
                 let (feed, units) = mpsc::channel(1);
                 let feeding = tokio::spawn(fill(input, units, self.coding));
                 let format = timed.unit.format;
@@ -280,8 +290,8 @@ impl Camera {
 }
 
 /// When a camera is to be asked again whether it is there: in time for it, and soon after it has fallen silent.
-fn probe_at(every: Duration, asked_at: Moment, heard_at: Moment) -> Moment {
-    (asked_at + every).min(heard_at.max(asked_at) + PROBE_AFTER)
+fn probe_at(every: Duration, asked_at: Moment, heard_at: Moment, after: Duration) -> Moment {
+    (asked_at + every).min(heard_at.max(asked_at) + after)
 }
 
 fn lock(timeline: &Mutex<Timeline>) -> MutexGuard<'_, Timeline> {
@@ -315,6 +325,8 @@ struct Network {
     timeline: Arc<Mutex<Timeline>>,
     clock: SourceClock,
     units: mpsc::Sender<Result<Timed, SourceError>>,
+    /// [`SILENT_MAX`], or what is set.
+    silent_max: Duration,
 }
 
 impl Network {
@@ -329,7 +341,9 @@ impl Network {
         let (mut asked_at, mut heard_at) = (Moment::now(), Moment::now());
         let mut key_at = Some(Moment::now() + KEY_MAX);
         loop {
-            let probe_at = probe_at(every, asked_at, heard_at);
+            // Asked in time to answer before it counts as gone.
+            let after = PROBE_AFTER.min(self.silent_max / 3);
+            let probe_at = probe_at(every, asked_at, heard_at, after);
             let received = tokio::select! {
                 received = self.session.receive() => Some(received.map_err(|error| match error {
                     RtspError::Closed => SourceError::Ended { place: self.place.clone() },
@@ -346,7 +360,10 @@ impl Network {
                     asked_at = now;
                 }
                 Some(received) => {
-                    heard_at = now;
+                    // Where pictures come by UDP, that the camera answers says nothing of them.
+                    if !(self.session.is_by_udp() && matches!(received, Received::Other)) {
+                        heard_at = now;
+                    }
                     match received {
                         Received::Pictures(bytes) => self.packet(bytes)?,
                         Received::Report(bytes) => self.report(&bytes),
@@ -354,8 +371,8 @@ impl Network {
                     }
                 }
             }
-            if now >= heard_at + SILENT_MAX {
-                return Err(SourceError::stalled(&self.place, SILENT_MAX, ""));
+            if now >= heard_at + self.silent_max {
+                return Err(SourceError::stalled(&self.place, self.silent_max, ""));
             }
             if !self.assembler.waits() {
                 key_at = None;
@@ -410,7 +427,7 @@ mod tests {
             (30_000, 5_000, 0, 10_000),
         ] {
             let every = Duration::from_millis(every);
-            let found = probe_at(every, at(asked), at(heard)) - start;
+            let found = probe_at(every, at(asked), at(heard), PROBE_AFTER) - start;
             assert_eq!(found, Duration::from_millis(expected), "{every:?} {asked} {heard}");
         }
     }
@@ -430,7 +447,9 @@ mod tests {
         let (_folder, ffmpeg) = made_up(
             "[ \"$2\" = -h ] && exit 0\necho '[error] no such profile' >&2\nexec cat >/dev/null\n",
         );
-        let mut source = Camera::open(&address, &SourceClock::start()).await.unwrap();
+        let mut source = Camera::open(&address, &NetworkOptions::default(), &SourceClock::start())
+            .await
+            .unwrap();
         source.ffmpeg = Box::leak(Box::new(ffmpeg));
         source.pictureless_max = Duration::from_millis(1_500);
         let error = tokio::time::timeout(Duration::from_secs(30), source.next()).await;

@@ -70,6 +70,8 @@ pub enum SourceSpec {
         address: CameraAddress,
         /// How many a second are taken at most; `None` takes all. Not part of the description, whose options are the camera's.
         rate: Option<Rate>,
+        /// How it is asked. Not part of the description either.
+        options: NetworkOptions,
     },
     /// `http://HOST/PATH`, `https://HOST/PATH`: a network camera, by a stream of JPEG images or an image for each request.
     Http {
@@ -78,6 +80,8 @@ pub enum SourceSpec {
         /// The pace of single images, and how many of a stream are taken at most; `None` is one a second, and all. Not part of the
         /// description, whose options are the camera's.
         rate: Option<Rate>,
+        /// How it is asked. Not part of the description either.
+        options: NetworkOptions,
     },
     /// `v4l2:/dev/video0?size=1280x720&fps=15&copy=1`: a local camera, through ffmpeg.
     V4l2 {
@@ -100,6 +104,27 @@ pub enum SourceSpec {
         /// Start again after the last frame; the motion has no seam.
         repeat: bool,
     },
+}
+
+/// How a network camera is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkOptions {
+    /// How the packets of RTSP come.
+    pub transport: RtspTransport,
+    /// How long the camera may say nothing until it is opened again; `None` is 15 s.
+    pub silent_max: Option<Duration>,
+    /// The hardware that decodes what comes by RTSP, by ffmpeg's name for it; `None` is none.
+    pub hwaccel: Option<String>,
+}
+
+/// How the packets of a camera come that is asked by RTSP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RtspTransport {
+    /// Over the connection by which it is asked.
+    #[default]
+    Tcp,
+    /// By UDP, to ports of this machine; not where the connection is encrypted.
+    Udp,
 }
 
 /// The content of the generated street.
@@ -198,9 +223,10 @@ impl SourceSpec {
         let wrong = |reason: SpecReason| SourceError::Spec { spec: shown(text), reason };
         if address::is_address(text) {
             let address = CameraAddress::parse(text).ok_or_else(|| wrong(SpecReason::Address))?;
+            let options = NetworkOptions::default();
             return Ok(match address.is_http() {
-                true => Self::Http { address, rate: None },
-                false => Self::Rtsp { address, rate: None },
+                true => Self::Http { address, rate: None, options },
+                false => Self::Rtsp { address, rate: None, options },
             });
         }
         let (kind, rest) = match text.split_once(':') {
@@ -228,11 +254,11 @@ impl SourceSpec {
     /// The same source with that password, or `USER:PASSWORD` if its address names no user; only an address has one.
     pub fn with_password(self, password: &str) -> Self {
         match self {
-            Self::Rtsp { address, rate } => {
-                Self::Rtsp { address: address.with_password(password), rate }
+            Self::Rtsp { address, rate, options } => {
+                Self::Rtsp { address: address.with_password(password), rate, options }
             }
-            Self::Http { address, rate } => {
-                Self::Http { address: address.with_password(password), rate }
+            Self::Http { address, rate, options } => {
+                Self::Http { address: address.with_password(password), rate, options }
             }
             other => other,
         }
@@ -272,6 +298,22 @@ impl SourceSpec {
             | Self::V4l2 { rate, .. } => *rate = Some(new),
         }
         self
+    }
+
+    /// The same source asked in that way; only a network camera is.
+    pub fn with_options(mut self, new: NetworkOptions) -> Self {
+        if let Self::Rtsp { options, .. } | Self::Http { options, .. } = &mut self {
+            *options = new;
+        }
+        self
+    }
+
+    /// Whether it is a camera that is asked by RTSP, and whether that is encrypted.
+    pub const fn rtsp(&self) -> Option<bool> {
+        match self {
+            Self::Rtsp { address, .. } => Some(address.is_tls()),
+            _ => None,
+        }
     }
 
     /// The same source, a relative path of which begins at `folder`.

@@ -96,11 +96,13 @@ impl Supply {
                 let video = Video::open(path, rate.min(own), *repeat && !*prepare).await?;
                 (Some(rate), Pictures::Video(Box::new(video)), *prepare)
             }
-            SourceSpec::Rtsp { address, .. } => {
-                (None, Pictures::Network(Box::new(Camera::open(address, clock).await?)), false)
+            SourceSpec::Rtsp { address, options, .. } => {
+                let camera = Camera::open(address, options, clock).await?;
+                (None, Pictures::Network(Box::new(camera)), false)
             }
-            SourceSpec::Http { address, rate } => {
-                (None, Pictures::Http(Box::new(HttpCamera::open(address, *rate).await?)), false)
+            SourceSpec::Http { address, rate, options } => {
+                let camera = HttpCamera::open(address, *rate, options.silent_max).await?;
+                (None, Pictures::Http(Box::new(camera)), false)
             }
             SourceSpec::V4l2 { device, size, rate, copy } => {
                 let decoder = ffmpeg::play_v4l2(device, *size, *rate, *copy).await?;

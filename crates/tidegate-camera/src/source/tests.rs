@@ -485,6 +485,35 @@ mod network {
         assert!(seen.is_sorted_by(|a, b| a.count + 1 == b.count), "each once, in order");
     }
 
+    async fn open_by_udp(camera: &Camera) -> Source {
+        let spec = SourceSpec::parse(&format!("rtsp://{}/live", camera.address())).unwrap();
+        let transport = RtspTransport::Udp;
+        let spec = spec.with_options(NetworkOptions { transport, ..NetworkOptions::default() });
+        Source::open(&spec).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn pictures_come_by_udp_whatever_becomes_of_their_packets() {
+        for (coding, udp_faults, at_least) in [
+            (Coding::H264, (0, 0), 0.9),
+            (Coding::H264, (0, 3), 0.9),
+            (Coding::Jpeg, (0, 5), 0.9),
+            // A lost packet costs all up to the next key, which comes each second.
+            (Coding::H264, (101, 0), 0.2),
+            (Coding::Jpeg, (101, 0), 0.5),
+        ] {
+            let options = Options { reports: Some(0), udp_faults, ..Options::default() };
+            let Some(camera) = start(coding, 10.0, 200, options) else { return };
+            let mut source = open_by_udp(&camera).await;
+            let seen = watch(&camera, &mut source, 4.0).await;
+            let case = format!("{coding:?} {udp_faults:?}");
+            assert!(seen.is_sorted_by(|a, b| a.count < b.count), "{case}: each once, in order");
+            let span = seen.last().map_or(0, |last| last.count - seen[0].count + 1);
+            let part = seen.len() as f64 / f64::from(span.max(1));
+            assert!(seen.len() > 5 && part >= at_least, "{case}: {} of {span}", seen.len());
+        }
+    }
+
     #[tokio::test]
     async fn what_the_cameras_own_encoder_takes_is_part_of_the_age() {
         let encoder = Duration::from_millis(400);

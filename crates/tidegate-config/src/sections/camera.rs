@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::seconds;
+use crate::words::CameraTransport;
 
 section! {
     /// `[camera.NAME]`: a camera that this node runs itself, without a process or a certificate of its own; see the chapter on sources.
@@ -17,6 +18,15 @@ section! {
         /// are left out evenly. Default none: as `source` says, or as they come.
         fps: Option<f64> = None
             => "from 0.1 to 240" if |it, _| it.fps.is_none_or(|fps| (0.1..=240.0).contains(&fps)),
+        /// How the packets of an rtsp:// camera come: `tcp`, over the connection by which it is asked, or `udp`, to ports of this machine, for cameras that know no other or are
+        /// slow with it; what is lost is then lost. Default `tcp`.
+        transport: CameraTransport = CameraTransport::Tcp,
+        /// How long a network camera may say nothing until it is opened again. Default none: 15 s.
+        timeout: Option<Duration> = None
+            => "from 1s to 10min" if |it, _| it.timeout.is_none_or(|timeout| (seconds(1)..=seconds(600)).contains(&timeout)),
+        /// Hardware that decodes the pictures of an rtsp:// camera, by ffmpeg's name for it: `auto`, `vaapi`, `cuda` and others, which `ffmpeg -hwaccels` lists. Default none.
+        hwaccel: Option<String> = None
+            => "a name of ffmpeg's, such as auto, vaapi or cuda" if |it, _| it.hwaccel.as_ref().is_none_or(|name| is_name(name)),
         /// After how long a picture that stays the same, to the last pixel, is taken for that of a frozen camera: it is then neither kept nor sent, and subscribers
         /// are told, until another comes. 0 is never; default 0. Not for pictures that may stay the same, such as those of a program or of a loop of one picture.
         frozen_after: Duration = seconds(0)
@@ -24,4 +34,12 @@ section! {
         /// Whether it runs. Default true.
         enabled: bool = true,
     }
+}
+
+/// Whether it is one of ffmpeg's names of hardware, and no option.
+fn is_name(text: &str) -> bool {
+    (1..=32).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }

@@ -23,7 +23,7 @@ pub struct CameraArgs {
     /// Name of the camera and of its certificate
     #[arg(long, default_value = "cam1")]
     pub name: CameraName,
-    /// Where frames come from: folder:DIR, mjpeg:FILE, video:FILE, rtsp://…, http://…, v4l2:DEVICE or scene:street
+    /// Where frames come from: folder:DIR, watch:DIR, mjpeg:FILE, video:FILE, rtsp://…, http://…, v4l2:DEVICE or scene:street
     #[arg(long, default_value = "scene:street")]
     pub source: String,
     /// File whose first line is the password of an rtsp:// or http:// source, or USER:PASSWORD [default:

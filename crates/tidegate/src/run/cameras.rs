@@ -11,7 +11,7 @@ use tidegate_camera::{
     camera::{CameraSettings, DialSettings, Privacy},
     detector::DetectorSpec,
     frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
-    source::{self, Rate, SourceSpec},
+    source::{self, NetworkOptions, Rate, RtspTransport, SourceSpec},
 };
 use tidegate_config::{
     CameraSection, Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, problems::Problems,
@@ -170,6 +170,7 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera
             .map_err(|_| wrong("password_file", &format!("{} is no text", file.display())))?;
         source = source.with_password(text.lines().next().unwrap_or_default());
     }
+    source = network(section, source).map_err(|(key, text)| wrong(key, text))?;
     if let Some(rate) = section.fps.and_then(Rate::new) {
         source = source.with_rate(rate);
     }
@@ -180,6 +181,33 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera
         ..camera_settings(config, camera, source.to_string())
     };
     Ok(OwnCamera { settings, source })
+}
+
+/// The source with what its section says of the way to ask it; or the key that has no meaning there, and why.
+fn network(
+    section: &CameraSection,
+    source: SourceSpec,
+) -> Result<SourceSpec, (&'static str, &'static str)> {
+    let options = NetworkOptions {
+        transport: section.transport.translated(),
+        silent_max: section.timeout,
+        hwaccel: section.hwaccel.clone(),
+    };
+    let is_udp = options.transport == RtspTransport::Udp;
+    match source.rtsp() {
+        None if is_udp => Err(("transport", "only an rtsp:// camera has one; leave it out")),
+        Some(true) if is_udp => Err((
+            "transport",
+            "pictures of an rtsps:// camera would not be encrypted by udp; leave it out, or name the camera by rtsp://",
+        )),
+        None if options.hwaccel.is_some() => {
+            Err(("hwaccel", "only the pictures of an rtsp:// camera are decoded; leave it out"))
+        }
+        _ if options.silent_max.is_some() && !source.takes_password() => {
+            Err(("timeout", "only a network camera has one; leave it out"))
+        }
+        _ => Ok(source.with_options(options)),
+    }
 }
 
 /// A source by its description, a relative path of which begins at `folder`.
@@ -397,6 +425,22 @@ mod tests {
                 "[camera.a]\nsource = \"rtsp://me@cam/1\"\npassword_file = \"none\"\n",
                 "camera.a.password_file: /site/none cannot be read",
             ),
+            (
+                "[camera.a]\nsource = \"http://cam/1\"\ntransport = \"udp\"\n",
+                "camera.a.transport: only an rtsp:// camera has one",
+            ),
+            (
+                "[camera.a]\nsource = \"rtsps://cam/1\"\ntransport = \"udp\"\n",
+                "camera.a.transport: pictures of an rtsps:// camera would not be encrypted",
+            ),
+            (
+                "[camera.a]\nsource = \"scene:street\"\nhwaccel = \"auto\"\n",
+                "camera.a.hwaccel: only the pictures of an rtsp:// camera are decoded",
+            ),
+            (
+                "[camera.a]\nsource = \"folder:x\"\ntimeout = \"5s\"\n",
+                "camera.a.timeout: only a network camera has one",
+            ),
         ] {
             let chain = chain(text);
             assert!(chain.contains(expected), "{text}: {chain}");
@@ -431,6 +475,22 @@ mod tests {
         assert_eq!(exchange(&format!("{a}{b}{log}")), ["a"]);
         std::fs::write(folder.path().join("pw"), "second\n").expect("a file");
         assert_eq!(exchange(&format!("{a}{b}{log}")), ["b"], "its password is another");
+        let slow = b.replace(
+            "password_file",
+            "timeout = \"1min\"\ntransport = \"udp\"\nhwaccel = \"vaapi\"\npassword_file",
+        );
+        assert_eq!(exchange(&format!("{a}{slow}{log}")), ["b"], "it is asked in another way");
+        let SourceSpec::Rtsp { options, .. } = running.borrow()[1].source.clone() else {
+            panic!("a network camera");
+        };
+        let expected = NetworkOptions {
+            transport: RtspTransport::Udp,
+            silent_max: Some(std::time::Duration::from_secs(60)),
+            hwaccel: Some("vaapi".to_owned()),
+        };
+        assert_eq!(options, expected);
+        assert_eq!(exchange(&format!("{a}frozen_after = \"5s\"\n{slow}{log}")), ["a"]);
+        assert_eq!(exchange(&format!("{a}{b}{log}")), ["a", "b"]);
         let c = "[camera.c]\nsource = \"scene:street\"\n";
         assert_eq!(exchange(&format!("{a}enabled = false\n{b}{c}{log}")), ["a", "c"]);
         assert_eq!(running.borrow().len(), 2);

@@ -1,7 +1,7 @@
 //! Which word of the configuration is which of the parts'.
 
 use tidegate_broker::Versions;
-use tidegate_camera::camera::Originals;
+use tidegate_camera::{camera::Originals, source::RtspTransport};
 use tidegate_config::words;
 use tidegate_ingest::{Format, Kind};
 use tidegate_link::link::Transport;
@@ -37,6 +37,7 @@ macro_rules! same {
 }
 
 same! {
+    CameraTransport is RtspTransport { Tcp, Udp }
     Cover is tidegate_frame::privacy::Cover { Fill, Blur }
     DatagramFormat is Format { Payload, TopicPayload, Line }
     Durability is tidegate_log::Durability { Memory, Page, Disk }

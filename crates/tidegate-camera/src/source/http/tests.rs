@@ -193,10 +193,10 @@ async fn a_stream_of_parts_is_read_however_they_are_written() {
             // In pieces of some length, as a network has them.
             let body = body.clone();
             let fake = Fake::start(move |_, _| answer(&head, &body, Then::Close)).await;
-            let SourceSpec::Http { address, rate } = fake.spec("", "/video") else {
+            let SourceSpec::Http { address, rate, .. } = fake.spec("", "/video") else {
                 panic!("HTTP")
             };
-            let mut camera = HttpCamera::open(&address, rate).await.expect(name);
+            let mut camera = HttpCamera::open(&address, rate, None).await.expect(name);
             for image in &images {
                 assert_eq!(camera.next().await.expect(name), image, "{name}");
             }
@@ -306,8 +306,8 @@ async fn a_stream_is_one_whatever_its_type_says_and_after_one_that_broke_off() {
         let fake = fake.await;
         // A picture for each request would take minutes.
         let spec = fake.spec("", "/").with_rate(Rate::new(0.5).unwrap());
-        let SourceSpec::Http { address, rate } = spec else { panic!("HTTP") };
-        let mut camera = HttpCamera::open(&address, rate).await.unwrap();
+        let SourceSpec::Http { address, rate, .. } = spec else { panic!("HTTP") };
+        let mut camera = HttpCamera::open(&address, rate, None).await.unwrap();
         let all = async {
             assert_eq!(camera.next().await.unwrap(), images[0], "{kind}");
             for count in 0..60 {
@@ -346,7 +346,7 @@ async fn a_stream_of_damaged_pictures_is_given_up() {
     let damaged: &[u8] = b"\xff\xd8\xff\xe0\x00\x00--frame\r\n\r\n";
     let head = "HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=frame";
     let fake = Fake::start(move |_, _| answer(head, damaged, Then::Repeat(damaged.to_vec()))).await;
-    let SourceSpec::Http { address, rate } = fake.spec("", "/") else { panic!("HTTP") };
+    let SourceSpec::Http { address, rate, .. } = fake.spec("", "/") else { panic!("HTTP") };
     let waits = Waits { pictureless: Duration::from_millis(300), ..Waits::USUAL };
     let mut camera = HttpCamera::open_within(&address, rate, waits).await.unwrap();
     let (mut count, given_up) = (0, Duration::from_secs(20));
@@ -441,8 +441,8 @@ async fn what_keeps_pictures_away_is_named_and_shows_no_secret() {
     ] {
         let fake = Fake::start(move |_, _| status(reply)).await;
         let spec = fake.spec(login, "/?key=s3cret");
-        let SourceSpec::Http { address, rate } = &spec else { panic!("HTTP") };
-        let error = match HttpCamera::open(address, *rate).await {
+        let SourceSpec::Http { address, rate, .. } = &spec else { panic!("HTTP") };
+        let error = match HttpCamera::open(address, *rate, None).await {
             Ok(mut camera) => camera.next().await.expect_err("no picture"),
             Err(error) => error,
         };
@@ -570,7 +570,7 @@ async fn a_camera_that_hangs_is_given_up() {
     ] {
         let fake = Fake::start(move |_, _| Reply { bytes: bytes.clone().into(), then: Then::Hang });
         let fake = fake.await;
-        let SourceSpec::Http { address, rate } = fake.spec("", "/") else { panic!("HTTP") };
+        let SourceSpec::Http { address, rate, .. } = fake.spec("", "/") else { panic!("HTTP") };
         let waits = Waits { answer: short, silent, pictureless };
         let asked = async {
             let mut camera = HttpCamera::open_within(&address, rate, waits).await?;

@@ -4,13 +4,14 @@
 //!  OPTIONS ▶ DESCRIBE ▶ SETUP ▶ PLAY ▶ │ $ channel length packet │ $ … │ answers to what keeps the session alive
 //! ```
 //!
-//! Everything travels over the one TCP connection, so that nothing is lost on the way and no port need be open.
+//! Everything travels over the one TCP connection, so that nothing is lost on the way and no port need be open; or packets come by UDP,
+//! if that is wished.
 //!
 //! Always true: no more than [`BUFFER_MAX`] bytes are held of what is read, and [`EARLY_MAX`] of what came early, whatever a camera
 //! sends; the login goes to the host that it was given for, in answer to a challenge, and not in clear where it was given for an
 //! encrypted connection.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustls::{
@@ -30,10 +31,14 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
-use super::sdp::{self, Media};
+use super::{
+    datagrams::Datagrams,
+    sdp::{self, Media},
+};
 use crate::source::{
     address::{CameraAddress, Scope, without_secrets},
     login::Challenge,
+    spec::RtspTransport,
 };
 
 /// Longest wait for a connection, or for an answer.
@@ -108,6 +113,9 @@ pub enum RtspError {
         /// The offer.
         offered: String,
     },
+    /// No ports for packets by UDP can be had, or they fail.
+    #[error("packets of the camera cannot be received by UDP")]
+    Ports(#[source] io::Error),
     /// It sent something other than RTSP.
     #[error("the camera sent something other than RTSP")]
     NoRtsp,
@@ -140,6 +148,10 @@ pub(super) struct Session {
     base: Zeroizing<String>,
     /// Channels of the packets of pictures and of their reports.
     channels: (u8, u8),
+    /// Both ends of the connection.
+    ends: (IpAddr, IpAddr),
+    /// Where packets come if not over the connection.
+    datagrams: Option<Datagrams>,
     /// Packets that came before the answer to PLAY.
     early: Early,
     /// The request that keeps the session alive and was sent a second time, with an answer to another challenge.
@@ -224,7 +236,10 @@ impl Answer {
 
 impl Session {
     /// Connects, logs in where that is asked for, and has the camera play its pictures.
-    pub(super) async fn open(address: &CameraAddress) -> Result<(Self, Media), RtspError> {
+    pub(super) async fn open(
+        address: &CameraAddress,
+        transport: RtspTransport,
+    ) -> Result<(Self, Media), RtspError> {
         let own = address;
         let mut address = own.clone();
         let mut home = None;
@@ -235,7 +250,7 @@ impl Session {
             home = home.or(Some(scope));
             let described = session.describe().await?;
             if !(300..400).contains(&described.status) {
-                let media = session.play(described).await?;
+                let media = session.play(described, transport).await?;
                 return Ok((session, media));
             }
             let place = described.header("location").and_then(CameraAddress::parse_rtsp);
@@ -262,7 +277,9 @@ impl Session {
             true => RtspError::Inward { place: address.to_string() },
             false => RtspError::Unreachable(error),
         })?;
-        let scope = Scope::of(tcp.peer_addr().map_err(RtspError::Unreachable)?.ip());
+        let peer = tcp.peer_addr().map_err(RtspError::Unreachable)?.ip();
+        let own = tcp.local_addr().map_err(RtspError::Unreachable)?.ip();
+        let scope = Scope::of(peer);
         let rtt = started.elapsed();
         tcp.set_nodelay(true).map_err(RtspError::Unreachable)?;
         let wire: Box<dyn Wire> = if address.is_tls() {
@@ -288,6 +305,8 @@ impl Session {
             alive_every: Duration::from_secs(20),
             has_get_parameter: false,
             channels: (0, 1),
+            ends: (own, peer),
+            datagrams: None,
             early: Early::default(),
             repeated: None,
             rtt,
@@ -307,7 +326,11 @@ impl Session {
         Ok(answer)
     }
 
-    async fn play(&mut self, described: Answer) -> Result<Media, RtspError> {
+    async fn play(
+        &mut self,
+        described: Answer,
+        transport: RtspTransport,
+    ) -> Result<Media, RtspError> {
         let text = String::from_utf8_lossy(&described.body);
         let media = sdp::pictures(&text).map_err(|offered| RtspError::NoPictures {
             offered: if offered.is_empty() { "none at all".to_owned() } else { offered.join(", ") },
@@ -318,8 +341,18 @@ impl Session {
             self.base = Zeroizing::new(base.to_owned());
         }
         let url = self.control(&media.control);
-        let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
-        let setup = self.ask("SETUP", &url, transport).await?;
+        // Pictures of an encrypted connection stay in it.
+        let transport = match transport {
+            RtspTransport::Udp if !self.address.is_tls() => {
+                let (own, peer) = self.ends;
+                let datagrams = Datagrams::bind(own, peer).await.map_err(RtspError::Ports)?;
+                let (first, second) = datagrams.ports().map_err(RtspError::Ports)?;
+                self.datagrams = Some(datagrams);
+                format!("Transport: RTP/AVP;unicast;client_port={first}-{second}\r\n")
+            }
+            _ => "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n".to_owned(),
+        };
+        let setup = self.ask("SETUP", &url, &transport).await?;
         if setup.status != 200 {
             return Err(refused("SETUP", setup));
         }
@@ -330,14 +363,17 @@ impl Session {
                 rest.split_once("timeout=").and_then(|(_, text)| text.trim().parse::<u64>().ok());
             self.alive_every = alive_every(seconds);
         }
-        if let Some((_, channels)) =
-            setup.header("transport").and_then(|text| text.split_once("interleaved="))
+        let granted = setup.header("transport").unwrap_or_default();
+        if let Some((first, second)) = pair::<u8>(granted, "interleaved=") {
+            self.channels = (first, second.unwrap_or(first.wrapping_add(1)));
+            // One that knows no UDP may grant what it knows.
+            self.datagrams = None;
+        }
+        if let (Some(datagrams), Some((first, second))) =
+            (&mut self.datagrams, pair::<u16>(granted, "server_port="))
         {
-            let mut numbers = channels.split(['-', ';', ',']).map(|text| text.trim().parse::<u8>());
-            if let Some(Ok(first)) = numbers.next() {
-                let second = numbers.next().and_then(Result::ok);
-                self.channels = (first, second.unwrap_or(first.wrapping_add(1)));
-            }
+            datagrams.sent_from((first, second.unwrap_or(first.saturating_add(1))));
+            datagrams.open_way().await;
         }
         let base = self.base.clone();
         let played = self.ask("PLAY", &base, "Range: npt=0.000-\r\n").await?;
@@ -371,7 +407,15 @@ impl Session {
     pub(super) async fn keep_alive(&mut self) -> Result<(), RtspError> {
         let url = self.base.clone();
         let method = if self.has_get_parameter { "GET_PARAMETER" } else { "OPTIONS" };
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.open_way().await;
+        }
         self.send(method, &url, "").await
+    }
+
+    /// Whether packets come by UDP: then an answer over the connection says nothing of them.
+    pub(super) const fn is_by_udp(&self) -> bool {
+        self.datagrams.is_some()
     }
 
     /// The next item.
@@ -383,7 +427,15 @@ impl Session {
         if let Some(early) = self.early.pop() {
             return Ok(early);
         }
-        match self.item().await? {
+        let Self { datagrams, wire, buffer, .. } = self;
+        let item = match datagrams {
+            None => next_item(&mut **wire, buffer).await?,
+            Some(datagrams) => tokio::select! {
+                received = datagrams.receive() => return received.map_err(RtspError::Ports),
+                item = next_item(&mut **wire, buffer) => item?,
+            },
+        };
+        match item {
             Item::Packet(channel, bytes) => Ok(self.sorted(channel, bytes)),
             Item::Answer(answer) => {
                 self.challenged(&answer).await?;
@@ -509,19 +561,36 @@ impl Session {
 
     /// The next whole item.
     async fn item(&mut self) -> Result<Item, RtspError> {
-        loop {
-            if let Some(item) = parse(&mut self.buffer)? {
-                return Ok(item);
-            }
-            if self.buffer.len() > BUFFER_MAX {
-                return Err(RtspError::NoRtsp);
-            }
-            self.buffer.reserve(64 << 10);
-            if self.wire.read_buf(&mut self.buffer).await.map_err(RtspError::Broken)? == 0 {
-                return Err(RtspError::Closed);
-            }
+        next_item(&mut *self.wire, &mut self.buffer).await
+    }
+}
+
+/// The next whole item of a connection.
+///
+/// # Cancel safety
+/// Cancel safe: no bytes are lost.
+async fn next_item(wire: &mut dyn Wire, buffer: &mut BytesMut) -> Result<Item, RtspError> {
+    loop {
+        if let Some(item) = parse(buffer)? {
+            return Ok(item);
+        }
+        if buffer.len() > BUFFER_MAX {
+            return Err(RtspError::NoRtsp);
+        }
+        buffer.reserve(64 << 10);
+        if wire.read_buf(buffer).await.map_err(RtspError::Broken)? == 0 {
+            return Err(RtspError::Closed);
         }
     }
+}
+
+/// One or two numbers behind a word of a Transport header, such as `server_port=6970-6971`.
+fn pair<T: std::str::FromStr>(text: &str, word: &str) -> Option<(T, Option<T>)> {
+    let (_, numbers) = text.split_once(word)?;
+    let numbers = numbers.split([';', ',']).next()?;
+    let mut numbers = numbers.split('-').map(|text| text.trim().parse());
+    let first = numbers.next()?.ok()?;
+    Some((first, numbers.next().and_then(Result::ok)))
 }
 
 /// Where a camera at `address` sends us on to, with the login if that was given for the same host: for that and no other, and for an
@@ -708,7 +777,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let address = CameraAddress::parse(&format!("rtsp://me:s3cret@127.0.0.1:{port}/")).unwrap();
-        let (mut wire, opened) = tokio::join!(plays(&listener, "one"), Session::open(&address));
+        let (mut wire, opened) =
+            tokio::join!(plays(&listener, "one"), Session::open(&address, RtspTransport::Tcp));
         let (mut session, _) = opened.unwrap();
         assert_eq!(session.alive_every(), Duration::from_millis(500));
         for (nonce, next) in [("one", "two"), ("two", "three")] {
@@ -771,7 +841,7 @@ mod tests {
                 serve(&mut wire, |_| moved).await;
             };
             let address = CameraAddress::parse(&format!("rtsp://{place}/1")).unwrap();
-            let opened = async { Session::open(&address).await.map(|_| ()) };
+            let opened = async { Session::open(&address, RtspTransport::Tcp).await.map(|_| ()) };
             let reached = async { inner.accept().await.map(|_| ()).unwrap() };
             let followed = async {
                 tokio::select! {
