@@ -4,5 +4,6 @@
 pub mod camera;
 pub mod characterize;
 pub mod detector;
+pub mod discovery;
 pub mod frame_log;
 pub mod source;

@@ -1,10 +1,53 @@
-//! Socket options that neither std nor socket2 offers.
+//! Socket options and addresses that neither std nor socket2 offers.
 
 use std::{
     io,
+    net::IpAddr,
     os::fd::{AsRawFd, BorrowedFd},
     time::Duration,
 };
+
+/// The addresses of this machine's interfaces that are up, those of loopback left out, each once.
+///
+/// # Errors
+/// The operating system's.
+pub fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the call writes one pointer to `first`, to a list that is freed below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: each entry of the list is valid until it is freed, and nothing changes it.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+        let is_loopback = entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        if entry.ifa_addr.is_null() || !is_up || is_loopback {
+            continue;
+        }
+        // SAFETY: an address that is not null has a family, which says how it is to be read; it is read unaligned, whole.
+        let address = unsafe {
+            match i32::from(std::ptr::read_unaligned(&raw const (*entry.ifa_addr).sa_family)) {
+                libc::AF_INET => {
+                    let v4 = std::ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>());
+                    Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+                }
+                libc::AF_INET6 => {
+                    let v6 = std::ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in6>());
+                    Some(IpAddr::from(v6.sin6_addr.s6_addr))
+                }
+                _ => None,
+            }
+        };
+        found.extend(address.filter(|address| !found.contains(address)));
+    }
+    // SAFETY: the list is ours, and no reference into it is left.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
 
 /// The kernel's state of a TCP connection: the part of `struct tcp_info` (linux/tcp.h) that a sender needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +137,18 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn own_addresses_are_those_that_can_be_bound() {
+        let found = own_addresses().expect("the system knows");
+        for address in found {
+            assert!(!address.is_loopback());
+            // Those of a link need its number, too.
+            if address.is_ipv4() {
+                std::net::UdpSocket::bind((address, 0)).expect("it is ours");
+            }
+        }
+    }
 
     #[test]
     fn a_connection_that_carried_bytes_has_a_round_trip() {

@@ -91,7 +91,7 @@ pub enum Command {
     Camera(CameraArgs),
     /// Measure what each knob setting costs in bytes and is worth to a detector, on your own footage
     Characterize(CharacterizeArgs),
-    /// List the cameras of a node; add, remove and try cameras of its configuration
+    /// List the cameras of a node; add, remove, try and find cameras for its configuration
     Cameras(Box<CamerasCommandArgs>),
     /// List the sessions of MQTT clients at a node, and end them
     Sessions(SessionsArgs),

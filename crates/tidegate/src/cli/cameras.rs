@@ -5,6 +5,7 @@
 
 use std::{
     fs, io,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::{MetadataExt as _, chown},
     path::{Path, PathBuf, absolute},
     time::{Duration, Instant},
@@ -12,10 +13,13 @@ use std::{
 
 use clap::{Args, Subcommand};
 use tidegate_api::{ApiError, ReloadedConfiguration};
-use tidegate_camera::source::{Source, SourceError, SourceSpec};
+use tidegate_camera::{
+    discovery::{self, Found as Camera},
+    source::{Source, SourceError, SourceSpec},
+};
 use tidegate_cli::{
     cameras::{self, CamerasArgs},
-    program::{Output, plain, print},
+    program::{Output, aligned, plain, print},
     remote::RemoteArgs,
 };
 use tidegate_config::{
@@ -24,7 +28,7 @@ use tidegate_config::{
 };
 use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::{CameraName, Code, FrameSize, error_chain};
-use tidegate_sys::{regular, secret};
+use tidegate_sys::{net, regular, secret};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -56,6 +60,25 @@ enum CamerasCommand {
     Remove(RemoveArgs),
     /// Try a source: whether it gives frames, of which size, how many, and how soon
     Test(TestArgs),
+    /// Ask the local networks for cameras that speak ONVIF
+    Discover(DiscoverArgs),
+}
+
+/// The way to look for cameras.
+#[derive(Args, Debug)]
+struct DiscoverArgs {
+    /// Seconds to wait for answers
+    #[arg(long, default_value_t = 4, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=60))]
+    wait: u32,
+    /// Address of this machine to ask by; may be repeated [default: each that is not loopback, IPv4]
+    #[arg(long = "by", value_name = "ADDRESS")]
+    own: Vec<IpAddr>,
+    /// Where to ask, if not all cameras by multicast
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = discovery::MULTICAST)]
+    to: SocketAddr,
+    /// How to print what has answered
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
 }
 
 /// A source, and the way to try it.
@@ -139,6 +162,7 @@ pub(super) async fn run(
         }
         Some(CamerasCommand::Add(args)) => add(config, args, stop).await,
         Some(CamerasCommand::Remove(args)) => remove(config, args).await,
+        Some(CamerasCommand::Discover(args)) => discover(args).await,
     }
 }
 
@@ -465,6 +489,60 @@ impl NodeToTell {
     }
 }
 
+/// Asks for cameras and prints those that answer.
+async fn discover(args: &DiscoverArgs) -> Result<(), ApiError> {
+    let failed = |error: io::Error| {
+        ApiError::new(Code::LINK_DOWN, "no network can be asked for cameras; --by names an address")
+            .caused_by(error)
+    };
+    let own = match &args.own[..] {
+        [] => {
+            let mut own = net::own_addresses().map_err(failed)?;
+            own.retain(|address| address.is_ipv4() == args.to.is_ipv4());
+            own
+        }
+        own => own.to_vec(),
+    };
+    let wait = Duration::from_secs(args.wait.into());
+    let found = discovery::search(&own, args.to, wait).await.map_err(failed)?;
+    print(&match args.output {
+        Output::Table => cameras_found(&found),
+        Output::Json => {
+            let cameras = found.iter().map(|camera| {
+                serde_json::json!({
+                    "address": camera.address.map(|address| address.to_string()),
+                    "name": camera.name,
+                    "hardware": camera.hardware,
+                    "location": camera.location,
+                    "services": camera.services,
+                    "id": camera.id,
+                })
+            });
+            format!("{:#}\n", serde_json::Value::Array(cameras.collect()))
+        }
+    })
+}
+
+fn cameras_found(found: &[Camera]) -> String {
+    if found.is_empty() {
+        return "no camera has answered; those in other networks, and those with ONVIF switched off, do not\n".to_owned();
+    }
+    let rows = found.iter().map(|camera| {
+        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { plain(text) };
+        [
+            camera.address.map_or_else(|| "-".to_owned(), |address| address.to_string()),
+            or_dash(&camera.name),
+            or_dash(&camera.hardware),
+            or_dash(&camera.location),
+            or_dash(camera.services.first().map_or("", String::as_str)),
+        ]
+    });
+    let text = aligned(["ADDRESS", "NAME", "HARDWARE", "LOCATION", "SERVICE"], rows);
+    format!(
+        "{text}the maker's manual names the address of its stream: try `tidegate cameras test rtsp://USER@ADDRESS/PATH --ask-password`\n"
+    )
+}
+
 fn read(file: &Path) -> Result<String, ApiError> {
     regular::read_to_string(file).map_err(|error| {
         ApiError::new(Code::CONFIG_INVALID, format!("{} cannot be read", file.display()))
@@ -562,6 +640,24 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).expect("a file"), SITE, "{arguments:?}");
             assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn cameras_that_have_answered_are_listed() {
+        let camera = Camera {
+            address: Some(IpAddr::from([192, 0, 2, 7])),
+            name: "Hall\u{1b}".to_owned(),
+            services: vec!["http://192.0.2.7/onvif".to_owned()],
+            ..Camera::default()
+        };
+        let text = cameras_found(&[camera]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>(),
+            ["192.0.2.7", "Hall\u{fffd}", "-", "-", "http://192.0.2.7/onvif"]
+        );
+        assert!(lines[2].contains("cameras test rtsp://USER@ADDRESS/PATH"), "{text}");
+        assert!(cameras_found(&[]).contains("no camera has answered"));
     }
 
     #[tokio::test]

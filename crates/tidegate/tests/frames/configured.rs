@@ -191,7 +191,7 @@ async fn a_frozen_picture_is_told_until_another_comes() {
     let events = up_to(&mut subscription, |event| matches!(event, Event::NoFrames(_))).await;
     let Some(Event::NoFrames(why)) = events.last() else { panic!("it is the last") };
     assert!(why.contains("its picture has been the same for"), "{why}");
-    // Who comes now learns it, too.
+    // A subscription that begins now is told, too.
     let mut second = client.subscribe(request("hall")).await.expect("a subscription");
     up_to(&mut second, |event| matches!(event, Event::NoFrames(_))).await;
     // Another comment is no other picture; other pixels are.
