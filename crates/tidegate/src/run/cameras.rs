@@ -453,6 +453,14 @@ mod tests {
     }
 
     #[test]
+    fn two_cameras_of_one_name_are_refused_with_their_line() {
+        let text = "[camera.a]\nsource = \"scene:street\"\n[camera.a]\nsource = \"folder:x\"\n";
+        let error = Config::parse(Path::new("/site/site.toml"), text).expect_err("one is too many");
+        let chain = tidegate_message::error_chain(&error);
+        assert!(chain.contains("site.toml:3") && chain.contains("duplicate"), "{chain}");
+    }
+
+    #[test]
     fn cameras_are_exchanged_by_what_is_other_than_it_was() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("pw"), "first\n").expect("a file");

@@ -4,6 +4,7 @@ mod clock;
 mod configured;
 mod deliver;
 mod durable;
+mod http;
 #[path = "../shared/poll.rs"]
 mod poll;
 #[path = "../shared/poll_async.rs"]
