@@ -25,7 +25,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate-camera",
         &[
-            ("ground", &["frame_log", "source"]),
+            ("ground", &["discovery", "frame_log", "source"]),
             ("detectors", &["detector"]),
             ("camera", &["camera"]),
             ("tables", &["characterize"]),
@@ -47,7 +47,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("ground", &["arguments", "logging", "stop", "time"]),
             ("programs", &["program"]),
             ("nodes", &["remote"]),
-            ("commands", &["cameras", "fetch", "sessions"]),
+            ("commands", &["cameras", "fetch", "sessions", "sources"]),
             ("subscriptions", &["subscribe"]),
         ],
     ),

@@ -5,30 +5,26 @@
 
 use std::{
     fs, io,
-    net::{IpAddr, SocketAddr},
     os::unix::fs::{MetadataExt as _, chown},
     path::{Path, PathBuf, absolute},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use tidegate_api::{ApiError, ReloadedConfiguration};
-use tidegate_camera::{
-    discovery::{self, Found as Camera},
-    source::{Source, SourceError, SourceSpec},
-};
+use tidegate_camera::source::{NetworkOptions, RtspTransport, SourceSpec};
 use tidegate_cli::{
     cameras::{self, CamerasArgs},
-    program::{Output, aligned, plain, print},
+    program::{Output, plain, print},
     remote::RemoteArgs,
+    sources::{DiscoverArgs, discover, try_source},
 };
 use tidegate_config::{
     Config, Origin,
     write::{self, Written},
 };
-use tidegate_frame::knob::{FrameLimits, inspect};
-use tidegate_message::{CameraName, Code, FrameSize, error_chain};
-use tidegate_sys::{net, regular, secret};
+use tidegate_message::{CameraName, Code, error_chain};
+use tidegate_sys::{regular, secret};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -36,8 +32,6 @@ use zeroize::Zeroizing;
 use super::{args::source_with_password, enrol::replace, mqtt::ask};
 use crate::run;
 
-/// How long frames are counted once the first has come.
-const COUNT_FOR: Duration = Duration::from_secs(3);
 /// How long a node may take to read its configuration again.
 const RELOAD_MAX: Duration = Duration::from_secs(20);
 
@@ -64,26 +58,19 @@ enum CamerasCommand {
     Discover(DiscoverArgs),
 }
 
-/// The way to look for cameras.
+/// A source to try.
 #[derive(Args, Debug)]
-struct DiscoverArgs {
-    /// Seconds to wait for answers
-    #[arg(long, default_value_t = 4, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=60))]
-    wait: u32,
-    /// Address of this machine to ask by; may be repeated [default: each that is not loopback, IPv4]
-    #[arg(long = "by", value_name = "ADDRESS")]
-    own: Vec<IpAddr>,
-    /// Where to ask, if not all cameras by multicast
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = discovery::MULTICAST)]
-    to: SocketAddr,
-    /// How to print what has answered
+struct TestArgs {
+    #[command(flatten)]
+    of: SourceArgs,
+    /// How to print the findings
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
 
-/// A source, and the way to try it.
+/// A source, and how long it is waited for.
 #[derive(Args, Debug)]
-struct TestArgs {
+struct SourceArgs {
     /// Where frames come from: rtsp://USER@HOST/PATH, http://HOST/PATH, folder:DIR or any other source
     #[arg(value_name = "SOURCE")]
     source: String,
@@ -93,12 +80,20 @@ struct TestArgs {
     /// Type the password, or USER:PASSWORD, without echo; or have it come from the standard input
     #[arg(long, conflicts_with = "password_file")]
     ask_password: bool,
+    /// How the packets of an rtsp:// camera come: over the connection, or to ports of this machine
+    #[arg(long, value_enum, default_value_t)]
+    transport: Packets,
     /// Seconds to wait for the first frame
     #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=600))]
     wait: u32,
-    /// How to print the findings
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Output,
+}
+
+/// How the packets of a camera come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Packets {
+    #[default]
+    Tcp,
+    Udp,
 }
 
 /// A camera for the configuration.
@@ -107,7 +102,7 @@ struct AddArgs {
     /// Its name
     name: CameraName,
     #[command(flatten)]
-    test: TestArgs,
+    of: SourceArgs,
     /// Frames a second, 0.1 to 240: the pace of a recording and of single pictures, and as many as are taken of a network camera at most
     #[arg(long)]
     fps: Option<f64>,
@@ -153,8 +148,8 @@ pub(super) async fn run(
     match &args.what {
         None => cameras::run(config, &args.list).await,
         Some(CamerasCommand::Test(args)) => {
-            let spec = args.spec("the camera", stop).await?;
-            let found = try_source(&spec, args.wait).await?;
+            let spec = args.of.spec("the camera", stop).await?;
+            let found = try_source(&spec, args.of.wait).await?;
             print(&match args.output {
                 Output::Table => format!("{found}\n"),
                 Output::Json => found.json(),
@@ -166,155 +161,56 @@ pub(super) async fn run(
     }
 }
 
-impl TestArgs {
+impl SourceArgs {
     /// The source, with its password.
     async fn spec(&self, of: &str, stop: CancellationToken) -> Result<SourceSpec, ApiError> {
-        let spec = source_with_password(&self.source, self.password_file.as_deref())?;
+        let mut spec = source_with_password(&self.source, self.password_file.as_deref())?;
+        if self.transport == Packets::Udp {
+            if spec.rtsp() != Some(false) {
+                let text = "--transport udp is for rtsp:// cameras alone; leave it out";
+                return Err(ApiError::new(Code::CONFIG_INVALID, text));
+            }
+            let transport = RtspTransport::Udp;
+            spec = spec.with_options(NetworkOptions { transport, ..NetworkOptions::default() });
+        }
         if !self.ask_password {
             return Ok(spec);
         }
         if !spec.takes_password() {
-            let text = "only an address of a network camera has a password; leave --ask-password out";
+            let text =
+                "only an address of a network camera has a password; leave --ask-password out";
             return Err(ApiError::new(Code::CONFIG_INVALID, text));
         }
         let password = ask(of, stop).await?;
-        let password = std::str::from_utf8(&password).map_err(|_| {
-            ApiError::new(Code::CONFIG_INVALID, "the password is no text in UTF-8")
-        })?;
+        let password = std::str::from_utf8(&password)
+            .map_err(|_| ApiError::new(Code::CONFIG_INVALID, "the password is no text in UTF-8"))?;
         Ok(spec.with_password(password))
     }
-}
-
-/// The findings about a source.
-#[derive(Debug)]
-struct Found {
-    source: String,
-    size: FrameSize,
-    /// Of the frames that came, on average.
-    frame_bytes: u64,
-    frames: u64,
-    frames_per_second: f64,
-    /// From opening it to its first frame.
-    first_after: Duration,
-    /// How old that was when it came.
-    first_age: Duration,
-}
-
-impl std::fmt::Display for Found {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { source, size, frame_bytes, frames_per_second, first_after, first_age, .. } = self;
-        let kilobytes = *frame_bytes as f64 / 1e3;
-        write!(
-            f,
-            "{}: {size}, {frames_per_second:.1} frames a second of {kilobytes:.0} kB; the first came after {:.2} s and was {:.2} s old",
-            plain(source),
-            first_after.as_secs_f64(),
-            first_age.as_secs_f64(),
-        )
-    }
-}
-
-impl Found {
-    fn json(&self) -> String {
-        let json = serde_json::json!({
-            "source": self.source,
-            "width": self.size.width,
-            "height": self.size.height,
-            "frame_bytes": self.frame_bytes,
-            "frames": self.frames,
-            "frames_per_second": self.frames_per_second,
-            "first_after_ms": self.first_after.as_secs_f64() * 1e3,
-            "first_age_ms": self.first_age.as_secs_f64() * 1e3,
-        });
-        format!("{json}\n")
-    }
-}
-
-/// Waits for frames of a source, and counts them.
-///
-/// # Errors
-/// [`Code::CAMERA_OFFLINE`] with the cause; [`Code::CONFIG_INVALID`] for a source that is none.
-async fn try_source(spec: &SourceSpec, wait: u32) -> Result<Found, ApiError> {
-    let wait = Duration::from_secs(wait.into());
-    let opened = Instant::now();
-    let mut last = None;
-    let tried = timeout(wait, first_frame(spec, &mut last)).await;
-    let nothing = |why: String| {
-        ApiError::new(Code::CAMERA_OFFLINE, format!("{spec} gave no frame")).caused_by(why)
-    };
-    let (mut source, size, first) = match tried {
-        Ok(Ok(first)) => first,
-        Ok(Err(why)) => return Err(nothing(why)),
-        Err(_) => {
-            let late = format!("none came within {} s", wait.as_secs());
-            return Err(nothing(last.map_or(late.clone(), |last| format!("{late}; {last}"))));
-        }
-    };
-    let (first_after, first_age) = (opened.elapsed(), source.age(&first));
-    let began = Instant::now();
-    let (mut frames, mut bytes) = (1, first.picture.jpeg.len() as u64);
-    let mut newest = (first.sequence, began);
-    while let Some(left) = COUNT_FOR.checked_sub(began.elapsed())
-        && let Ok(Some(next)) = timeout(left, source.next()).await
-    {
-        if let Ok(frame) = next {
-            frames += 1;
-            bytes += frame.picture.jpeg.len() as u64;
-            newest = (frame.sequence, Instant::now());
-        }
-    }
-    let (sequence, at) = newest;
-    let seconds = at.duration_since(began).as_secs_f64();
-    // Those that were overtaken count: the source has them.
-    let passed = (sequence - first.sequence) as f64;
-    let frames_per_second = if seconds > 0.0 { passed / seconds } else { 0.0 };
-    let (source, frame_bytes) = (spec.to_string(), bytes / frames);
-    Ok(Found { source, size, frame_bytes, frames, frames_per_second, first_after, first_age })
-}
-
-/// Opens a source and waits for a frame that can be carried; keeps the last reason why one was not.
-async fn first_frame(
-    spec: &SourceSpec,
-    last: &mut Option<String>,
-) -> Result<(Source, FrameSize, tidegate_camera::source::SourceFrame), String> {
-    let mut source = Source::open(spec).await.map_err(|error| error_chain(&error))?;
-    while let Some(next) = source.next().await {
-        match next {
-            Ok(frame) => match inspect(&frame.picture.jpeg, &FrameLimits::default()) {
-                Ok(inspected) => return Ok((source, inspected.seen_size(), frame)),
-                Err(error) => *last = Some(error_chain(&error)),
-            },
-            // The next picture may be sound.
-            Err(
-                error @ (SourceError::NotJpeg { .. }
-                | SourceError::Damaged { .. }
-                | SourceError::Picture { .. }),
-            ) => *last = Some(error_chain(&error)),
-            Err(error) => return Err(error_chain(&error)),
-        }
-    }
-    Err(last.take().unwrap_or_else(|| "it has ended without a picture".to_owned()))
 }
 
 async fn add(config: &Config, args: &AddArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let name = &args.name;
     let Some(file) = config.file().filter(|_| config.has_file()) else {
         let begin = config.command("init");
-        let text = format!("there is no configuration that a camera could be written into; `{begin}` begins a site");
+        let text = format!(
+            "there is no configuration that a camera could be written into; `{begin}` begins a site"
+        );
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     };
     if config.cameras.contains_key(name.as_str()) {
         let place = config.origins.section(&format!("camera.{name}"));
         let place = place.map(|origin| format!(" at {origin}")).unwrap_or_default();
         let remove = config.command(&format!("cameras remove {name}"));
-        let text = format!("camera {name} is in the configuration already{place}; `{remove}` takes it out");
+        let text = format!(
+            "camera {name} is in the configuration already{place}; `{remove}` takes it out"
+        );
         return Err(ApiError::new(Code::CAMERA_TAKEN, text));
     }
-    let spec = args.test.spec(&format!("camera {name}"), stop).await?;
+    let spec = args.of.spec(&format!("camera {name}"), stop).await?;
     let new = NewCamera::of(file, args, &spec)?;
     let found = match args.no_test {
         true => None,
-        false => Some(try_source(&spec, args.test.wait).await.map_err(|error| {
+        false => Some(try_source(&spec, args.of.wait).await.map_err(|error| {
             let text = format!("camera {name} is not added; --no-test adds it nevertheless");
             ApiError::new(error.code(), text).caused_by(error.chain())
         })?),
@@ -335,9 +231,9 @@ struct NewCamera {
 impl NewCamera {
     fn of(file: &Path, args: &AddArgs, spec: &SourceSpec) -> Result<Self, ApiError> {
         let wrong = |text: &str| ApiError::new(Code::CONFIG_INVALID, text);
-        let here = absolute("").or_else(|_| std::env::current_dir()).map_err(|error| {
-            wrong("the current folder is not known").caused_by(error)
-        })?;
+        let here = absolute("")
+            .or_else(|_| std::env::current_dir())
+            .map_err(|error| wrong("the current folder is not known").caused_by(error))?;
         // A path on the command line begins here, one in a file at the folder of the file.
         let (source, password) = spec.clone().beginning_at(&here).parted();
         let is_exposed = run::source_spec(&source).is_ok_and(|source| source.has_password());
@@ -348,14 +244,16 @@ impl NewCamera {
             ));
         }
         let mut settings = vec![("source", Written::Text(source))];
-        let password = match (&args.test.password_file, password) {
+        let password = match (&args.of.password_file, password) {
             (Some(given), _) => {
                 let given = absolute(given).unwrap_or_else(|_| given.clone());
                 settings.push(("password_file", Written::Text(given.display().to_string())));
                 None
             }
             (None, Some(password)) if password.contains(['\n', '\r']) => {
-                return Err(wrong("a password with an end of line in it cannot be kept in a password file"));
+                return Err(wrong(
+                    "a password with an end of line in it cannot be kept in a password file",
+                ));
             }
             (None, Some(password)) => {
                 let own = format!("{}.password", args.name);
@@ -365,6 +263,9 @@ impl NewCamera {
             }
             (None, None) => None,
         };
+        if args.of.transport == Packets::Udp {
+            settings.push(("transport", Written::Text("udp".to_owned())));
+        }
         settings.extend(args.fps.map(|fps| ("fps", Written::Number(fps))));
         Ok(Self { settings, password })
     }
@@ -402,7 +303,9 @@ impl NewCamera {
         }
         let owner = match give_to_owner_of(&config.node.data_dir, path) {
             Ok(()) => String::new(),
-            Err(error) => format!("\ngive {} to the user that the node runs as: {error}", path.display()),
+            Err(error) => {
+                format!("\ngive {} to the user that the node runs as: {error}", path.display())
+            }
         };
         Ok(format!(", its password in {}, which its owner alone may read{owner}", path.display()))
     }
@@ -475,7 +378,8 @@ impl NodeToTell {
         });
         match asked {
             Ok(ReloadedConfiguration { problems, .. }) if !problems.is_empty() => {
-                let text = "the node keeps the configuration that it has, since the file has mistakes";
+                let text =
+                    "the node keeps the configuration that it has, since the file has mistakes";
                 let problems: Vec<String> = problems.iter().map(|text| plain(text)).collect();
                 Err(ApiError::new(Code::CONFIG_INVALID, text).caused_by(problems.join("; ")))
             }
@@ -487,60 +391,6 @@ impl NodeToTell {
             )),
         }
     }
-}
-
-/// Asks for cameras and prints those that answer.
-async fn discover(args: &DiscoverArgs) -> Result<(), ApiError> {
-    let failed = |error: io::Error| {
-        ApiError::new(Code::LINK_DOWN, "no network can be asked for cameras; --by names an address")
-            .caused_by(error)
-    };
-    let own = match &args.own[..] {
-        [] => {
-            let mut own = net::own_addresses().map_err(failed)?;
-            own.retain(|address| address.is_ipv4() == args.to.is_ipv4());
-            own
-        }
-        own => own.to_vec(),
-    };
-    let wait = Duration::from_secs(args.wait.into());
-    let found = discovery::search(&own, args.to, wait).await.map_err(failed)?;
-    print(&match args.output {
-        Output::Table => cameras_found(&found),
-        Output::Json => {
-            let cameras = found.iter().map(|camera| {
-                serde_json::json!({
-                    "address": camera.address.map(|address| address.to_string()),
-                    "name": camera.name,
-                    "hardware": camera.hardware,
-                    "location": camera.location,
-                    "services": camera.services,
-                    "id": camera.id,
-                })
-            });
-            format!("{:#}\n", serde_json::Value::Array(cameras.collect()))
-        }
-    })
-}
-
-fn cameras_found(found: &[Camera]) -> String {
-    if found.is_empty() {
-        return "no camera has answered; those in other networks, and those with ONVIF switched off, do not\n".to_owned();
-    }
-    let rows = found.iter().map(|camera| {
-        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { plain(text) };
-        [
-            camera.address.map_or_else(|| "-".to_owned(), |address| address.to_string()),
-            or_dash(&camera.name),
-            or_dash(&camera.hardware),
-            or_dash(&camera.location),
-            or_dash(camera.services.first().map_or("", String::as_str)),
-        ]
-    });
-    let text = aligned(["ADDRESS", "NAME", "HARDWARE", "LOCATION", "SERVICE"], rows);
-    format!(
-        "{text}the maker's manual names the address of its stream: try `tidegate cameras test rtsp://USER@ADDRESS/PATH --ask-password`\n"
-    )
 }
 
 fn read(file: &Path) -> Result<String, ApiError> {
@@ -562,11 +412,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use clap::Parser as _;
+    use tidegate_config::words::CameraTransport;
 
     use super::*;
     use crate::cli::{Cli, Command};
 
-    const SITE: &str = "# our site\n[node]\nname = \"north\" # by the gate\n# health_listen = \"127.0.0.1:1\"\n";
+    const SITE: &str =
+        "# our site\n[node]\nname = \"north\" # by the gate\n# health_listen = \"127.0.0.1:1\"\n";
 
     /// A folder with a configuration.
     fn site() -> (tempfile::TempDir, PathBuf) {
@@ -577,7 +429,8 @@ mod tests {
     }
 
     async fn cameras(file: &Path, arguments: &[&str]) -> Result<(), ApiError> {
-        let line = ["tidegate", "--config", &file.display().to_string(), "cameras"];
+        let path = file.display().to_string();
+        let line = ["tidegate", "--config", &path, "cameras"];
         let cli = Cli::try_parse_from(line.iter().chain(arguments)).expect("it is an order");
         let config = Config::load(cli.config.as_deref(), &[])?;
         let Command::Cameras(args) = cli.command else { panic!("it is about cameras") };
@@ -615,19 +468,30 @@ mod tests {
         assert!(error.chain().contains("--password-file"), "{}", error.chain());
         assert_eq!(fs::read_to_string(&file).expect("a file"), SITE, "nothing was written");
         let path = kept.display().to_string();
-        let given = ["add", "hall", "http://me@127.0.0.1:9/", "--password-file", &path];
-        cameras(&file, &[&given[..], &["--no-test", "--no-reload"]].concat()).await.expect("added");
+        let given = ["add", "hall", "rtsp://me@127.0.0.1:9/", "--password-file", &path];
+        let more = ["--transport", "udp", "--no-test", "--no-reload"];
+        cameras(&file, &[&given[..], &more].concat()).await.expect("it is added");
+        let config = Config::load(Some(&file), &[]).expect("a configuration");
+        run::check::cameras(&config).expect("a start takes it");
+        assert_eq!(config.cameras["hall"].transport, CameraTransport::Udp);
     }
 
     #[tokio::test]
     async fn a_camera_that_no_start_takes_or_that_gives_no_picture_is_not_written() {
         let (folder, file) = site();
         for (arguments, expected) in [
-            (&["add", "hall", "http://cam/s.cgi?pwd=s3cret", "--no-test"][..], "a password as a parameter"),
+            (
+                &["add", "hall", "http://cam/s.cgi?pwd=s3cret", "--no-test"][..],
+                "a password as a parameter",
+            ),
             (&["add", "hall", "scene:beach", "--no-test"], "there is no scene"),
             (&["add", "hall", "http://:a%0Ab@cam/", "--no-test"], "an end of line"),
-            (&["add", "hall", "rtsp://me:s3cret@cam/", "--no-test", "--fps", "999"], "from 0.1 to 240"),
+            (
+                &["add", "hall", "rtsp://me:s3cret@cam/", "--no-test", "--fps", "999"],
+                "from 0.1 to 240",
+            ),
             (&["add", "hall", "mjpeg:-", "--no-test"], "standard input"),
+            (&["add", "hall", "http://cam/", "--transport", "udp"], "for rtsp:// cameras alone"),
             (&["add", "hall", "folder:none"], "--no-test adds it nevertheless"),
             (&["add", "hall", "http://me:s3cret@127.0.0.1:9/", "--wait", "5"], "cannot be played"),
             (&["add", "hall", "scene:street", "--ask-password"], "only an address"),
@@ -640,41 +504,5 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).expect("a file"), SITE, "{arguments:?}");
             assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "{arguments:?}");
         }
-    }
-
-    #[test]
-    fn cameras_that_have_answered_are_listed() {
-        let camera = Camera {
-            address: Some(IpAddr::from([192, 0, 2, 7])),
-            name: "Hall\u{1b}".to_owned(),
-            services: vec!["http://192.0.2.7/onvif".to_owned()],
-            ..Camera::default()
-        };
-        let text = cameras_found(&[camera]);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines[1].split_whitespace().collect::<Vec<_>>(),
-            ["192.0.2.7", "Hall\u{fffd}", "-", "-", "http://192.0.2.7/onvif"]
-        );
-        assert!(lines[2].contains("cameras test rtsp://USER@ADDRESS/PATH"), "{text}");
-        assert!(cameras_found(&[]).contains("no camera has answered"));
-    }
-
-    #[tokio::test]
-    async fn the_findings_about_a_source_are_told() {
-        let spec = "scene:street?size=320x180&fps=20".parse().expect("a source");
-        let found = try_source(&spec, 60).await.expect("it gives frames");
-        assert_eq!(found.size, FrameSize { width: 320, height: 180 });
-        assert!(found.frames > 1 && found.frames_per_second > 1.0, "{found}");
-        let json: serde_json::Value = found.json().parse().expect("it is JSON");
-        assert_eq!((&json["width"], &json["height"]), (&320.into(), &180.into()));
-        assert!(found.to_string().contains("320x180, "), "{found}");
-        let (folder, _) = site();
-        let path = folder.path().join("x.jpg");
-        fs::write(&path, b"no picture").expect("a file");
-        let spec = format!("folder:{}?loop=1", folder.path().display()).parse().expect("a source");
-        let error = try_source(&spec, 1).await.expect_err("it has no picture");
-        assert!(error.chain().contains("is not a JPEG image"), "{}", error.chain());
-        assert_eq!(error.code(), Code::CAMERA_OFFLINE);
     }
 }
