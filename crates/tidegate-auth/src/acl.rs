@@ -198,9 +198,14 @@ impl Acl {
             (Action::Publish | Action::Receive | Action::Subscribe, _) => {
                 Verdict::Deny(&self.no_sense)
             }
-            (Action::Frames | Action::FetchOriginal | Action::Functions | Action::Admin, _) => {
-                Verdict::Silent(&self.no_topic)
-            }
+            (
+                Action::Frames
+                | Action::FetchOriginal
+                | Action::Detect
+                | Action::Functions
+                | Action::Admin,
+                _,
+            ) => Verdict::Silent(&self.no_topic),
         }
     }
 
@@ -439,7 +444,13 @@ topic read more
     #[test]
     fn invalid_topics_are_denied_to_all_but_this_node() {
         let acl = acl("topic readwrite #\nuser alice\ntopic readwrite #");
-        for action in [Action::Frames, Action::FetchOriginal, Action::Functions, Action::Admin] {
+        for action in [
+            Action::Frames,
+            Action::FetchOriginal,
+            Action::Detect,
+            Action::Functions,
+            Action::Admin,
+        ] {
             assert!(!acl.decide(&identity("alice", "c"), action, Target::Node).allow);
             let node = Identity::new(IdentityKind::Internal, "", "");
             assert!(acl.decide(&node, action, Target::Node).allow);

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | topics | allowed to every client |
 //! | `frames` | allowed to every client |
-//! | `fetch-original`, `publish` of frames | allowed to every authenticated client |
+//! | `fetch-original`, `detect`, `publish` of frames | allowed to every authenticated client |
 //! | `functions`, `admin` | allowed to every authenticated client, from this machine, and to nodes of the site |
 //!
 //! So beyond loopback all is denied by default: no client is accepted there without a proof unless a listener says

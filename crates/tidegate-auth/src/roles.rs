@@ -22,8 +22,9 @@
 //! | `publish` | topics; the frames of a camera, written `camera:NAME` |
 //! | `subscribe` | topics |
 //! | `frames`, `fetch-original` | cameras |
+//! | `detect` | models that look at images |
 //! | `functions` | topics; without any the whole node, by `true` |
-//! | `admin` | cameras, written `camera:NAME`; the whole node, by `true` |
+//! | `admin` | cameras, written `camera:NAME`; models, written `model:NAME`; the whole node, by `true` |
 //!
 //! - A request that no role allows is denied. A token's groups count as well as those of the file.
 //! - How topics are matched: as in the ACL file (`acl`), names in patterns included.
@@ -94,15 +95,17 @@ struct Rule {
 enum Extent {
     All,
     Topics(Pattern),
-    Cameras(CameraPattern),
+    Cameras(NamePattern),
+    Models(NamePattern),
 }
 
 /// The rights, in the order in which roles hold them.
-const RIGHTS: [Action; 6] = [
+const RIGHTS: [Action; 7] = [
     Action::Publish,
     Action::Subscribe,
     Action::Frames,
     Action::FetchOriginal,
+    Action::Detect,
     Action::Functions,
     Action::Admin,
 ];
@@ -219,8 +222,9 @@ pub(crate) fn makes_sense(action: Action, target: Target<'_>) -> bool {
             _ => false,
         },
         Action::Frames | Action::FetchOriginal => matches!(target, Target::Camera(_)),
+        Action::Detect => matches!(target, Target::Model(_)),
         Action::Functions => matches!(target, Target::Topic(_) | Target::Filter(_) | Target::Node),
-        Action::Admin => matches!(target, Target::Camera(_) | Target::Node),
+        Action::Admin => matches!(target, Target::Camera(_) | Target::Model(_) | Target::Node),
     }
 }
 
@@ -232,7 +236,8 @@ impl Extent {
             (Self::Topics(topics), Target::Filter(filter)) => {
                 without_share(filter).is_some_and(|filter| topics.overlaps(filter, names))
             }
-            (Self::Cameras(cameras), Target::Camera(name)) => cameras.matches(name),
+            (Self::Cameras(names), Target::Camera(name))
+            | (Self::Models(names), Target::Model(name)) => names.matches(name),
             _ => false,
         }
     }
@@ -248,12 +253,12 @@ impl Extent {
     }
 }
 
-/// Names of cameras; `*` stands for any letters, none included.
+/// Names of cameras or models; `*` stands for any letters, none included.
 #[derive(Debug)]
-struct CameraPattern(Box<str>);
+struct NamePattern(Box<str>);
 
-impl CameraPattern {
-    /// None if no camera can have such a name.
+impl NamePattern {
+    /// None if no camera and no model can have such a name.
     fn parse(text: &str) -> Option<Self> {
         let is_of_names = |c: char| c.is_ascii_alphanumeric() || "._-*".contains(c);
         (!text.is_empty() && text.len() <= 256 && text.chars().all(is_of_names))

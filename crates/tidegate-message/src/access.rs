@@ -51,6 +51,8 @@ pub enum Action {
     Frames,
     /// Fetch untouched frames of a camera.
     FetchOriginal,
+    /// Have a model look at an image.
+    Detect,
     /// Place and run functions.
     Functions,
     /// Administer the node.
@@ -59,12 +61,13 @@ pub enum Action {
 
 impl Action {
     /// Each with its word. Topics that may be received are those that may be subscribed to.
-    const WORDS: [(&str, Self); 7] = [
+    const WORDS: [(&str, Self); 8] = [
         ("publish", Self::Publish),
         ("subscribe", Self::Subscribe),
         ("receive", Self::Receive),
         ("frames", Self::Frames),
         ("fetch-original", Self::FetchOriginal),
+        ("detect", Self::Detect),
         ("functions", Self::Functions),
         ("admin", Self::Admin),
     ];
@@ -102,6 +105,8 @@ pub enum Target<'a> {
     Filter(&'a str),
     /// A camera, by name.
     Camera(&'a str),
+    /// A model that looks at images, by name.
+    Model(&'a str),
     /// The node.
     Node,
 }
@@ -134,12 +139,13 @@ pub trait Authorize: Send + Sync + fmt::Debug {
     fn receives_all(&self) -> bool;
 }
 
-/// As `home/door`, `camera:yard` or `node`.
+/// As `home/door`, `camera:yard`, `model:face` or `node`.
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Topic(text) | Self::Filter(text) => f.write_str(text),
             Self::Camera(name) => write!(f, "camera:{name}"),
+            Self::Model(name) => write!(f, "model:{name}"),
             Self::Node => f.write_str("node"),
         }
     }

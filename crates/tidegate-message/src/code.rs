@@ -50,6 +50,20 @@ codes! {
     CONTROLLER_FAILED = "frames.controller.failed";
     /// The detector worker failed or answered nonsense.
     DETECTOR_FAILED = "vision.detector.failed";
+    /// No detector worker runs now.
+    DETECTOR_UNAVAILABLE = "vision.detector.unavailable";
+    /// The image cannot be used: it is cut off, damaged or has no pixels.
+    IMAGE_INVALID = "vision.image.invalid";
+    /// The bytes are not an image of a kind that is taken.
+    IMAGE_TYPE = "vision.image.type";
+    /// The image has more bytes or pixels than are taken.
+    IMAGE_TOO_LARGE = "vision.image.too_large";
+    /// No model of that name is there.
+    MODEL_UNKNOWN = "vision.model.unknown";
+    /// The model cannot be loaded, or cannot be used in that way.
+    MODEL_REFUSED = "vision.model.refused";
+    /// A request for detection that has no image, or is not in a form that is known.
+    DETECT_INVALID = "vision.request.invalid";
     /// The peer's certificate or identity is not accepted.
     IDENTITY_REFUSED = "auth.identity.refused";
     /// The authority has taken the certificate back.

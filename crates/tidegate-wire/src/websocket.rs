@@ -43,8 +43,12 @@ impl CloseCode {
     pub const UNSUPPORTED: Self = Self(1003);
     /// A text is not UTF-8.
     pub const NOT_UTF8: Self = Self(1007);
+    /// The other end may not do this any more.
+    pub const POLICY: Self = Self(1008);
     /// A frame is too large.
     pub const TOO_LARGE: Self = Self(1009);
+    /// This end cannot take more now; the other end tries again later.
+    pub const TRY_AGAIN_LATER: Self = Self(1013);
 
     /// Whether it may stand in a close frame (RFC 6455 section 7.4, and the registry that it opens).
     fn may_be_sent(self) -> bool {
@@ -457,6 +461,14 @@ fn encode(opcode: u8, payload: &[u8], mask: Option<[u8; 4]>, out: &mut Vec<u8>) 
     if let Some(mask) = mask {
         Mask::new(mask).apply(&mut out[start..]);
     }
+}
+
+/// Appends a server's close frame with a reason for people, of which as many whole characters are sent as a close frame holds.
+pub fn encode_close_with(code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+    let room = CONTROL_BYTES_MAX as usize - 2;
+    let mut payload = code.0.to_be_bytes().to_vec();
+    payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(room)]);
+    encode(OPCODE_CLOSE, &payload, None, out);
 }
 
 /// The masks of a client's frames: the author of a payload cannot foresee them (RFC 6455 section 10.3).

@@ -402,25 +402,25 @@ fn broken_texts_open_no_door() {
 
 #[test]
 fn without_rules_strangers_and_those_from_afar_are_kept_from_the_node() {
-    use Action::{Admin, FetchOriginal, Frames, Functions, Publish, Subscribe};
+    use Action::{Admin, Detect, FetchOriginal, Frames, Functions, Publish, Subscribe};
     let (topic, filter) = (Target::Topic("a"), Target::Filter("#"));
-    let (camera, node) = (Target::Camera("cam1"), Target::Node);
+    let (camera, model, node) = (Target::Camera("cam1"), Target::Model("face"), Target::Node);
     let authenticator = Authenticator::new(sources(false, None, true)).unwrap();
     assert!(authenticator.receives_all());
     let (here, there) = (Some([127, 0, 0, 1].into()), Some([192, 0, 2, 1].into()));
     let from = |address, kind| Identity { address, ..Identity::new(kind, "x", "c") };
     use IdentityKind::{Anonymous, Certificate, Internal, Node, User};
     for (identity, expected) in [
-        // publish, subscribe, frames; publish frames, originals, functions, admin
-        (from(here, Anonymous), [true, true, true, false, false, false, false]),
-        (from(there, Anonymous), [true, true, true, false, false, false, false]),
-        (from(here, User), [true; 7]),
-        (from(there, User), [true, true, true, true, true, false, false]),
-        (from(here, Certificate), [true; 7]),
-        (from(there, Certificate), [true, true, true, true, true, false, false]),
-        (from(None, Certificate), [true, true, true, true, true, false, false]),
-        (from(there, Node), [true; 7]),
-        (from(None, Internal), [true; 7]),
+        // publish, subscribe, frames; publish frames, originals, detect, functions, admin, admin of a model
+        (from(here, Anonymous), [true, true, true, false, false, false, false, false, false]),
+        (from(there, Anonymous), [true, true, true, false, false, false, false, false, false]),
+        (from(here, User), [true; 9]),
+        (from(there, User), [true, true, true, true, true, true, false, false, false]),
+        (from(here, Certificate), [true; 9]),
+        (from(there, Certificate), [true, true, true, true, true, true, false, false, false]),
+        (from(None, Certificate), [true, true, true, true, true, true, false, false, false]),
+        (from(there, Node), [true; 9]),
+        (from(None, Internal), [true; 9]),
     ] {
         let got = [
             (Publish, topic),
@@ -428,8 +428,10 @@ fn without_rules_strangers_and_those_from_afar_are_kept_from_the_node() {
             (Frames, camera),
             (Publish, camera),
             (FetchOriginal, camera),
+            (Detect, model),
             (Functions, node),
             (Admin, camera),
+            (Admin, model),
         ]
         .map(|(action, target)| authenticator.decide(&identity, action, target).allow);
         assert_eq!(got, expected, "{identity:?}");

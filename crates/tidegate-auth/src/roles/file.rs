@@ -12,11 +12,13 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{CameraPattern, Extent, Grants, Member, RIGHTS, Role, Roles, Rule};
+use super::{Extent, Grants, Member, NamePattern, RIGHTS, Role, Roles, Rule};
 use crate::pattern::Pattern;
 
 /// Prefix of a camera's name where topics may stand as well.
 const CAMERA: &str = "camera:";
+/// Before the name of a model in a list of rights.
+const MODEL: &str = "model:";
 const SECTIONS: &str = "role.NAME role.NAME.deny group.NAME user.NAME certificate.NAME node.NAME authenticated anonymous";
 const MEMBER_KEYS: &str = "roles groups connections_max messages_per_second bytes_per_second";
 
@@ -329,16 +331,24 @@ fn note<T>(result: Result<T, RolesError>, wrong: &mut Vec<RolesError>) -> Option
 
 /// The topics or cameras that an entry of a right extends to.
 fn extent(right: Action, text: &str) -> Result<Extent, RolesProblem> {
-    let camera = |name: &str| match CameraPattern::parse(name) {
+    let camera = |name: &str| match NamePattern::parse(name) {
         Some(pattern) => Ok(Extent::Cameras(pattern)),
         None => Err(RolesProblem::Camera { name: name.to_owned() }),
+    };
+    let model = |name: &str| match NamePattern::parse(name) {
+        Some(pattern) => Ok(Extent::Models(pattern)),
+        None => Err(RolesProblem::Model { name: name.to_owned() }),
     };
     match (right, text.strip_prefix(CAMERA)) {
         (Action::Publish | Action::Frames | Action::FetchOriginal | Action::Admin, Some(name)) => {
             camera(name)
         }
         (Action::Frames | Action::FetchOriginal, None) => camera(text),
-        (Action::Admin, None) => Err(RolesProblem::AdminOf { text: text.to_owned() }),
+        (Action::Detect, _) => model(text.strip_prefix(MODEL).unwrap_or(text)),
+        (Action::Admin, None) => match text.strip_prefix(MODEL) {
+            Some(name) => model(name),
+            None => Err(RolesProblem::AdminOf { text: text.to_owned() }),
+        },
         _ => match Pattern::parse(text) {
             Ok(pattern) => Ok(Extent::Topics(pattern)),
             Err(error) => Err(RolesProblem::Filter { filter: error.filter }),
@@ -397,7 +407,7 @@ pub enum RolesProblem {
     },
     /// There is no such right.
     #[error(
-        "role {role} has no right {key:?}; choose one of: publish subscribe frames fetch-original functions admin, \
+        "role {role} has no right {key:?}; choose one of: publish subscribe frames fetch-original detect functions admin, \
          or put them below [role.{role}.deny]"
     )]
     UnknownRight {
@@ -458,9 +468,17 @@ pub enum RolesProblem {
         /// The name as written.
         name: String,
     },
-    /// `admin` extends to a camera, or to everything.
+    /// A name that no model can have.
     #[error(
-        "admin extends to cameras, such as \"camera:yard-*\", or to all, by true; not to {text:?}"
+        "{name:?} is not a model; a name is made of letters, digits, '.', '_', '-', and * for any of them"
+    )]
+    Model {
+        /// The name as written.
+        name: String,
+    },
+    /// `admin` extends to a camera, to a model, or to everything.
+    #[error(
+        "admin extends to cameras, such as \"camera:yard-*\", to models, such as \"model:recognize\", or to all, by true; not to {text:?}"
     )]
     AdminOf {
         /// The text as written.

@@ -161,6 +161,37 @@ fn rules_decide_and_are_named() {
 }
 
 #[test]
+fn models_are_named_and_are_not_cameras() {
+    use Action::{Admin, Detect, Frames};
+    use Target::{Camera, Model, Node};
+    let roles = roles(
+        "[role.r]\ndetect = [\"face\", \"model:street-*\"]\nadmin = [\"model:recognize\"]\n\
+         [role.r.deny]\ndetect = [\"street-2\"]\n[anonymous]\nroles = [\"r\"]\n",
+    );
+    for (action, target, allow, rule) in [
+        (Detect, Model("face"), true, ":2: role r: detect face"),
+        (Detect, Model("street-1"), true, ":2: role r: detect model:street-*"),
+        (Detect, Model("street-2"), false, ":5: role r: deny detect street-2"),
+        (Detect, Model("person"), false, ": no role allows it"),
+        (Detect, Camera("face"), false, ": no rule can be asked"),
+        (Detect, Node, false, ": no rule can be asked"),
+        (Frames, Model("face"), false, ": no rule can be asked"),
+        (Admin, Model("recognize"), true, ":3: role r: admin model:recognize"),
+        (Admin, Model("face"), false, ": no role allows it"),
+        (Admin, Camera("recognize"), false, ": no role allows it"),
+        (Admin, Node, false, ": no role allows it"), // a model is not the node
+    ] {
+        let decision = roles.decide(&identity("anonymous"), action, target);
+        let case = format!("{action:?} {target:?}: {decision:?}");
+        assert_eq!(decision.allow, allow, "{case}");
+        assert!(
+            decision.rule.strip_prefix("roles.toml").unwrap_or(&decision.rule).starts_with(rule),
+            "{case}"
+        );
+    }
+}
+
+#[test]
 fn errors_name_line_and_way_out() {
     for (text, expected) in [
         ("[rôle.x]", "roles.toml:2: "),
@@ -186,6 +217,8 @@ fn errors_name_line_and_way_out() {
         ("[role.x]\npublish = [\"camera:a b\"]", "\"a b\" is not a camera"),
         ("[role.x]\nframes = [\"\"]", "\"\" is not a camera"),
         ("[role.x]\nadmin = [\"home/#\"]", "admin extends to cameras"),
+        ("[role.x]\ndetect = [\"a b\"]", "\"a b\" is not a model"),
+        ("[role.x]\nadmin = [\"model:\"]", "\"\" is not a model"),
         (
             "[user.a]\nrole = [\"x\"]",
             "roles.toml:3: [user.a] has no \"role\"; choose one of: roles groups",
@@ -275,7 +308,7 @@ fn stars_stand_for_any_letters() {
         ("*x*", "ab", false),
         ("**", "x", true),
     ] {
-        let parsed = CameraPattern::parse(pattern).unwrap();
+        let parsed = NamePattern::parse(pattern).unwrap();
         assert_eq!(parsed.matches(name), expected, "{pattern} {name}");
     }
 }
@@ -292,7 +325,7 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
 proptest! {
     #[test]
     fn patterns_match_what_their_meaning_says(pattern in "[ab*]{1,8}", name in "[ab]{0,8}") {
-        let parsed = CameraPattern::parse(&pattern).unwrap();
+        let parsed = NamePattern::parse(&pattern).unwrap();
         prop_assert_eq!(parsed.matches(&name), glob(pattern.as_bytes(), name.as_bytes()));
     }
 

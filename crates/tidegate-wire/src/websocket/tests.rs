@@ -219,3 +219,18 @@ fn a_message_that_grows_too_large_ends_it() {
     let (_, flow) = messages(&[frame(0x01, b"a"), frame(0x81, b"b")].concat());
     assert_eq!(flow, Err(FrameError::NotContinued));
 }
+
+#[test]
+fn a_close_has_as_much_of_its_reason_as_fits() {
+    let long = "é".repeat(100);
+    for (reason, sent) in [("", ""), ("try again", "try again"), (long.as_str(), &long[..122])] {
+        let mut bytes = Vec::new();
+        encode_close_with(CloseCode::TRY_AGAIN_LATER, reason, &mut bytes);
+        let mut expected = vec![0x88, 2 + sent.len() as u8, 0x03, 0xf5];
+        expected.extend_from_slice(sent.as_bytes());
+        assert_eq!(bytes, expected);
+        let mut decoder = Decoder::of_server(Masks::new([1; 32]));
+        let flow = decoder.decode(&bytes, &mut Vec::new(), &mut Vec::new());
+        assert_eq!(flow, Ok(Flow::Closed(Some(CloseCode::TRY_AGAIN_LATER))));
+    }
+}

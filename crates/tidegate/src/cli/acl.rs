@@ -124,6 +124,14 @@ fn target(action: Action, text: &str, levels_max: usize) -> Result<Target<'_>, A
         name.parse::<CameraName>().map_err(|error| wrong(&error))?;
         return Ok(Target::Camera(name));
     }
+    let model = match action {
+        Action::Detect => Some(text.strip_prefix("model:").unwrap_or(text)),
+        Action::Admin => text.strip_prefix("model:"),
+        _ => None,
+    };
+    if let Some(name) = model {
+        return Ok(Target::Model(name));
+    }
     match action {
         Action::Functions | Action::Admin if text == "node" => Ok(Target::Node),
         Action::Subscribe => {
@@ -172,6 +180,13 @@ mod tests {
             (&both, "ada frames camera:yard-1", "allow roles:3:"),
             (&both, "ada frames gate", "deny roles: no role"),
             (&both, "ada admin node", "allow roles:4: role r: admin all"),
+            (&both, "ada detect face", "deny roles: no role"),
+            (&both, "ada admin model:face", "allow roles:4: role r: admin all"),
+            (
+                &none,
+                "ada detect model:face",
+                "allow no roles file is configured: every authenticated",
+            ),
             (&both, "eve admin node", "deny roles: no role"),
             (&both, "eve admin node --group g", "allow roles:4:"),
             (
