@@ -191,6 +191,12 @@ const RULES: &[Rule] = &[
             "tidegate-uplinks",
         ],
     ),
+    rule(
+        "tidegate-vision",
+        Layer::Shell,
+        &[],
+        &["tidegate-identity", "tidegate-process", "tidegate-workers"],
+    ),
     rule("tidegate-config", Layer::Shell, &[], &[]),
     // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
     rule(
@@ -223,10 +229,12 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-load",
             "tidegate-process",
+            "tidegate-rpc",
             "tidegate-server",
             "tidegate-sinks",
             "tidegate-streams",
             "tidegate-uplinks",
+            "tidegate-vision",
             "tidegate-workers",
         ],
     ),
@@ -266,6 +274,7 @@ const SERVICES: &[&str] = &[
     "tidegate-sinks",
     "tidegate-streams",
     "tidegate-uplinks",
+    "tidegate-vision",
 ];
 
 /// Services that use one another, and why.
@@ -294,7 +303,7 @@ const CONFIG_MAY_USE: &[&str] = &["tidegate-api", "tidegate-message", "tidegate-
 
 /// Heavy dependencies of the program and the crates that they are for, so that a change elsewhere does not build against them.
 const HEAVY: &[(&str, &[&str])] = &[
-    ("axum", &["tidegate-process", "tidegate-rpc"]),
+    ("axum", &["tidegate-process", "tidegate-rpc", "tidegate-vision"]),
     ("mio", &["tidegate-server"]),
     ("object_store", &["tidegate-sinks"]),
     ("parquet", &["tidegate-lab", "tidegate-sinks"]), // the lab reads what a sink has written

@@ -56,6 +56,8 @@ pub enum Front {
     Ingest,
     /// Links over TCP.
     Link,
+    /// Detection for programs that know no login.
+    Vision,
 }
 
 impl Front {
@@ -66,6 +68,7 @@ impl Front {
             Self::Api => "api",
             Self::Ingest => "ingest",
             Self::Link => "link",
+            Self::Vision => "vision",
         }
     }
 }
@@ -78,7 +81,7 @@ pub struct Descriptor(&'static Ledger, Front);
 #[derive(Debug)]
 struct Ledger {
     most: usize,
-    taken: [AtomicUsize; 4],
+    taken: [AtomicUsize; 5],
 }
 
 /// The right to one more connection at `front`; none if it has its part, or if too few descriptors are left.
@@ -103,7 +106,7 @@ impl Ledger {
     fn most_of(&self, front: Front) -> usize {
         match front {
             Front::Mqtt => self.most / 8 * 6,
-            Front::Api | Front::Ingest | Front::Link => self.most / 4,
+            Front::Api | Front::Ingest | Front::Link | Front::Vision => self.most / 4,
         }
     }
 
@@ -146,7 +149,7 @@ mod tests {
             };
             let api = all_of(Front::Api);
             let mqtt = all_of(Front::Mqtt);
-            let rest = all_of(Front::Ingest) + all_of(Front::Link);
+            let rest = all_of(Front::Ingest) + all_of(Front::Link) + all_of(Front::Vision);
             assert!(api <= limit / 4 && mqtt >= limit / 2, "{limit}: {api} {mqtt}");
             assert!(api + mqtt + rest <= limit - RESERVED_MIN, "{limit}: {api} {mqtt} {rest}");
         }

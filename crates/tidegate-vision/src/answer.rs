@@ -1,0 +1,152 @@
+//! Answers about images, as JSON.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use tidegate_message::FrameSize;
+use tidegate_workers::{Outcome, Times};
+
+/// The findings in an image.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Detected {
+    /// The model that looked.
+    pub model: String,
+    /// Size of the image as it is seen, in whose pixels boxes are.
+    pub size: FrameSize,
+    /// Boxes, classes and poses, with the times by stage; `total` is from the whole request to its answer.
+    pub outcome: Outcome,
+}
+
+/// `{"model", "image", "predictions", "boxes", "classes", "poses", "times", "id"?}`.
+#[derive(Serialize)]
+struct Answer<'a> {
+    model: &'a str,
+    image: Size,
+    predictions: Predictions<'a>,
+    boxes: Boxes<'a>,
+    classes: &'a [(f64, String)],
+    poses: &'a [Vec<[f64; 3]>],
+    times: TimesMs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Size {
+    width: u16,
+    height: u16,
+}
+
+/// As Roboflow's clients and `supervision` read them: middle, width and height.
+struct Predictions<'a>(&'a Outcome);
+
+#[derive(Serialize)]
+struct Prediction<'a> {
+    x: f64,
+    y: f64,
+    width: f64,
+    height: f64,
+    confidence: f64,
+    class: &'a str,
+    class_id: u32,
+}
+
+/// Left, top, right, bottom, score, label.
+struct Boxes<'a>(&'a Outcome);
+
+/// Times in milliseconds, to the microsecond.
+#[derive(Serialize)]
+struct TimesMs {
+    queue_ms: f64,
+    decode_ms: f64,
+    infer_ms: f64,
+    total_ms: f64,
+}
+
+impl Serialize for Predictions<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.boxes.len()))?;
+        for found in &self.0.boxes {
+            let [left, top, right, bottom] = found.rect.corners();
+            list.serialize_element(&Prediction {
+                x: (left + right) / 2.0,
+                y: (top + bottom) / 2.0,
+                width: right - left,
+                height: bottom - top,
+                confidence: found.score,
+                class: &found.label,
+                class_id: class_id(&found.label),
+            })?;
+        }
+        list.end()
+    }
+}
+
+impl Serialize for Boxes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.boxes.len()))?;
+        for found in &self.0.boxes {
+            let [left, top, right, bottom] = found.rect.corners();
+            list.serialize_element(&(left, top, right, bottom, found.score, &*found.label))?;
+        }
+        list.end()
+    }
+}
+
+impl Detected {
+    /// The answer as JSON, with the id of its request where it has one.
+    pub fn json(&self, id: Option<u64>) -> String {
+        let Outcome { classes, poses, times, .. } = &self.outcome;
+        let FrameSize { width, height } = self.size;
+        let answer = Answer {
+            model: &self.model,
+            image: Size { width, height },
+            predictions: Predictions(&self.outcome),
+            boxes: Boxes(&self.outcome),
+            classes,
+            poses,
+            times: times_ms(times),
+            id,
+        };
+        serde_json::to_string(&answer).expect("checked numbers and texts are JSON")
+    }
+}
+
+fn times_ms(times: &Times) -> TimesMs {
+    TimesMs {
+        queue_ms: milliseconds(times.queue),
+        decode_ms: milliseconds(times.decode),
+        infer_ms: milliseconds(times.infer),
+        total_ms: milliseconds(times.total),
+    }
+}
+
+/// Milliseconds, to the microsecond.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// A number for a class, which clients of `supervision` ask for: the same for the same label at every node and after every start, which
+/// an index would not be, for a detector does not say which labels it has. FNV-1a of the label, without its highest bit.
+pub fn class_id(label: &str) -> u32 {
+    let hash = label
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash & 0x7fff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::outcome;
+
+    #[test]
+    fn an_answer_is_written_as_documented() {
+        let size = FrameSize { width: 640, height: 480 };
+        let detected = Detected { model: "face".to_owned(), size, outcome: outcome() };
+        let expected = r#"{"model":"face","image":{"width":640,"height":480},"predictions":[{"x":25.0,"y":40.0,"width":30.0,"height":40.0,"confidence":0.75,"class":"face","class_id":292255708}],"boxes":[[10.0,20.0,40.0,60.0,0.75,"face"]],"classes":[[0.5,"cat"]],"poses":[[[1.0,2.0,0.25]]],"times":{"queue_ms":0.25,"decode_ms":0.5,"infer_ms":1.5,"total_ms":3.001},"id":7}"#;
+        assert_eq!(detected.json(Some(7)), expected);
+        assert_eq!(detected.json(None), expected.replace(",\"id\":7", ""));
+        assert_eq!(class_id("face"), 292_255_708);
+    }
+}

@@ -1,0 +1,295 @@
+//! An image in and boxes back: detection for clients of a node.
+//!
+//! ```text
+//!  POST /v1/detect/NAME ─┐
+//!  WS   /v1/detect/NAME ─┤ rights ─▶ body, bounded and charged ─▶ header of the image ─▶ Detector ─▶ JSON
+//!  /v2/… ────────────────┤                                                              (a pool of workers)
+//!  the paper's server ───┘
+//! ```
+//!
+//! [`router`] has all of it; the node serves it on its API, where callers have authenticated and their [`Identity`] is an extension of the
+//! request. A [`Listener`] serves the shapes of the paper's server without a login, with the rights of one configured user.
+//!
+//! Copies of an image, for the common case: the socket's bytes are gathered once into a buffer that is used again, and from there written
+//! once into the memory that the worker reads. A body that came in one piece is not gathered.
+//!
+//! Always true: no body is decoded before it is whole and within its bound; no worker is asked about bytes whose header is no image's of
+//! an allowed size; a caller that goes away takes its request out of the queue; a request ends with an answer or an error that names its
+//! reason.
+
+mod answer;
+mod body;
+mod budget;
+mod buffers;
+mod classic;
+mod detector;
+pub mod image;
+mod inference;
+mod listener;
+mod models;
+mod openapi;
+mod refused;
+mod settings;
+mod socket;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Request, State},
+    http::{Response, StatusCode},
+    routing::{delete, get, post},
+};
+use bytes::Bytes;
+use tidegate_api::ApiError;
+use tidegate_identity::{
+    access::{Access, Identity},
+    auth::limits::Lease,
+};
+use tidegate_message::{Action, Code, FrameSize, Target};
+use tidegate_workers::{DetectError, Image, Request as Ask, SharedPool};
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::{
+    answer::{Detected, class_id},
+    body::RequestError,
+    budget::NoRoom,
+    detector::{Detector, ModelInfo, Models},
+    listener::{ListenError, Listener, ListenerSettings, Protocol},
+    refused::Refused,
+    settings::VisionSettings,
+};
+use self::{
+    body::{Form, Receiver},
+    budget::Budget,
+    classic::Classic,
+    detector::Pooled,
+    refused::bytes_answer,
+    socket::Speech,
+};
+
+/// The name of this front in the audit log.
+const FRONT: &str = "api";
+
+/// Detection for the callers of a node; a clone is the same.
+#[derive(Clone, Debug)]
+pub struct Vision(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: VisionSettings,
+    detector: Arc<dyn Detector>,
+    access: Access,
+    receiver: Receiver,
+    /// WebSockets that are open: they outlive the request that opened them.
+    sockets: TaskTracker,
+    sockets_open: AtomicUsize,
+    classic: Classic,
+    stop: CancellationToken,
+}
+
+impl Vision {
+    /// By the workers of `pool`, which begin with the first request, for those whom `access` allows it; WebSockets end with `stop`.
+    pub fn new(
+        settings: VisionSettings,
+        pool: SharedPool,
+        access: Access,
+        stop: CancellationToken,
+    ) -> Self {
+        Self::with(settings, Arc::new(Pooled::new(pool)), access, stop)
+    }
+
+    /// The same with a detector of any kind.
+    pub fn with(
+        settings: VisionSettings,
+        detector: Arc<dyn Detector>,
+        access: Access,
+        stop: CancellationToken,
+    ) -> Self {
+        let receiver = Receiver {
+            budget: Arc::new(Budget::new(settings.held_bytes_max)),
+            buffers: Arc::default(),
+            image_bytes_max: settings.image_bytes_max,
+            silent_max: settings.request_timeout,
+        };
+        let sockets = TaskTracker::new();
+        let sockets_open = AtomicUsize::new(0);
+        let classic = Classic::default();
+        Self(Arc::new(Shared {
+            settings,
+            detector,
+            access,
+            receiver,
+            sockets,
+            sockets_open,
+            classic,
+            stop,
+        }))
+    }
+
+    /// Looks at an image that is there, for a caller that has not been asked for its right yet.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    ///
+    /// # Cancel safety
+    /// A call that is dropped leaves the queue, or wastes its worker's answer.
+    pub async fn detect(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Bytes,
+    ) -> Result<Detected, Refused> {
+        let since = Instant::now();
+        self.may(identity, Action::Detect, model)?;
+        self.look(identity, model, Image::Encoded(image), since).await
+    }
+
+    /// Waits until all WebSockets have ended, which they do soon after the stop.
+    pub async fn ended(&self) {
+        self.0.sockets.close();
+        self.0.sockets.wait().await;
+    }
+
+    /// Lets a caller do that to a model.
+    fn may(&self, identity: &Identity, action: Action, model: &str) -> Result<(), Refused> {
+        self.0.access.may(FRONT, identity, action, Target::Model(model)).map_err(Refused::Denied)
+    }
+
+    fn allows(&self, identity: &Identity, action: Action, model: &str) -> bool {
+        self.0.access.allows(identity, action, Target::Model(model))
+    }
+
+    /// A stream more of a caller, which ends with the lease.
+    fn enter(&self, identity: &Identity) -> Result<Lease, Refused> {
+        self.0.access.authenticator.meter(identity.who()).enter().map_err(|refusal| {
+            let text = format!("{identity} is refused: {refusal}");
+            Refused::Denied(ApiError::new(Code::LIMIT_REACHED, text))
+        })
+    }
+
+    /// Looks at an image for a caller that may; `since` is when its request began.
+    async fn look(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Image,
+        since: Instant,
+    ) -> Result<Detected, Refused> {
+        let size = match &image {
+            Image::Encoded(bytes) => image::size(bytes)?,
+            Image::Pixels { shape: [height, width, _], bytes } => {
+                let side = |side: u32| {
+                    let wrong =
+                        DetectError::Pixels { shape: [*height, *width, 0], bytes: bytes.len() };
+                    u16::try_from(side).map_err(|_| wrong)
+                };
+                FrameSize { width: side(*width)?, height: side(*height)? }
+            }
+        };
+        let model_name = Some(model.to_owned());
+        let ask = Ask { image, model: model_name, scene: None, stream: None, wait_max: None };
+        let mut outcome = self.0.detector.detect(identity.key, size, ask).await?;
+        outcome.times.total = since.elapsed();
+        let size = outcome.size.unwrap_or(size);
+        Ok(Detected { model: model.to_owned(), size, outcome })
+    }
+
+    /// Whether one more WebSocket may be open, which it is until what is returned is dropped.
+    fn place(&self) -> Result<Place, Refused> {
+        let sockets_max = self.0.settings.sockets_max;
+        let more = |open: usize| (open < sockets_max).then_some(open + 1);
+        let open = &self.0.sockets_open;
+        match open.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(Place(self.clone())),
+            Err(_) => Err(Refused::Sockets { sockets_max }),
+        }
+    }
+}
+
+/// The place of an open WebSocket.
+#[derive(Debug)]
+struct Place(Vision);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.0.sockets_open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// All paths of detection. Each request has its caller, an `Arc<Identity>`, among its extensions.
+pub fn router(vision: Vision) -> Router {
+    Router::new()
+        .route("/v1/detect/{model}", post(detect).get(open))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{model}", delete(models::unload).put(models::load))
+        .route("/v1/models/{model}/subjects/{subject}", post(models::teach))
+        .route("/v1/openapi.json", get(openapi::serve))
+        .merge(inference::routes())
+        .merge(classic::routes())
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(vision)
+}
+
+async fn method_not_allowed() -> Response<Body> {
+    let error = serde_json::json!({
+        "code": Code::DETECT_INVALID.as_str(),
+        "message": "this path does not take that method; see /v1/openapi.json",
+    });
+    let body = serde_json::json!({ "error": error });
+    refused::json_answer(StatusCode::METHOD_NOT_ALLOWED, &body)
+}
+
+/// The caller of a request, as the gate before this router has found out.
+fn caller(request: &Request) -> Result<Arc<Identity>, Refused> {
+    request.extensions().get::<Arc<Identity>>().cloned().ok_or_else(|| {
+        let text = "no credentials were sent: a certificate of the site, a token or a user name with its password is needed";
+        Refused::Denied(ApiError::new(Code::IDENTITY_REFUSED, text))
+    })
+}
+
+/// `POST /v1/detect/NAME`.
+async fn detect(
+    State(vision): State<Vision>,
+    Path(model): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Refused> {
+    let since = Instant::now();
+    let identity = caller(&request)?;
+    vision.may(&identity, Action::Detect, &model)?;
+    let form = Form::of(request.headers())?;
+    let receiver = &vision.0.receiver;
+    let received = receiver.receive(identity.key, form, request.into_body()).await?;
+    // Held until the answer is there.
+    let (image, _charge) = received.image()?;
+    let detected = vision.look(&identity, &model, Image::Encoded(image), since).await?;
+    Ok(bytes_answer(StatusCode::OK, "application/json", detected.json(None)))
+}
+
+/// `GET /v1/detect/NAME`, which opens a WebSocket.
+async fn open(
+    State(vision): State<Vision>,
+    Path(model): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Refused> {
+    let identity = caller(&request)?;
+    vision.may(&identity, Action::Detect, &model)?;
+    let ids = tidegate_device::query::parameter(request.uri().query(), "ids");
+    let has_ids = match ids.as_deref() {
+        None | Some("0") => false,
+        Some("1") => true,
+        Some(_) => {
+            return Err(RequestError::Parameter { name: "ids", bound: "0 or 1" }.into());
+        }
+    };
+    let speech = Speech::Detect { model: model.into(), has_ids };
+    socket::open(&vision, identity, request, speech)
+}

@@ -1,0 +1,285 @@
+//! Plain listeners: the paths over HTTP, with TLS if that is wanted, or the persistent protocol over TCP, for programs that know no login.
+//!
+//! Every caller has the rights of one configured user. Callers at different addresses have turns and memory of their own, as different
+//! callers of the API have.
+//!
+//! Always true: at most so many connections are open, half of them at most from one address; a connection that is silent is ended.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response, StatusCode},
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tidegate_identity::access::Identity;
+use tidegate_identity::auth::Admitted;
+use tidegate_message::{Code, IdentityKind};
+use tidegate_process::{
+    arrivals::{TurnedAway, network},
+    clock,
+    descriptors::{self, Descriptor, Front},
+};
+use tidegate_wire::NodeId;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Vision, classic, refused::json_answer, router};
+
+/// Lines of a request's head, and its bytes.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 64 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long requests may take to end after a stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The language of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 and WebSocket: all paths of [`router`].
+    Http,
+    /// The persistent protocol of the paper's server.
+    Tcp,
+}
+
+/// Where and for whom to listen.
+#[derive(Clone, Debug)]
+pub struct ListenerSettings {
+    /// Address and port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The language.
+    pub protocol: Protocol,
+    /// TLS, if it is spoken; no certificate is asked for.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// The user whose rights every caller has.
+    pub user: String,
+    /// Connections at a time, at least 2; half of them at most from one address.
+    pub connections_max: usize,
+}
+
+/// A listener that does not serve yet.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+    settings: ListenerSettings,
+}
+
+impl Listener {
+    /// Listens.
+    ///
+    /// # Errors
+    /// [`ListenError`] if the address is taken or is none of this machine.
+    pub async fn bind(settings: ListenerSettings) -> Result<Self, ListenError> {
+        let failed = |source| ListenError { address: settings.listen, source };
+        let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address, settings })
+    }
+
+    /// The address it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop`, and then until the requests under way have ended, or two seconds.
+    pub async fn serve(self, vision: Vision, stop: CancellationToken) {
+        let Self { listener, settings, .. } = self;
+        let http = router(vision.clone()).fallback(not_found);
+        let served = Arc::new(Served { vision, http, settings, stop: stop.clone() });
+        let (mut connections, turned_away) = (JoinSet::new(), TurnedAway::default());
+        // By address, as many references as it has connections, and one.
+        let mut addresses: HashMap<IpAddr, Arc<()>> = HashMap::new();
+        loop {
+            let may_accept = connections.len() < served.settings.connections_max;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(ended) = connections.join_next() => report(ended),
+                accepted = listener.accept(), if may_accept => match accepted {
+                    Ok((socket, peer)) => {
+                        if addresses.len() > 2 * (connections.len() + 16) {
+                            addresses.retain(|_, own| Arc::strong_count(own) > 1);
+                        }
+                        let own = addresses.entry(network(peer.ip())).or_default().clone();
+                        let most = served.settings.connections_max.div_ceil(2);
+                        let has_room = Arc::strong_count(&own) <= most + 1;
+                        let descriptor =
+                            descriptors::take(Front::Vision).filter(|_| has_room);
+                        let Some(descriptor) = descriptor else {
+                            turned_away.one(clock::now(), peer, Front::Vision);
+                            continue;
+                        };
+                        let place = Place { _of_address: own, _descriptor: descriptor };
+                        connections.spawn(served.clone().greet(socket, peer, place));
+                    }
+                    Err(error) => {
+                        // Most likely out of file descriptors: wait for some to come free.
+                        tracing::warn!(%error, "connections for detection cannot be accepted");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        let drain = async {
+            while let Some(ended) = connections.join_next().await {
+                report(ended);
+            }
+        };
+        // The remaining connections are aborted.
+        let _ = timeout(GRACE, drain).await;
+    }
+}
+
+async fn not_found() -> Response<Body> {
+    let error = json!({
+        "code": Code::DETECT_INVALID.as_str(),
+        "message": "there is no such path; see /v1/openapi.json",
+    });
+    json_answer(StatusCode::NOT_FOUND, &json!({ "error": error }))
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection for detection broke; this is a bug");
+    }
+}
+
+/// The place of a connection among those of its listener and of its address.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _of_address: Arc<()>,
+    _descriptor: Descriptor,
+}
+
+/// A listener that serves.
+struct Served {
+    vision: Vision,
+    http: Router,
+    settings: ListenerSettings,
+    stop: CancellationToken,
+}
+
+impl Served {
+    async fn greet(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, place: Place) {
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, %peer, "a connection for detection was not set up");
+            return;
+        }
+        let identity = Arc::new(identity(&self.settings.user, peer.ip()));
+        let Some(tls) = &self.settings.tls else {
+            return self.converse(socket, peer, identity, place).await;
+        };
+        let silent_max = self.vision.0.settings.request_timeout;
+        let acceptor = TlsAcceptor::from(tls.clone());
+        let shaken = tokio::select! {
+            () = self.stop.cancelled() => return,
+            shaken = timeout(silent_max, acceptor.accept(socket)) => shaken,
+        };
+        match shaken {
+            Ok(Ok(stream)) => self.converse(stream, peer, identity, place).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+        }
+    }
+
+    async fn converse(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+        identity: Arc<Identity>,
+        place: Place,
+    ) {
+        let place = Arc::new(place);
+        let served = match self.settings.protocol {
+            Protocol::Tcp => {
+                let stop = self.stop.clone();
+                classic::converse(&self.vision, &identity, stream, stop).await.map_err(Ended::Tcp)
+            }
+            Protocol::Http => self.http(stream, identity, &place).await.map_err(Ended::Http),
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, %peer, "a connection for detection broke off");
+        }
+    }
+
+    async fn http(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        identity: Arc<Identity>,
+        place: &Arc<Place>,
+    ) -> hyper::Result<()> {
+        let router = TowerToHyperService::new(self.http.clone());
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(identity.clone());
+            // A WebSocket keeps it, which lives longer than the connection's task.
+            request.extensions_mut().insert(place.clone());
+            hyper::service::Service::call(&router, request)
+        });
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.vision.0.settings.request_timeout)
+            .max_headers(HEADERS_MAX)
+            .max_buf_size(HEAD_BYTES_MAX);
+        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+}
+
+/// How a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the persistent protocol ended: {0}")]
+    Tcp(io::Error),
+    #[error("HTTP ended: {0}")]
+    Http(hyper::Error),
+}
+
+/// The caller at that address, with the rights of `user`.
+fn identity(user: &str, address: IpAddr) -> Identity {
+    // Nothing proves that a program of this machine is its administrator, who may do more from here.
+    let shown = Some(address).filter(|address| !address.to_canonical().is_loopback());
+    let who = tidegate_message::Identity {
+        address: shown,
+        ..tidegate_message::Identity::new(IdentityKind::User, user, "vision")
+    };
+    let key = NodeId(Sha256::digest(format!("user {user} at {}", network(address))).into());
+    // The configuration vouches for it, as an authority does for a certificate: no password can change under it.
+    Identity { key, ..Identity::of_user(Admitted::by_certificate(who)) }
+}
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for detection; free it or set another one in [vision]")]
+pub struct ListenError {
+    /// The configured address.
+    pub address: SocketAddr,
+    /// The system's error.
+    pub source: io::Error,
+}

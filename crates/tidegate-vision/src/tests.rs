@@ -1,0 +1,289 @@
+//! Detection over real sockets, by a detector of these tests and by small programs that speak the detector protocol.
+
+mod classic;
+mod client;
+pub(crate) mod images;
+mod inference;
+mod openapi;
+mod requests;
+mod sockets;
+mod streams;
+mod workers;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use axum::Extension;
+use bytes::Bytes;
+use tidegate_frame::score::{Detection, Rect};
+use tidegate_identity::{
+    access::{Access, Identity},
+    auth::{Admitted, Authenticator, Source, Sources, password::DecoyKey},
+};
+use tidegate_message::{FrameSize, IdentityKind};
+use tidegate_wire::NodeId;
+use tidegate_workers::{DetectError, MessageError, Outcome, Request, Times, WorkerError};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use self::client::Reply;
+use crate::{Detector, ModelInfo, Models, Vision, VisionSettings, router};
+
+/// The findings of each test's detector.
+pub(crate) fn outcome() -> Outcome {
+    let rect = Rect::new(10.0, 20.0, 40.0, 60.0).unwrap();
+    Outcome {
+        boxes: vec![Detection { rect, score: 0.75, label: "face".into() }],
+        classes: vec![(0.5, "cat".to_owned())],
+        poses: vec![vec![[1.0, 2.0, 0.25]]],
+        size: None,
+        times: Times {
+            queue: Duration::from_micros(250),
+            decode: Duration::from_micros(500),
+            infer: Duration::from_micros(1500),
+            total: Duration::from_micros(3001),
+        },
+    }
+}
+
+/// A detector whose models do what their names say; an image of one pixel has nothing in it.
+#[derive(Debug)]
+struct Echo {
+    models: Vec<&'static str>,
+    /// What the model `gated` waits for.
+    gate: Semaphore,
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+    asked: Mutex<Vec<Request>>,
+    taught: Mutex<Vec<String>>,
+}
+
+/// Counts a request as under way, also one that is dropped.
+struct UnderWay<'a>(&'a Echo);
+
+impl<'a> UnderWay<'a> {
+    fn begin(echo: &'a Echo) -> Self {
+        let now = echo.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        echo.most.fetch_max(now, Ordering::SeqCst);
+        Self(echo)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Echo {
+    fn new(models: &[&'static str]) -> Arc<Self> {
+        Arc::new(Self {
+            models: models.to_vec(),
+            gate: Semaphore::new(0),
+            under_way: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            asked: Mutex::default(),
+            taught: Mutex::default(),
+        })
+    }
+
+    fn usual() -> Arc<Self> {
+        Self::new(&[
+            "face",
+            "person",
+            "recognize",
+            "gated",
+            "busy",
+            "dead",
+            "nonsense",
+            "refuses",
+            "away",
+        ])
+    }
+}
+
+#[async_trait]
+impl Detector for Echo {
+    async fn detect(
+        &self,
+        _: NodeId,
+        size: FrameSize,
+        request: Request,
+    ) -> Result<Outcome, DetectError> {
+        let _under_way = UnderWay::begin(self);
+        let name = request.model.clone().unwrap_or_default();
+        self.asked.lock().unwrap().push(request);
+        let retry_after = Duration::from_millis(1500);
+        match name.as_str() {
+            "busy" => return Err(DetectError::Busy { waiting: 3, retry_after }),
+            "away" => {
+                let source = Arc::new(WorkerError::NoProgram);
+                return Err(DetectError::NoWorker { retry_after, source });
+            }
+            "dead" => return Err(DetectError::Worker { source: Arc::new(WorkerError::NoProgram) }),
+            "nonsense" => {
+                let source = MessageError::Field { field: "scores", expected: "finite numbers" };
+                return Err(DetectError::Answer { program: "x".to_owned(), source });
+            }
+            "refuses" => return Err(DetectError::Refused { message: "too dark".to_owned() }),
+            "gated" => self.gate.acquire().await.unwrap().forget(),
+            name if self.models.contains(&name) => {}
+            _ => {
+                let known = self.models.iter().map(|name| (*name).to_owned()).collect();
+                return Err(DetectError::UnknownModel { name, known });
+            }
+        }
+        let mut found = outcome();
+        if (size.width, size.height) == (1, 1) {
+            (found.boxes, found.classes, found.poses) = (Vec::new(), Vec::new(), Vec::new());
+        }
+        Ok(found)
+    }
+
+    async fn models(&self) -> Result<Models, DetectError> {
+        let model = |name: &&str| ModelInfo { name: (*name).to_owned(), ..ModelInfo::default() };
+        Ok(Models {
+            detector: "echo".to_owned(),
+            models: self.models.iter().map(model).collect(),
+            ready: 1,
+            waiting: 0,
+            service: Some(Duration::from_millis(2)),
+        })
+    }
+
+    async fn load(&self, name: &str, _: &Path) -> Result<(), DetectError> {
+        let (name, message) = (name.to_owned(), "the output is NaN".to_owned());
+        if name == "nan" { Err(DetectError::ModelRefused { name, message }) } else { Ok(()) }
+    }
+
+    async fn unload(&self, name: &str) -> Result<(), DetectError> {
+        if name == "street" {
+            return Ok(());
+        }
+        Err(DetectError::UnknownModel { name: name.to_owned(), known: vec!["street".to_owned()] })
+    }
+
+    async fn train(
+        &self,
+        _: NodeId,
+        _: &str,
+        subject: &str,
+        _: Bytes,
+    ) -> Result<Option<u64>, DetectError> {
+        let mut taught = self.taught.lock().unwrap();
+        taught.push(subject.to_owned());
+        Ok(Some(taught.len() as u64))
+    }
+}
+
+/// Rights by a roles file of that text.
+fn access(roles: Option<&str>) -> Access {
+    let source = |text: &str| Source { path: "roles.toml".into(), text: text.to_owned().into() };
+    let sources = Sources {
+        passwords: None,
+        acl: None,
+        roles: roles.map(source),
+        tokens: None,
+        allow_anonymous: false,
+        administrator: None,
+        decoy_key: DecoyKey([0; 32]),
+    };
+    let authenticator = Arc::new(Authenticator::new(sources).unwrap());
+    Access { authenticator, ..Access::default() }
+}
+
+/// A user of this machine, who may administer where no roles file is.
+fn user(name: &str) -> Arc<Identity> {
+    let who = tidegate_message::Identity {
+        address: Some([127, 0, 0, 1].into()),
+        ..tidegate_message::Identity::new(IdentityKind::User, name, "test")
+    };
+    Arc::new(Identity::of_user(Admitted::by_certificate(who)))
+}
+
+/// The router behind plain HTTP, with an identity that is given.
+struct Served {
+    address: std::net::SocketAddr,
+    vision: Vision,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Served {
+    async fn new(echo: Arc<dyn Detector>) -> Self {
+        Self::with(VisionSettings::default(), echo, access(None), Some(user("ada"))).await
+    }
+
+    async fn with(
+        settings: VisionSettings,
+        detector: Arc<dyn Detector>,
+        access: Access,
+        identity: Option<Arc<Identity>>,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        let vision = Vision::with(settings, detector, access, stop.clone());
+        let mut router = router(vision.clone());
+        if let Some(identity) = identity {
+            router = router.layer(Extension(identity));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, vision, stop, task }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Sends a request and checks its answer against the description of the paths.
+    async fn ask(&self, method: &str, path: &str, kind: &str, body: impl Into<Bytes>) -> Reply {
+        let reply = client::ask(self.address, method, path, kind, body.into()).await;
+        openapi::check(method, path, &reply);
+        reply
+    }
+
+    async fn get(&self, path: &str) -> Reply {
+        self.ask("GET", path, "", Bytes::new()).await
+    }
+
+    async fn post(&self, path: &str, image: impl Into<Bytes>) -> Reply {
+        self.ask("POST", path, "image/jpeg", image).await
+    }
+
+    /// Bytes that are held for all callers.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.vision.0.receiver.budget.open(NodeId([9; 32])).hold(bytes).is_ok()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.task.abort();
+    }
+}
+
+/// Waits until that is true, some seconds at most.
+async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let comes_true = async {
+        while !is_true() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), comes_true).await;
+    assert!(waited.is_ok(), "{what} does not come true");
+}

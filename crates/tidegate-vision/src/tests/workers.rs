@@ -1,0 +1,194 @@
+//! Detection by a pool of programs, which are killed, answer nonsense and do not start.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tidegate_workers::{PoolSettings, Program, SharedPool};
+
+use super::{
+    Served, access,
+    client::{Came, Socket},
+    images, user,
+};
+use crate::{VisionSettings, detector::Pooled};
+
+/// A program that speaks version 2 of the detector protocol; a model does what its name says.
+const PROGRAM: &str = r#"
+import array, hashlib, json, mmap, os, socket, struct, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
+passed = []
+def read(count):
+    data = b""
+    while len(data) < count:
+        part, fds, _, _ = socket.recv_fds(connection, min(count - len(data), 1 << 16), 1)
+        if not part: sys.exit(0)
+        passed.extend(fds); data += part
+    return data
+def raw(text): connection.sendall(struct.pack(">II", len(text), 0) + text)
+def send(message): raw(json.dumps(message).encode())
+names = ["face", "killed", "nan", "shape", "labels"]
+send({"type": "hello", "protocol": 2, "detector": "fake", "memory": True, "in_flight": 4,
+      "models": [{"name": name, "kind": "detection"} for name in names]})
+memory = None
+while True:
+    text, payload = (read(length) for length in struct.unpack(">II", read(8)))
+    request = json.loads(text)
+    id, kind, model = request["id"], request["type"], request.get("model")
+    if kind == "memory":
+        memory = mmap.mmap(passed.pop(), request["bytes"], prot=mmap.PROT_READ)
+        send({"id": id})
+        continue
+    if "offset" in request:
+        payload = memory[request["offset"]:request["offset"] + request["bytes"]]
+    if kind == "load": send({"id": id})
+    elif kind == "unload": send({"id": id})
+    elif kind == "train": send({"id": id, "images": 3})
+    elif model == "killed": os.kill(os.getpid(), 9)
+    elif model == "nan": raw(b'{"id": %d, "boxes": [[0, 0, 1, 1, NaN, "x"]]}' % id)
+    elif model == "shape": send({"id": id, "boxes": [[0, 0, 1]]})
+    elif model == "labels": send({"id": id, "boxes": [[0, 0, 1, 1, 1, "x" * 65]]})
+    else:
+        digest = hashlib.sha1(payload).hexdigest()
+        send({"id": id, "boxes": [[1, 2, 3, 4, 0.5, digest]], "size": [180, 240], "took_ms": 2.5, "decode_ms": 1})
+"#;
+
+struct Fake {
+    folder: TempDir,
+}
+
+impl Fake {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("fake.py"), text).unwrap();
+        Self { folder }
+    }
+
+    fn pool(&self) -> SharedPool {
+        let path = self.folder.path().join("fake.py").display().to_string();
+        SharedPool::new(PoolSettings::new(Program::Command(vec!["python3".into(), path])))
+    }
+
+    async fn serve(&self, models: Option<PathBuf>) -> Served {
+        let settings = VisionSettings { models, ..VisionSettings::default() };
+        let detector = std::sync::Arc::new(Pooled::new(self.pool()));
+        Served::with(settings, detector, access(None), Some(user("ada"))).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_answers_and_what_goes_wrong_in_it_is_told_and_costs_no_other() {
+    let fake = Fake::new(PROGRAM);
+    let served = fake.serve(Some(fake.folder.path().to_owned())).await;
+    let jpeg = images::jpeg(180, 240);
+    // The worker reads just the bytes that were sent.
+    let digest = sha1_of(&jpeg);
+    let good = async || {
+        let reply = served.post("/v1/detect/face", jpeg.clone()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let answer = reply.json();
+        assert_eq!(answer["boxes"], json!([[1.0, 2.0, 3.0, 4.0, 0.5, digest]]));
+        assert_eq!(
+            (&answer["times"]["decode_ms"], &answer["times"]["infer_ms"]),
+            (&json!(1.0), &json!(1.5))
+        );
+    };
+    good().await;
+    for (model, status, text) in [
+        ("nan", 502, "is not the JSON object"),
+        ("shape", 502, "field of another type"),
+        ("labels", 502, "at most 64 bytes"),
+        ("killed", 502, "signal: 9"),
+    ] {
+        let path = format!("/v1/detect/{model}");
+        let (reply, ()) = tokio::join!(
+            served.post(&path, jpeg.clone()),
+            // Others are not affected, though their worker may be the one that was killed: they are tried again.
+            good(),
+        );
+        assert_eq!(reply.status, status, "{model}: {reply:?}");
+        assert!(reply.text().contains(text), "{model}: {reply:?}");
+    }
+    let reply = served.post("/v1/detect/nothing", jpeg.clone()).await;
+    assert_eq!(reply.status, 404);
+    assert!(reply.text().contains("face killed nan shape labels"), "{reply:?}");
+
+    let mut socket = Socket::open(served.connect().await, "/v1/detect/killed").await;
+    socket.binary(&jpeg).await;
+    let Came::Text(text) = socket.next().await else { panic!("it is answered") };
+    assert!(text.contains("vision.detector.failed"), "{text}");
+
+    fs::write(fake.folder.path().join("street.onnx"), "x").unwrap();
+    let reply = served.ask("PUT", "/v1/models/street", "", "").await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let models = served.get("/v1/models").await.json();
+    let last = json!({ "name": "street", "kind": "", "loaded": true, "failed": null });
+    assert_eq!(models["models"].as_array().unwrap().last(), Some(&last));
+    assert_eq!(served.ask("DELETE", "/v1/models/street", "", "").await.status, 204);
+    let reply = served.post("/v1/models/face/subjects/Ann", jpeg.clone()).await;
+    assert_eq!(reply.json()["images"], 3);
+    good().await;
+}
+
+/// The digest, by the program that the workers are.
+fn sha1_of(bytes: &[u8]) -> String {
+    use std::io::Write as _;
+    let mut child = std::process::Command::new("python3")
+        .args([
+            "-c",
+            "import hashlib, sys; print(hashlib.sha1(sys.stdin.buffer.read()).hexdigest(), end='')",
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+#[tokio::test]
+async fn a_pool_that_does_not_start_is_an_answer_at_once() {
+    let fake = Fake::new("import sys; sys.exit('no camera here')");
+    let served = fake.serve(None).await;
+    for _ in 0..2 {
+        let reply = served.post("/v1/detect/face", images::jpeg(9, 9)).await;
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert_eq!(reply.json()["error"]["code"], "vision.detector.unavailable");
+        assert!(reply.text().contains("no camera here"), "{reply:?}");
+        assert_eq!(reply.header("retry-after"), "5");
+    }
+    assert_eq!(served.get("/v2/health/ready").await.status, 503);
+}
+
+#[tokio::test]
+async fn a_program_of_version_1_is_a_model_of_its_own_name() {
+    let program = r#"
+import json, os, socket, struct
+stream = socket.socket(socket.AF_UNIX)
+stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
+stream = stream.makefile("rwb")
+def send(message):
+    text = json.dumps(message).encode()
+    stream.write(struct.pack(">II", len(text), 0) + text)
+    stream.flush()
+send({"type": "hello", "protocol": 1, "detector": "whole", "background": False})
+while lengths := stream.read(8):
+    text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
+    request = json.loads(text)
+    if request["type"] == "scene":
+        width, height = request["source"]
+        send({"id": request["id"], "input": [width, height]})
+    else:
+        send({"id": request["id"], "boxes": [[0, 0, width, height, 1.0, "picture"]], "took_ms": 0.0})
+"#;
+    let fake = Fake::new(program);
+    let served = fake.serve(None).await;
+    for (width, height) in [(180, 240), (9, 7)] {
+        let reply = served.post("/v1/detect/whole", images::jpeg(width, height)).await;
+        let expected = json!([[0.0, 0.0, f64::from(width), f64::from(height), 1.0, "picture"]]);
+        assert_eq!(reply.json()["boxes"], expected);
+    }
+    assert_eq!(served.post("/v1/detect/face", images::jpeg(9, 9)).await.status, 404);
+    assert_eq!(served.get("/v1/models").await.json()["models"][0]["name"], "whole");
+}
