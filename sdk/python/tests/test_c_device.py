@@ -35,7 +35,7 @@ def sensor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def device(sensor: Path, site: Site, tmp_path: Path) -> Iterator[Device]:
-    """Starts the device with a thermometer of 21.5 degrees; what still runs is killed behind the test."""
+    """Starts the device with a thermometer of 21.5 degrees; one that still runs is ended behind the test, and its status forgotten."""
     running: list[subprocess.Popen[str]] = []
     (tmp_path / "temp").write_text("21500\n")
 
@@ -48,8 +48,16 @@ def device(sensor: Path, site: Site, tmp_path: Path) -> Iterator[Device]:
     yield start
     for process in running:
         if process.poll() is None:
+            process.terminate()
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.communicate()
+            process.communicate()
+    # Retained, so that it would come to subscribers of other tests.
+    with site.connect() as client:
+        for number in range(1, 6):
+            client.publish(f"open/devices/pump{number}/status", b"", retain=True)
 
 
 def ended(process: subprocess.Popen[str]) -> str:
