@@ -127,7 +127,7 @@ export class NodeTransport implements Transport {
   #unreachable(error: unknown): TidegateError {
     const code = codeOf(error);
     const text = error instanceof Error ? error.message || code : String(error);
-    const isRefusal = /CERT|SSL|TLS|SELF_SIGNED|ALTNAME/.test(code) && !/ECONN/.test(code);
+    const isRefusal = /CERT|SSL|TLS|SIGNATURE|ISSUER|ALTNAME/.test(code);
     if (isRefusal) {
       const way = "`ca` names the authority of the site, `ca.pem` of `tidegate init`";
       return new IdentityRefusedError(`the certificates are not accepted: ${text}; ${way}`, "auth.identity.refused", { cause: error });
