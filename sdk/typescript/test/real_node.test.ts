@@ -26,10 +26,13 @@ async function freePorts(count: number): Promise<number[]> {
 class Site {
   readonly folder = mkdtempSync(join(tmpdir(), "tidegate-"));
   readonly url: string;
+  readonly mqtt: number;
   readonly password: string;
   readonly #running = new Map<string, ChildProcess>();
 
   constructor(program: string, [api, link, mqtt]: readonly number[]) {
+    assert.ok(mqtt !== undefined);
+    this.mqtt = mqtt;
     this.url = `https://127.0.0.1:${api}`;
     const settings = {
       "node.api_listen": `127.0.0.1:${api}`,
@@ -172,6 +175,34 @@ test("a stream comes back behind a node that was killed", options, async () => {
     assert.ok(frame !== undefined && frame.capturedAtNs > first.capturedAtNs);
     return told.includes("camera-online") ? frame : undefined;
   }, "a frame");
+  stream.close();
+});
+
+test("detections come as they are published", options, async () => {
+  const stream = client.detections({ camera: "cam1" });
+  const next = stream.next();
+  const box = [1, 2, 3, 4, 0.9, "person"];
+  const size = { width: 640, height: 360 };
+  const at = 1_750_000_000_123_456_789n;
+  const publish = (camera: string): void => {
+    const told = { type: "detection", detector: "people", camera, source: size, frame: size, boxes: [box], kept: true };
+    const message = JSON.stringify(told).replace(/}$/, `,"captured_at":${at}}`);
+    const broker = ["-p", `${site.mqtt}`, "-u", "admin", "-q", "1"];
+    const env = { ...process.env, TIDEGATE_PASSWORD: site.password };
+    execFileSync(PROGRAM as string, ["pub", ...broker, "-t", `detections/${camera}/people`, "-m", message], { cwd: site.folder, env });
+  };
+  // The WebSocket opens at some time after it was asked for.
+  let detection: Awaited<typeof next> | undefined;
+  void next.then((found) => (detection = found));
+  await until(async () => {
+    publish("cam2");
+    publish("cam1");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    return detection;
+  }, "a detection");
+  const { value: found } = await next;
+  assert.deepEqual([found?.camera, found?.detector, found?.capturedAtNs, found?.source], ["cam1", "people", at, size]);
+  assert.deepEqual(found?.boxes, [{ left: 1, top: 2, right: 3, bottom: 4, score: 0.9, label: "person" }]);
   stream.close();
 });
 
