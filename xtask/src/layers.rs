@@ -197,6 +197,13 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-process", "tidegate-workers"],
     ),
+    // Pictures are those of the API, whose trait is there, and detections come by the bus.
+    rule(
+        "tidegate-web",
+        Layer::Shell,
+        &[],
+        &["tidegate-identity", "tidegate-rpc", "tidegate-server"],
+    ),
     rule("tidegate-config", Layer::Shell, &[], &[]),
     // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
     rule(
@@ -235,6 +242,7 @@ const RULES: &[Rule] = &[
             "tidegate-streams",
             "tidegate-uplinks",
             "tidegate-vision",
+            "tidegate-web",
             "tidegate-workers",
         ],
     ),
@@ -275,6 +283,7 @@ const SERVICES: &[&str] = &[
     "tidegate-streams",
     "tidegate-uplinks",
     "tidegate-vision",
+    "tidegate-web",
 ];
 
 /// Services that use one another, and why.
@@ -294,6 +303,11 @@ const BETWEEN_SERVICES: &[(&str, &str, &str)] = &[
         "tidegate-uplinks",
         "cameras and uplinks of other nodes dial one listener for links",
     ),
+    (
+        "tidegate-web",
+        "tidegate-rpc",
+        "its viewers are subscriptions of the API, whose trait and failures are there",
+    ),
 ];
 
 /// Crates of ours that the configuration may use: nouns, and what knows the words of the system. So it can be read and checked, and its
@@ -303,7 +317,7 @@ const CONFIG_MAY_USE: &[&str] = &["tidegate-api", "tidegate-message", "tidegate-
 
 /// Heavy dependencies of the program and the crates that they are for, so that a change elsewhere does not build against them.
 const HEAVY: &[(&str, &[&str])] = &[
-    ("axum", &["tidegate-process", "tidegate-rpc", "tidegate-vision"]),
+    ("axum", &["tidegate-process", "tidegate-rpc", "tidegate-vision", "tidegate-web"]),
     ("mio", &["tidegate-server"]),
     ("object_store", &["tidegate-sinks"]),
     ("parquet", &["tidegate-lab", "tidegate-sinks"]), // the lab reads what a sink has written

@@ -3,11 +3,12 @@
 //! ```text
 //!  cargo test --workspace ─┬─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
 //!  workers' unittest ──────┤
-//!  tests of each SDK ──────┘
+//!  each SDK's tests ───────┤
+//!  the page in a browser ──┘
 //! ```
 //!
-//! The SDKs' tests run where all of the workspace is tested: with arguments that choose tests, the program that they need may not have
-//! been built.
+//! The tests of the SDKs and of the page run where all of the workspace is tested: with arguments that choose tests, the program that they
+//! need may not have been built.
 //!
 //! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
 //! as skipped, not as passed.
@@ -26,8 +27,8 @@ use anyhow::Context as _;
 /// Features that are off by default are tested all the same.
 const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
 
-/// An SDK, whose tests run against the program that was built for the others.
-struct Sdk {
+/// Tests in another language, which run against the program that was built for the others.
+struct Suite {
     folder: &'static str,
     /// Runs its tests by `SCRIPT test ARGUMENT…`.
     script: &'static str,
@@ -37,27 +38,34 @@ struct Sdk {
     count: fn(&[String]) -> Totals,
 }
 
-const SDKS: [Sdk; 3] = [
-    Sdk {
+const SUITES: [Suite; 4] = [
+    Suite {
         folder: "sdk/python",
         script: "scripts/sdk-python",
         arguments: &["-rs", "--color=no"],
         needs: "Python 3.11",
         count: pytest,
     },
-    Sdk {
+    Suite {
         folder: "sdk/typescript",
         script: "scripts/sdk-typescript",
         arguments: &[],
         needs: "Node.js 20",
         count: node,
     },
-    Sdk {
+    Suite {
         folder: "sdk/android",
         script: "scripts/sdk-android",
         arguments: &[],
         needs: "a JDK and Maven",
         count: surefire,
+    },
+    Suite {
+        folder: "crates/tidegate-web/page",
+        script: "scripts/page",
+        arguments: &["--test-reporter=spec"],
+        needs: "Chromium and Node.js 20",
+        count: node,
     },
 ];
 /// The exit status of such a script where its program is missing, or a network to have its packages from.
@@ -108,16 +116,16 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     }
     match program(&target_folder()?, arguments) {
         Ok(program) => {
-            for sdk in &SDKS {
-                println!("\ntests of {}", sdk.folder);
-                let counted = sdk.run(&program)?;
+            for suite in &SUITES {
+                println!("\ntests of {}", suite.folder);
+                let counted = suite.run(&program)?;
                 totals.add(counted.totals);
                 if !counted.ended_well && counted.totals.failed == 0 {
-                    broken.push(format!("the tests of {} ended badly", sdk.folder));
+                    broken.push(format!("the tests of {} ended badly", suite.folder));
                 }
             }
         }
-        Err(chosen) => println!("\nleft out: the tests of the SDKs, since {chosen} chooses tests"),
+        Err(chosen) => println!("\nleft out: the tests of the SDKs and of the page, since {chosen} chooses tests"),
     }
     if totals.passed + totals.failed == 0 {
         broken.push("no test ran".to_owned());
@@ -337,7 +345,7 @@ fn program(target: &Path, arguments: &[String]) -> Result<PathBuf, String> {
     Ok(target.join(triple.unwrap_or_default()).join(folder).join("tidegate"))
 }
 
-impl Sdk {
+impl Suite {
     /// Runs its tests against `program`.
     fn run(&self, program: &Path) -> anyhow::Result<Counted> {
         let mut tests = Command::new("sh");

@@ -40,7 +40,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
@@ -133,6 +133,8 @@ struct Counters {
     connects: AtomicU64,
     refused: AtomicU64,
     looped: AtomicU64,
+    /// As it was published last.
+    said: Mutex<UplinkReport>,
 }
 
 /// Counts of an uplink, at one moment.
@@ -198,6 +200,7 @@ impl UplinkReport {
 #[derive(Debug)]
 pub struct Uplink {
     settings: UplinkSettings,
+    counters: Arc<Counters>,
     subscribed: watch::Receiver<bool>,
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
@@ -218,13 +221,14 @@ impl Uplink {
     ) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let (sender_subscribed, subscribed) = watch::channel(false);
+        let counters = Arc::<Counters>::default();
         let sender = Sender {
             settings: settings.clone(),
             node,
             bus,
             credentials,
             link,
-            counters: Arc::default(),
+            counters: counters.clone(),
             subscribed: sender_subscribed,
             stop: stop.clone(),
         };
@@ -236,7 +240,7 @@ impl Uplink {
             }
             runtime.block_on(sender.run_always());
         })?;
-        Ok(Self { settings, subscribed, stop, thread: Some(thread) })
+        Ok(Self { settings, counters, subscribed, stop, thread: Some(thread) })
     }
 }
 
@@ -305,6 +309,15 @@ impl Uplinks {
             }
         }
         changed
+    }
+
+    /// Of each, its name, the other node's host and port, and what it said last.
+    pub fn reports(&self) -> Vec<(String, String, UplinkReport)> {
+        let report = |(name, uplink): (&String, &Uplink)| {
+            let said = *uplink.counters.said.lock().unwrap_or_else(PoisonError::into_inner);
+            (name.clone(), uplink.settings.to.clone(), said)
+        };
+        self.running.iter().map(report).collect()
     }
 
     /// Of each, whether its sessions are there: messages published from then on are carried.

@@ -13,7 +13,7 @@ mod linked;
 
 use std::{
     num::NonZeroU16,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -346,6 +346,8 @@ impl Driver<'_> {
         self.said = Some((now, is_up));
         let counts = self.session.counts(now);
         let report = UplinkReport::new(is_up, &counts, &self.sender.counters);
+        let said = &self.sender.counters.said;
+        *said.lock().unwrap_or_else(PoisonError::into_inner) = report;
         let payload = serde_json::to_vec(&report).expect("numbers are JSON");
         let topic = &*super::state_topic(&self.sender.settings.name);
         let Attached { publisher, deliveries, .. } = &mut self.batched;

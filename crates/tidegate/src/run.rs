@@ -25,6 +25,7 @@ pub mod service;
 mod sinks;
 mod uplinks;
 pub mod users;
+mod web;
 mod words;
 mod workers;
 
@@ -131,6 +132,7 @@ pub async fn node(
         reloads: Some(reloads),
         cameras: configured,
     };
+    let web_access = access.clone();
     let failed = |error: tidegate_streams::NodeError| {
         let code = error.code();
         ApiError::new(code, "the node cannot run").caused_by(tidegate_message::error_chain(&error))
@@ -154,6 +156,8 @@ pub async fn node(
         Some(address) => Some(enrol(config, address).await?),
         None => None,
     };
+    let (known, public) = web::paths(guarded.served(), web_access, stop.clone());
+    let node = node.with_web(known, public);
     guarded.uplinks_subscribed().await;
     manager.ready();
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");

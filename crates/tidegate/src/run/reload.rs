@@ -19,7 +19,8 @@ use tidegate_identity::{
 use tidegate_link::link::LinkSettings;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
-use tidegate_uplinks::{UplinkSettings, Uplinks};
+use tidegate_uplinks::{UplinkReport, UplinkSettings, Uplinks};
+use tidegate_web::UplinkRow;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -169,6 +170,11 @@ impl Guarded {
         Ok(Self { served, reloads, fetches, revocations })
     }
 
+    /// MQTT and what is connected to it; none where the node serves none.
+    pub(super) fn served(&self) -> Option<&Arc<Served>> {
+        self.served.as_ref()
+    }
+
     /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
     pub(super) async fn uplinks_subscribed(&self) {
         const LONGEST: Duration = Duration::from_secs(10);
@@ -214,6 +220,23 @@ impl Served {
         link: LinkSettings,
     ) -> Self {
         Self { uplinks: Mutex::default(), service, node, credentials, link }
+    }
+
+    /// The uplinks, by name, with what they said last.
+    pub(super) fn uplinks(&self) -> Vec<UplinkRow> {
+        let uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(name, to, said): (String, String, UplinkReport)| UplinkRow {
+            name,
+            to,
+            up: said.up,
+            messages: said.messages,
+            message_bytes: said.message_bytes,
+            bytes: said.bytes,
+            critical: said.critical,
+            held_bytes: said.held_bytes,
+            refused: said.refused,
+        };
+        uplinks.reports().into_iter().map(row).collect()
     }
 
     /// Runs these uplinks and no others from now on.

@@ -9,6 +9,7 @@ use std::{
 
 use tidegate_api::ApiError;
 use tidegate_config::{Config, Purpose};
+use tidegate_flow::Stats;
 use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_ingest::Ingest;
@@ -22,6 +23,7 @@ use tidegate_server::{
 };
 use tidegate_sinks::{Sink, SinkSettings};
 use tidegate_uplinks::Receivers;
+use tidegate_web::{FlowRow, SinkRow};
 
 use super::{
     bridges, broker, flows, ingest,
@@ -192,6 +194,43 @@ impl Service {
     /// The way in other than MQTT of that name, or `None`.
     pub fn ingest(&self, name: &str) -> Option<&Ingest> {
         self.ingest.get(name)
+    }
+
+    /// The sinks, by name, with their counts.
+    pub(crate) fn sinks(&self) -> Vec<SinkRow> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(name, (settings, sink)): (&String, &(SinkSettings, Sink))| {
+            let report = sink.report();
+            SinkRow {
+                name: name.clone(),
+                kind: settings.destination.kind().word(),
+                up: sink.is_up(),
+                topics: settings.topics.clone(),
+                messages: report.messages,
+                bytes: report.bytes,
+                refused: report.refused,
+                failures: report.failures,
+            }
+        };
+        running.sinks.iter().map(row).collect()
+    }
+
+    /// The flows, by name, with their counts.
+    pub(crate) fn flows(&self) -> Vec<FlowRow> {
+        let row =
+            |(name, [passed, replaced, dropped], stats): (Arc<str>, [u64; 3], Stats)| FlowRow {
+                name: name.to_string(),
+                messages: stats.messages,
+                passed,
+                replaced,
+                dropped,
+                emitted: stats.emitted,
+                bad: stats.bad.iter().sum(),
+                keys: stats.keys,
+            };
+        let mut rows: Vec<FlowRow> = self.flows.stats().into_iter().map(row).collect();
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        rows
     }
 
     /// Publishes what became of messages that came over uplinks, in `$SYS/broker/uplinks/`.

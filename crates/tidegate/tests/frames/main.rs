@@ -14,4 +14,5 @@ mod recover;
 mod refuse;
 mod secrets;
 mod states;
+mod web;
 mod world;

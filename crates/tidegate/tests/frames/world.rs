@@ -23,6 +23,7 @@ use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
 use tidegate_streams::{Node, NodeSettings, OwnCamera};
 use tidegate_uplinks::Receivers;
+use tidegate_web::{FlowRow, SinkRow, Tables, UplinkRow, WebSettings};
 use tidegate_wire::TransferHints;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +60,23 @@ pub(crate) struct World {
     /// The cameras of its configuration.
     pub(crate) cameras: watch::Sender<Vec<OwnCamera>>,
     node: Option<(JoinHandle<()>, CancellationToken)>,
+}
+
+/// A node without other services.
+struct NoTables;
+
+impl Tables for NoTables {
+    fn sinks(&self) -> Vec<SinkRow> {
+        Vec::new()
+    }
+
+    fn uplinks(&self) -> Vec<UplinkRow> {
+        Vec::new()
+    }
+
+    fn flows(&self) -> Vec<FlowRow> {
+        Vec::new()
+    }
 }
 
 /// A running camera node; stops when dropped.
@@ -123,6 +141,10 @@ impl World {
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());
         let stop = CancellationToken::new();
+        let access = Access { revocations: self.revocations.clone(), ..Access::default() };
+        let tables = Arc::new(NoTables);
+        let web = WebSettings { access, bus: None, tables, stop: stop.clone() };
+        let node = node.with_web(tidegate_web::router(web), tidegate_web::page());
         let stopped = stop.clone();
         let task = tokio::spawn(async move { node.serve(stopped).await.expect("a node serves") });
         self.node = Some((task, stop));

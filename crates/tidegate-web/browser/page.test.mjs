@@ -1,0 +1,253 @@
+// The page of a node in a real browser, against a real node with generated cameras.
+//
+// TIDEGATE_SCREENSHOTS names a folder for pictures of the page as it is on phones and desks, light and dark.
+
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { browse, poll, READY_MS, Site } from "./site.mjs";
+
+const DESK = { width: 1280, height: 860 };
+const PHONE = { width: 390, height: 844 };
+
+let site, browser;
+before(async () => {
+  site = await Site.make();
+  site.start();
+  browser = await browse();
+});
+after(async () => {
+  await browser?.close();
+  await site?.kill();
+  site?.remove();
+});
+
+/** A page that is open, and what went wrong in it. */
+async function open(options = {}) {
+  const context = await browser.newContext({ viewport: DESK, ignoreHTTPSErrors: true, ...options });
+  context.setDefaultTimeout(READY_MS);
+  const page = await context.newPage();
+  page.wrong = [];
+  page.on("pageerror", (error) => page.wrong.push(String(error)));
+  page.on("console", (message) => {
+    // The browser notes each answer of 401 and each connection that fails, which are part of what is tested.
+    const isNetwork = /Failed to load resource|WebSocket connection/.test(message.text());
+    if (message.type() === "error" && !isNetwork) page.wrong.push(message.text());
+  });
+  await poll(() => page.goto(site.url).then(() => true, () => false), "the page");
+  return page;
+}
+
+async function signIn(page, password = site.password) {
+  await page.getByLabel("User name").fill("admin");
+  await page.getByLabel("Password").fill(password);
+  await page.getByRole("button", { name: "Sign in" }).click();
+}
+
+async function signedIn(options) {
+  const page = await open(options);
+  await signIn(page);
+  return page;
+}
+
+const tile = (page, camera) => page.locator("article.tile", { has: page.getByRole("heading", { name: camera, exact: true }) });
+
+/** Waits until the tile of a camera is live. */
+async function live(page, camera) {
+  const found = tile(page, camera);
+  await found.locator(".state.live, .state.late").waitFor();
+  await found.locator(".latency", { hasText: "ms" }).waitFor();
+  return found;
+}
+
+/** Colours that a canvas shows, each as often as it does, on a coarse grid. */
+const colours = (canvas) =>
+  canvas.evaluate((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const found = new Map();
+    for (let at = 0; at < data.length; at += 4) {
+      const colour = `${data[at] >> 4},${data[at + 1] >> 4},${data[at + 2] >> 4}`;
+      found.set(colour, (found.get(colour) ?? 0) + 1);
+    }
+    return [...found];
+  });
+
+test("a wrong password is refused with a sentence, and a right one shows live cameras with their figures", async () => {
+  const page = await open();
+  assert.ok(await page.getByLabel("User name").evaluate((field) => field === document.activeElement));
+  await signIn(page, "tide");
+  await page.getByRole("alert").filter({ hasText: "wrong" }).waitFor();
+  await signIn(page);
+  for (const camera of ["door", "street"]) {
+    const found = await live(page, camera);
+    assert.ok((await colours(found.locator("canvas"))).length > 20, "there is a picture");
+    assert.match(await found.locator(".latency").innerText(), /^(< 1|\d+) ms of 500$/);
+    assert.match(await found.locator(".size").innerText(), /^[\d.]+ (k|M)?B/);
+    assert.match(await found.locator(".knobs").innerText(), /\S/);
+    assert.match(await found.locator(".accuracy").innerText(), /^[01]\.\d\d of 0\.9$/);
+    assert.match(await found.locator(".why").innerText(), /^[A-Z].+[.!?…]$/);
+  }
+  // One whose source cannot be opened says why.
+  const broken = tile(page, "yard");
+  await broken.locator(".state.down").waitFor();
+  assert.match(await broken.locator(".why").innerText(), /no-such-folder/);
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("pictures go on, and other bounds are asked for while they do", async () => {
+  const page = await signedIn();
+  const found = await live(page, "street");
+  const newest = () => page.evaluate(() => [...document.querySelectorAll(".tile")].find((tile) => tile.tile.name === "street").tile.frame.captured_at);
+  const first = await newest();
+  await poll(async () => BigInt(await newest()) > BigInt(first), "another frame");
+  await page.getByLabel("Latency").fill("250");
+  await page.getByLabel("Latency").blur();
+  await found.locator(".latency", { hasText: "of 250" }).waitFor();
+  await page.getByLabel("Rate").fill("1");
+  await page.getByLabel("Rate").blur();
+  await poll(() => page.evaluate(() => [...document.querySelectorAll(".tile")].every((tile) => !tile.tile.bounds || tile.tile.bounds.fps === 1)), "a lower rate");
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("a click, or the keyboard, shows the original of a frame", async () => {
+  const page = await signedIn();
+  const found = await live(page, "street");
+  await found.getByRole("button").focus();
+  await page.keyboard.press("Enter");
+  const dialog = page.getByRole("dialog", { name: "street" });
+  await dialog.getByRole("img").waitFor();
+  assert.deepEqual(await dialog.getByRole("img").evaluate((image) => [image.naturalWidth, image.naturalHeight]), [640, 360]);
+  assert.match(await dialog.locator("#original-note").innerText(), /^Captured \d{4}-\d\d-\d\d \d\d:\d\d:\d\d.* original 640 × 360, [\d.]+ (k|M)B/);
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "hidden" });
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+/** A detection in the newest picture of `street`, as a detector publishes it. */
+async function detect(page) {
+  const at = await page.evaluate(() => [...document.querySelectorAll(".tile")].find((tile) => tile.tile.name === "street").tile.frame.captured_at);
+  const text = JSON.stringify({
+    type: "detection", detector: "people", model: "person", camera: "street", captured_at: "AT", epoch: 1,
+    frame: { width: 320, height: 180 }, source: { width: 640, height: 360 }, knobs: "1/2", accuracy: 0.97,
+    boxes: [[64, 72, 192, 288, 0.91, "person"], [320, 180, 480, 300, 0.66, "car"]],
+    times: { total_ms: 83.4 }, bound_ms: 200, kept: true, original: "",
+  });
+  site.publish("detections/street/people", text.replace('"AT"', at));
+}
+
+test("detections are drawn over the picture that they are of and listed with their original", async () => {
+  const page = await signedIn();
+  const found = await live(page, "street");
+  const canvas = found.locator("canvas");
+  await poll(async () => {
+    await detect(page);
+    return /1 person, 1 car/.test(await canvas.getAttribute("aria-label"));
+  }, "a box");
+  await page.getByRole("link", { name: /^Detections/ }).click();
+  const row = page.locator("#detection-list li").first();
+  await row.getByText("1 person, 1 car").waitFor();
+  assert.match(await row.innerText(), /street · people/);
+  assert.match(await row.innerText(), /83 ms/);
+  await row.getByRole("button", { name: /^Original of street/ }).click();
+  await page.getByRole("dialog", { name: "street" }).getByRole("img").waitFor();
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("an administrator sees clients, sinks, uplinks and flows with their state", async () => {
+  const page = await signedIn();
+  site.publish("rooms/kitchen/celsius", "21.5");
+  await page.getByRole("link", { name: "Node" }).click();
+  await page.locator("#table-sinks td", { hasText: "archive" }).waitFor();
+  await page.locator("#table-sinks tr", { hasText: "archive" }).locator(".badge.good").waitFor();
+  await page.locator("#table-sinks tr", { hasText: "cloud" }).locator(".badge.bad").waitFor();
+  await page.locator("#table-flows td", { hasText: "rooms" }).waitFor();
+  await page.locator("#table-uplinks", { hasText: "no other node" }).waitFor();
+  await page.locator("#table-clients").waitFor();
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("on a phone nothing is wider than the screen, and each control has a name", async () => {
+  const page = await signedIn({ viewport: PHONE, hasTouch: true, isMobile: true });
+  await live(page, "street");
+  for (const view of ["Cameras", "Detections", "Node"]) {
+    await page.getByRole("link", { name: new RegExp(`^${view}`) }).click();
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.ok(wide <= 0, `${view} is ${wide} pixels too wide`);
+  }
+  const nameless = await page.evaluate(() =>
+    [...document.querySelectorAll("button, input, a, canvas")]
+      .filter((control) => !(control.getAttribute("aria-label") || control.textContent.trim() || control.labels?.length || control.querySelector("[aria-label]")))
+      .map((control) => control.outerHTML),
+  );
+  assert.deepEqual(nameless, []);
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("after a restart of the node the page says so and goes on", async () => {
+  const page = await signedIn();
+  await live(page, "street");
+  await site.kill();
+  await page.getByRole("status").filter({ hasText: "does not answer" }).waitFor();
+  await page.locator(".tile .state.down").first().waitFor();
+  site.start();
+  await page.getByRole("status").filter({ hasText: "there again" }).waitFor();
+  await live(page, "street");
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("a user that signs out is out, in the browser and at the node", async () => {
+  const page = await signedIn();
+  await live(page, "street");
+  const [cookie] = await page.context().cookies(site.url);
+  assert.ok(cookie.httpOnly && cookie.secure && cookie.sameSite === "Strict", JSON.stringify(cookie));
+  const status = () => page.evaluate(async (cookie) => (await fetch("/cameras", { headers: { "x-was": cookie } })).status, cookie.name);
+  assert.equal(await status(), 200);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("User name").waitFor();
+  assert.equal(await status(), 401);
+  // Nor does what the browser had before open anything.
+  await page.context().addCookies([cookie]);
+  assert.equal(await status(), 401);
+  assert.equal(await page.locator(".tile").count(), 0);
+  await page.context().close();
+});
+
+const shots = process.env.TIDEGATE_SCREENSHOTS;
+test("pictures of the page", { skip: !shots && "TIDEGATE_SCREENSHOTS names no folder" }, async () => {
+  mkdirSync(shots, { recursive: true });
+  for (const [size, viewport] of [["desk", DESK], ["phone", PHONE]]) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open({ viewport, colorScheme, deviceScaleFactor: size === "phone" ? 2 : 1 });
+      const shot = (name) => page.screenshot({ path: join(shots, `${size}-${colorScheme}-${name}.png`), fullPage: size === "phone" });
+      await shot("sign-in");
+      await signIn(page);
+      for (const camera of ["door", "street"]) await live(page, camera);
+      await poll(async () => {
+        await detect(page);
+        return /person/.test(await tile(page, "street").locator("canvas").getAttribute("aria-label"));
+      }, "a box");
+      await shot("cameras");
+      await tile(page, "street").getByRole("button").click();
+      await page.getByRole("dialog").getByRole("img").waitFor();
+      await shot("original");
+      await page.keyboard.press("Escape");
+      await page.getByRole("link", { name: /^Detections/ }).click();
+      await shot("detections");
+      await page.getByRole("link", { name: "Node" }).click();
+      site.publish("rooms/kitchen/celsius", "21.5");
+      await page.locator("#table-sinks .badge.bad").waitFor();
+      await page.locator("#table-clients").waitFor();
+      await shot("node");
+      await page.context().close();
+    }
+  }
+});

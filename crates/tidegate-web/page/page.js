@@ -1,0 +1,750 @@
+// The page of a node: live pictures of its cameras, detections and state, by its own HTTP and WebSockets and nothing else.
+//
+// Times of frames are nanoseconds, more than a number of JavaScript holds exactly, so they stay text: see `exact`.
+
+const $ = (id) => document.getElementById(id);
+const views = ["sign-in", "cameras", "detections", "node"];
+const DETECTIONS_MAX = 100;
+/** A box belongs to a picture whose capture is at most this far from its own, in milliseconds. */
+const BOX_AGE_MAX = 1500;
+const LIST_EVERY = 3000;
+const COLOURS = ["#ffd43b", "#4dabf7", "#ff8787", "#69db7c", "#da77f2", "#ffa94d", "#38d9a9", "#f783ac"];
+
+const state = {
+  me: null,
+  /** Signs in again after a restart of the node, which forgets sessions; kept in memory while the page is open, and nowhere else. */
+  authorization: null,
+  away: false,
+  tiles: new Map(),
+  detections: [],
+  unseen: 0,
+  newest: new Map(),
+};
+
+// --- Answers of the node
+
+class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    Object.assign(this, { status, code });
+  }
+}
+class Away extends Error {}
+
+/** JSON whose integers of 16 digits and more become text. */
+const exact = (text) => JSON.parse(text.replace(/([:[,]\s*)(-?\d{16,})(?=\s*[,}\]])/g, '$1"$2"'));
+
+async function call(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { cache: "no-store", ...options });
+  } catch {
+    throw new Away();
+  }
+  if (answer.ok) return answer;
+  let error = { code: "", message: `the node answers ${answer.status}` };
+  try {
+    error = (await answer.json()).error;
+  } catch { /* an answer of something between us and the node */ }
+  throw new Refused(answer.status, error.code, error.message);
+}
+
+const get = async (path) => exact(await (await call(path)).text());
+
+function socket(path) {
+  const url = new URL(path, location.href);
+  url.protocol = "wss:";
+  const made = new WebSocket(url);
+  made.binaryType = "blob";
+  return made;
+}
+
+// --- Signing in and out
+
+async function signIn(authorization) {
+  const answer = await call("/v1/login", { method: "POST", headers: { Authorization: authorization } });
+  state.authorization = authorization;
+  return answer.json();
+}
+
+$("sign-in").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const button = event.target.querySelector("button");
+  button.disabled = true;
+  fault("");
+  const bytes = new TextEncoder().encode(`${$("user").value}:${$("password").value}`);
+  try {
+    begin(await signIn(`Basic ${btoa(String.fromCharCode(...bytes))}`));
+    $("password").value = "";
+  } catch (error) {
+    fault(error instanceof Away ? "The node does not answer. Try again in a moment." : sentence(error.message));
+    $("password").focus();
+  }
+  button.disabled = false;
+});
+
+function fault(text) {
+  $("sign-in-error").textContent = text;
+  $("sign-in-error").hidden = !text;
+}
+
+$("sign-out").addEventListener("click", async () => {
+  state.authorization = null;
+  try {
+    await call("/v1/logout", { method: "POST" });
+  } catch { /* the session ends with its time */ }
+  end();
+});
+
+/** Shows the page to a caller that is signed in. */
+function begin(me) {
+  state.me = me;
+  document.title = `${me.node} – Tidegate`;
+  $("node-name").textContent = me.node;
+  $("who").textContent = me.name;
+  $("nav").hidden = $("account").hidden = false;
+  $("nav-node").hidden = !me.admin;
+  // A caller by certificate has no session to end.
+  $("sign-out").hidden = me.kind === "certificate" || me.kind === "node";
+  route();
+  for (const tile of state.tiles.values()) tile.startAgain();
+  list();
+  watchDetections();
+}
+
+/** Back to the form. */
+function end(why) {
+  state.me = null;
+  for (const tile of state.tiles.values()) tile.remove();
+  state.tiles.clear();
+  state.detections = [];
+  detections.close();
+  showDetections();
+  $("nav").hidden = $("account").hidden = true;
+  $("node-name").textContent = "";
+  route();
+  if (why) fault(why);
+  $(state.authorization ? "password" : "user").focus();
+}
+
+// --- Whether the node is there
+
+function notice(text, kind) {
+  $("notice").textContent = text;
+  $("notice").className = `notice ${kind ?? ""}`;
+  $("notice").hidden = !text;
+}
+
+/** The node does not answer: says so, and tries until it does. */
+async function away() {
+  if (state.away) return;
+  state.away = true;
+  notice("The node does not answer. Trying again …", "bad");
+  for (let wait = 500; ; wait = Math.min(wait * 1.6, 5000)) {
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    try {
+      const me = await whoAmI();
+      state.away = false;
+      notice("The node is there again.", "good");
+      setTimeout(() => state.away || notice(""), 4000);
+      if (me) begin(me);
+      else end("The node was restarted. Sign in again.");
+      return;
+    } catch (error) {
+      if (!(error instanceof Away)) break;
+    }
+  }
+  state.away = false;
+}
+
+/** The caller; none if it has to sign in. */
+async function whoAmI() {
+  try {
+    return await (await call("/v1/me")).json();
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 401) throw error;
+  }
+  if (!state.authorization) return null;
+  try {
+    return await signIn(state.authorization);
+  } catch (error) {
+    if (error instanceof Away) throw error;
+    state.authorization = null;
+    return null;
+  }
+}
+
+/** What to do about a failure of something that goes on by itself. */
+async function failed(error) {
+  if (error instanceof Away) return away();
+  if (error instanceof Refused && error.status === 401) {
+    const me = await whoAmI().catch(() => null);
+    if (me) begin(me);
+    else if (state.me) end("Your session is over. Sign in again.");
+    return;
+  }
+  notice(sentence(error.message), "bad");
+}
+
+// --- Views
+
+function route() {
+  const asked = location.hash.slice(1);
+  let view = views.includes(asked) && asked !== "sign-in" ? asked : "cameras";
+  if (view === "node" && !state.me?.admin) view = "cameras";
+  if (!state.me) view = "sign-in";
+  for (const name of views) $(`view-${name}`).hidden = name !== view;
+  for (const link of $("nav").children) {
+    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (view === "detections") state.unseen = 0;
+  countUnseen();
+  if (view === "node") tables();
+  return view;
+}
+window.addEventListener("hashchange", () => {
+  route();
+  $("main").focus();
+});
+
+// --- Cameras
+
+let listing;
+async function list() {
+  clearTimeout(listing);
+  if (!state.me || state.away || document.hidden) return;
+  try {
+    const { cameras } = await get("/cameras");
+    const names = new Set(cameras.map((camera) => camera.name));
+    for (const [name, tile] of state.tiles) {
+      if (!names.has(name)) {
+        tile.remove();
+        state.tiles.delete(name);
+      }
+    }
+    for (const camera of cameras) {
+      if (!state.tiles.has(camera.name)) state.tiles.set(camera.name, new Tile(camera.name));
+      state.tiles.get(camera.name).known(camera);
+    }
+    $("no-cameras").hidden = cameras.length > 0;
+    if (!$("view-node").hidden) await tables();
+    if (!state.away && $("notice").classList.contains("bad")) notice("");
+  } catch (error) {
+    await failed(error);
+  }
+  clearTimeout(listing);
+  listing = setTimeout(list, LIST_EVERY);
+}
+
+function wish() {
+  const bounds = { latency_ms: Number($("latency").value), accuracy: Number($("accuracy").value) };
+  bounds.fps = Number($("fps").value) || 0;
+  return bounds;
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) entry.target.tile.inView(entry.isIntersecting);
+}, { rootMargin: "200px" });
+
+class Tile {
+  constructor(name) {
+    this.name = name;
+    this.element = $("tile").content.firstElementChild.cloneNode(true);
+    this.element.tile = this;
+    this.parts = {};
+    for (const part of ["canvas", "button", "h2", ".source", ".latency", ".size", ".knobs", ".accuracy", ".why", ".state", ".placeholder"]) {
+      this.parts[part.replace(".", "")] = this.element.querySelector(part);
+    }
+    this.parts.h2.textContent = name;
+    this.parts.button.addEventListener("click", () => showOriginal(this.name, this.frame?.captured_at, this.frame));
+    this.label(`${name}: no picture yet`);
+    this.texts = {};
+    this.wait = 500;
+    // In order of the names, as the node lists them.
+    const after = [...$("tiles").children].find((other) => other.tile.name > name);
+    $("tiles").insertBefore(this.element, after ?? null);
+    seen.observe(this.element);
+    this.say();
+  }
+
+  remove() {
+    seen.unobserve(this.element);
+    this.gone = true;
+    this.stop();
+    this.element.remove();
+  }
+
+  /** Takes what the list says of the camera. */
+  known(camera) {
+    this.camera = camera;
+    const size = camera.size ? `${camera.size[0]} × ${camera.size[1]}` : "";
+    const fps = camera.fps ? `${camera.fps.toFixed(camera.fps < 10 ? 1 : 0)} fps` : "";
+    this.parts.source.textContent = [size, fps].filter(Boolean).join(" · ");
+    const unreached = this.texts.down || "The camera is not reached.";
+    this.texts.down = camera.online ? (camera.no_frames ?? "") : unreached;
+    this.say();
+  }
+
+  /** Pictures are asked for only while they can be seen. */
+  inView(is) {
+    this.isInView = is;
+    if (is && !document.hidden) this.start();
+    else this.stop();
+  }
+
+  start() {
+    if (this.socket || this.gone || !state.me || state.away) return;
+    clearTimeout(this.again);
+    const query = new URLSearchParams(wish());
+    this.sent = JSON.stringify(wish());
+    const mine = socket(`/cameras/${encodeURIComponent(this.name)}/frames?${query}`);
+    this.socket = mine;
+    mine.onmessage = ({ data }) => {
+      if (mine !== this.socket) return;
+      if (typeof data === "string") this.event(exact(data));
+      else this.picture(data);
+    };
+    mine.onclose = ({ code, reason }) => {
+      if (mine !== this.socket) return;
+      this.socket = null;
+      this.live = false;
+      this.texts.closed = sentence(reason) || "The stream broke off; trying again.";
+      this.say();
+      if (code === 1006 || code === 1001) setTimeout(list, 200);
+      this.again = setTimeout(() => this.isInView && !document.hidden && this.start(), this.wait);
+      this.wait = Math.min(this.wait * 2, 10000);
+    };
+  }
+
+  /** Begins again without a wait, after the node was away. */
+  startAgain() {
+    this.wait = 500;
+    this.inView(this.isInView);
+  }
+
+  stop() {
+    clearTimeout(this.again);
+    const { socket } = this;
+    this.socket = null;
+    socket?.close();
+  }
+
+  /** Asks for other bounds. */
+  update() {
+    const asked = JSON.stringify(wish());
+    if (asked === this.sent || this.socket?.readyState !== WebSocket.OPEN) return;
+    this.sent = asked;
+    this.socket.send(JSON.stringify({ type: "update", ...wish() }));
+  }
+
+  event(event) {
+    const { texts } = this;
+    switch (event.type) {
+      case "started":
+      case "updated":
+        this.bounds = event;
+        texts.closed = texts.error = "";
+        this.wait = 500;
+        break;
+      case "frame":
+        this.frame = event;
+        texts.reason = event.reason ?? "";
+        texts.down = "";
+        this.live = true;
+        this.numbers();
+        break;
+      case "unchanged":
+        this.frame = { ...this.frame, latency_ms: event.latency_ms };
+        this.live = true;
+        this.numbers();
+        break;
+      case "infeasible": texts.infeasible = event.text; break;
+      case "feasible": texts.infeasible = ""; break;
+      case "camera_offline":
+      case "no_frames":
+        texts.down = event.text;
+        this.live = false;
+        break;
+      case "camera_online": texts.down = ""; break;
+      case "knobs_changed": texts.reason = event.text; break;
+      case "accuracy_assumed": texts.assumed = event.text; break;
+      case "controller_failed": texts.error = event.text; break;
+      case "ended": texts.closed = event.text; break;
+      case "error": texts.error = event.message; break;
+    }
+    this.say();
+  }
+
+  numbers() {
+    const { frame, bounds, parts } = this;
+    if (!frame?.size) return;
+    put(parts.latency, frame.latency_ms < 1 ? "< 1 ms" : `${Math.round(frame.latency_ms)} ms`, bounds && `of ${bounds.latency_ms}`);
+    parts.latency.classList.toggle("over", Boolean(bounds) && frame.latency_ms > bounds.latency_ms);
+    put(parts.size, bytes(frame.bytes), frame.bytes < frame.original_bytes && `of ${bytes(frame.original_bytes)}`);
+    put(parts.knobs, frame.knobs);
+    put(parts.accuracy, frame.accuracy.toFixed(2), bounds && `of ${bounds.accuracy}`);
+    parts.accuracy.classList.toggle("over", !frame.accuracy_kept);
+  }
+
+  /** The state, and the sentence that says why. */
+  say() {
+    const { texts, parts } = this;
+    const wrong = texts.error || texts.down || texts.closed || texts.infeasible;
+    const isDown = Boolean(texts.down || texts.closed);
+    const isLate = this.live && (texts.infeasible || parts.latency.classList.contains("over"));
+    parts.state.textContent = isDown ? "No picture" : this.live ? (isLate ? "Late" : "Live") : "Waiting";
+    parts.state.className = `state ${isDown ? "down" : this.live ? (isLate ? "late" : "live") : ""}`;
+    this.element.classList.toggle("off", isDown);
+    parts.placeholder.textContent = this.drawn || isDown ? "" : "Waiting for the first frame …";
+    const usual = this.frame?.knobs === "original" ? "Frames travel as the camera makes them." : "";
+    parts.why.textContent = sentence(wrong || texts.reason || texts.assumed || usual);
+    parts.why.classList.toggle("warn", Boolean(wrong));
+    parts.why.title = parts.why.textContent;
+  }
+
+  /** Draws the newest picture; those that come while one is decoded give way to the last of them. */
+  async picture(blob) {
+    const { frame } = this;
+    this.next = { blob, frame };
+    if (this.draws) return;
+    this.draws = true;
+    while (this.next) {
+      const { blob, frame } = this.next;
+      this.next = null;
+      try {
+        const image = await createImageBitmap(blob);
+        this.draw(image, frame);
+        image.close();
+      } catch { /* a picture that the browser cannot decode: the next one may be better */ }
+    }
+    this.draws = false;
+  }
+
+  draw(image, frame) {
+    const { canvas } = this.parts;
+    if (canvas.width !== image.width || canvas.height !== image.height) {
+      canvas.width = image.width;
+      canvas.height = image.height;
+    }
+    const pen = canvas.getContext("2d");
+    pen.drawImage(image, 0, 0);
+    const found = $("boxes").checked ? state.newest.get(this.name) : null;
+    const near = (one) => Math.abs(millis(one.captured_at) - millis(frame.captured_at)) <= BOX_AGE_MAX;
+    const fitting = [...(found?.values() ?? [])].filter(near);
+    for (const detection of fitting) drawBoxes(pen, detection, image);
+    const what = fitting.length ? `, ${summary(fitting.flatMap((one) => one.boxes))}` : "";
+    if (!this.drawn) {
+      this.drawn = true;
+      this.say();
+    }
+    this.label(`${this.name}, live${what}. Show the original of this frame`);
+  }
+
+  label(text) {
+    if (this.labelled === text) return;
+    this.labelled = text;
+    this.parts.canvas.setAttribute("aria-label", text);
+  }
+}
+
+function drawBoxes(pen, detection, image) {
+  const size = detection.source ?? detection.frame ?? image;
+  const [x, y] = [image.width / size.width, image.height / size.height];
+  const thick = Math.max(2, Math.round(image.width / 320));
+  const high = Math.max(11, Math.round(image.width / 42));
+  pen.lineWidth = thick;
+  pen.font = `600 ${high}px system-ui, sans-serif`;
+  pen.textBaseline = "top";
+  for (const [left, top, right, bottom, score, label] of detection.boxes ?? []) {
+    const colour = colourOf(label ?? "");
+    pen.strokeStyle = pen.fillStyle = colour;
+    pen.strokeRect(left * x, top * y, (right - left) * x, (bottom - top) * y);
+    const text = `${label ?? ""} ${Math.round(score * 100)} %`.trim();
+    const above = top * y - high - 6;
+    const at = above >= 0 ? above : top * y;
+    pen.fillRect(left * x - thick / 2, at, pen.measureText(text).width + 8, high + 6);
+    pen.fillStyle = "#10181d";
+    pen.fillText(text, left * x + 4 - thick / 2, at + 3);
+  }
+}
+
+function colourOf(label) {
+  let sum = 0;
+  for (const letter of label) sum = (sum * 31 + letter.codePointAt(0)) >>> 0;
+  return COLOURS[sum % COLOURS.length];
+}
+
+$("bounds").addEventListener("change", () => {
+  if (!$("bounds").reportValidity()) return;
+  for (const tile of state.tiles.values()) tile.update();
+});
+$("bounds").addEventListener("submit", (event) => event.preventDefault());
+
+document.addEventListener("visibilitychange", () => {
+  for (const tile of state.tiles.values()) tile.inView(tile.isInView);
+  if (!document.hidden) list();
+});
+
+// --- The original of a frame
+
+async function showOriginal(camera, at, frame) {
+  const dialog = $("original");
+  $("original-title").textContent = camera;
+  $("original-note").textContent = "";
+  $("original-picture").replaceChildren("Fetching the original …");
+  if (!dialog.open) dialog.showModal();
+  const path = `/cameras/${encodeURIComponent(camera)}/snapshot.jpg${at ? `?at=${at}` : ""}`;
+  try {
+    const answer = await call(path);
+    const captured = answer.headers.get("tidegate-captured-at");
+    const blob = await answer.blob();
+    const image = new Image();
+    image.alt = `The original frame of ${camera}`;
+    image.src = URL.createObjectURL(blob);
+    await image.decode();
+    $("original-picture").replaceChildren(image);
+    const save = document.createElement("a");
+    save.href = image.src;
+    save.download = `${camera}-${captured}.jpg`;
+    save.textContent = "Save";
+    const sent = frame?.bytes && frame.bytes < blob.size ? `, sent live as ${frame.size.join(" × ")} with ${bytes(frame.bytes)}` : "";
+    const text = `Captured ${clock(captured, true)} · original ${image.naturalWidth} × ${image.naturalHeight}, ${bytes(blob.size)}${sent} · `;
+    $("original-note").replaceChildren(text, save);
+    dialog.addEventListener("close", () => URL.revokeObjectURL(image.src), { once: true });
+  } catch (error) {
+    const text = error instanceof Away ? "The node does not answer." : sentence(error.message ?? "The picture cannot be shown");
+    $("original-picture").replaceChildren(text);
+    if (error instanceof Away) away();
+  }
+}
+$("original-close").addEventListener("click", () => $("original").close());
+$("original").addEventListener("click", (event) => event.target === $("original") && $("original").close());
+
+// --- Detections
+
+const detections = {
+  socket: null,
+  wait: 1000,
+  close() {
+    clearTimeout(this.again);
+    const { socket } = this;
+    this.socket = null;
+    socket?.close();
+  },
+};
+
+function watchDetections() {
+  if (detections.socket || !state.me) return;
+  const mine = socket("/v1/detections");
+  detections.socket = mine;
+  mine.onopen = () => (detections.wait = 1000);
+  mine.onmessage = ({ data }) => {
+    if (typeof data === "string") detected(exact(data));
+  };
+  mine.onclose = ({ reason }) => {
+    if (mine !== detections.socket) return;
+    detections.socket = null;
+    if (reason) $("no-detections-why").textContent = sentence(reason);
+    if (!state.me) return;
+    detections.again = setTimeout(watchDetections, detections.wait);
+    detections.wait = Math.min(detections.wait * 2, 30000);
+  };
+}
+
+function detected(detection) {
+  if (detection.type !== "detection" || !Array.isArray(detection.boxes)) return;
+  if (!state.newest.has(detection.camera)) state.newest.set(detection.camera, new Map());
+  state.newest.get(detection.camera).set(detection.detector, detection);
+  if (!detection.boxes.length) return;
+  state.detections.unshift(detection);
+  state.detections.length = Math.min(state.detections.length, DETECTIONS_MAX);
+  if ($("view-detections").hidden) state.unseen += 1;
+  countUnseen();
+  if (!listed) listed = requestAnimationFrame(showDetections);
+}
+let listed = 0;
+
+function countUnseen() {
+  $("detection-count").hidden = !state.unseen;
+  $("detection-count").textContent = state.unseen > 99 ? "99+" : state.unseen;
+}
+
+function showDetections() {
+  listed = 0;
+  $("no-detections").hidden = state.detections.length > 0;
+  const rows = state.detections.map((detection) => {
+    const row = element("li", "card");
+    const time = element("time", "", clock(detection.captured_at));
+    time.dateTime = new Date(millis(detection.captured_at)).toISOString();
+    const took = detection.times?.total_ms;
+    const late = detection.kept === false ? " late" : "";
+    const show = element("button", "quiet", "Original");
+    show.type = "button";
+    show.setAttribute("aria-label", `Original of ${detection.camera} at ${clock(detection.captured_at)}`);
+    show.addEventListener("click", () => showOriginal(detection.camera, detection.captured_at));
+    row.append(
+      time,
+      element("span", "", `${detection.camera} · ${detection.detector}`),
+      element("span", "found", summary(detection.boxes)),
+      element("span", "took", took === undefined ? "" : `${Math.round(took)} ms${late}`),
+      show,
+    );
+    return row;
+  });
+  const focused = [...$("detection-list").children].findIndex((row) => row.contains(document.activeElement));
+  $("detection-list").replaceChildren(...rows);
+  if (focused >= 0) rows[Math.min(focused, rows.length - 1)]?.querySelector("button").focus();
+}
+
+/** Such as `2 person, 1 car`. */
+function summary(boxes) {
+  const counts = new Map();
+  for (const box of boxes) counts.set(box[5] ?? "object", (counts.get(box[5] ?? "object") ?? 0) + 1);
+  return [...counts].map(([label, count]) => `${count} ${label}`).join(", ");
+}
+
+// --- Tables
+
+/** Columns: the name, the value, and whether that is a number. */
+const number = (name, of) => [name, of, true];
+const TABLES = [
+  { path: "sinks", title: "Sinks", none: "This node writes to no database or file.", columns: [
+    ["Name", (row) => row.name], ["State", (row) => (row.up ? badge("good", "up") : badge("bad", "fails"))], ["Kind", (row) => row.kind],
+    ["Topics", (row) => row.topics.join(", ")], number("Messages", (row) => count(row.messages)), number("Bytes", (row) => bytes(row.bytes)),
+    number("Refused", (row) => count(row.refused)), number("Failures", (row) => count(row.failures)),
+  ] },
+  { path: "uplinks", title: "Uplinks", none: "This node sends its messages to no other node.", columns: [
+    ["Name", (row) => row.name], ["State", (row) => (row.up ? badge("good", "up") : badge("bad", "down"))], ["To", (row) => row.to],
+    number("Messages", (row) => count(row.messages)), number("Bytes", (row) => bytes(row.message_bytes)), number("Sent", (row) => bytes(row.bytes)),
+    number("Critical", (row) => count(row.critical)), number("Waiting", (row) => bytes(row.held_bytes)), number("Refused", (row) => count(row.refused)),
+  ] },
+  { path: "flows", title: "Flows", none: "No flow works on messages here.", columns: [
+    ["Name", (row) => row.name], ["State", (row) => (row.bad ? badge("bad", "some unread") : badge("good", "runs"))],
+    number("Messages", (row) => count(row.messages)), number("Passed", (row) => count(row.passed)), number("Dropped", (row) => count(row.dropped)),
+    number("Published", (row) => count(row.emitted)), number("Unread", (row) => count(row.bad)), number("Keys", (row) => count(row.keys)),
+  ] },
+  { path: "clients", title: "Clients", none: "No MQTT client has a session.", columns: [
+    ["Client", (row) => row.client_id], ["State", (row) => (row.connected ? badge("good", "connected") : badge("", "away"))],
+    ["User", (row) => row.user || row.kind], number("Filters", (row) => count(row.subscriptions)), number("Waiting", (row) => count(row.queued)),
+    number("Bytes", (row) => bytes(row.queued_bytes)), number("In flight", (row) => count(row.inflight)),
+  ] },
+];
+
+let reading = false;
+async function tables() {
+  if (reading || !state.me?.admin) return;
+  reading = true;
+  try {
+    for (const table of TABLES) {
+      let rows, why;
+      try {
+        rows = (await get(`/v1/${table.path}`))[table.path];
+      } catch (error) {
+        if (error instanceof Away || error.status === 401) throw error;
+        [rows, why] = [[], sentence(error.message)];
+      }
+      showTable(table, rows, why);
+    }
+    $("tables-note").textContent = `${state.me.node} runs version ${state.me.version}`;
+  } catch (error) {
+    await failed(error);
+  } finally {
+    reading = false;
+  }
+}
+
+function showTable({ path, title, none, columns }, rows, why) {
+  let card = $(`table-${path}`);
+  if (!card) {
+    card = element("section", "table card");
+    card.id = `table-${path}`;
+    card.append(element("h2", "", title), element("div", "scroll"));
+    card.setAttribute("aria-label", title);
+    $("tables").append(card);
+  }
+  const scroll = card.lastElementChild;
+  if (!rows.length) {
+    scroll.removeAttribute("tabindex");
+    scroll.replaceChildren(element("p", "none", why || none));
+    return;
+  }
+  // A table that scrolls is reached by the keyboard.
+  scroll.tabIndex = 0;
+  const table = element("table");
+  const head = table.createTHead().insertRow();
+  for (const [name, , isNumber] of columns) {
+    const cell = element("th", isNumber ? "number" : "", name);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    for (const [, of, isNumber] of columns) {
+      const cell = line.insertCell();
+      if (isNumber) cell.className = "number";
+      cell.append(of(row));
+      cell.title = cell.textContent;
+    }
+  }
+  scroll.replaceChildren(table);
+}
+
+const badge = (kind, text) => element("span", `badge ${kind}`, text);
+
+// --- Words and numbers
+
+function element(name, className = "", text = "") {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  if (text) made.textContent = text;
+  return made;
+}
+
+/** A value, and something smaller behind it. */
+function put(cell, value, more) {
+  const text = more ? `${value} ${more}` : value;
+  if (cell.textContent === text) return;
+  cell.replaceChildren(value, ...(more ? [" ", element("small", "", more)] : []));
+}
+
+const millis = (nanos) => Number(BigInt(nanos) / 1000000n);
+const count = (number) => Number(number).toLocaleString("en");
+
+function bytes(number) {
+  number = Number(number);
+  if (number < 1000) return `${number} B`;
+  for (const unit of ["kB", "MB", "GB"]) {
+    number /= 1000;
+    if (number < 1000) return `${number.toFixed(number < 10 ? 1 : 0)} ${unit}`;
+  }
+  return `${(number / 1000).toFixed(1)} TB`;
+}
+
+function clock(nanos, withDate) {
+  const at = new Date(millis(nanos));
+  const [hour, minute, second] = ["2-digit", "2-digit", "2-digit"];
+  const time = at.toLocaleTimeString("en-GB", { hour, minute, second, ...(withDate && { fractionalSecondDigits: 3 }) });
+  return withDate ? `${at.toLocaleDateString("en-CA")} ${time}` : time;
+}
+
+/** The node's sentences begin small and end without a full stop. */
+function sentence(text) {
+  if (!text) return "";
+  const begun = text[0].toUpperCase() + text.slice(1);
+  return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
+}
+
+// --- The beginning
+
+try {
+  const me = await whoAmI();
+  if (me) begin(me);
+  else {
+    route();
+    $("user").focus();
+  }
+} catch (error) {
+  await failed(error);
+}

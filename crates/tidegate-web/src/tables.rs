@@ -1,0 +1,173 @@
+//! The state of the node as tables, for its administrators.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Query, State, rejection::QueryRejection},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tidegate_api::{ApiError, SessionsPage};
+use tidegate_message::{Action, Code, Target};
+use tidegate_rpc::{Failure, Frames, Identity};
+
+use crate::Web;
+
+/// Rows of `/v1/clients` where the query names no other number.
+const CLIENTS: usize = 100;
+
+/// The services of a node that are shown, in order of their names.
+pub trait Tables: Send + Sync + 'static {
+    /// Its sinks.
+    fn sinks(&self) -> Vec<SinkRow>;
+
+    /// Its uplinks.
+    fn uplinks(&self) -> Vec<UplinkRow>;
+
+    /// Its flows.
+    fn flows(&self) -> Vec<FlowRow>;
+}
+
+/// A sink, with its counts since it began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SinkRow {
+    /// Its name.
+    pub name: String,
+    /// The kind of its destination.
+    pub kind: &'static str,
+    /// Whether the destination took what it was last given.
+    pub up: bool,
+    /// Filters of what it takes.
+    pub topics: Vec<String>,
+    /// Messages that the destination took.
+    pub messages: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Messages that it refused for good.
+    pub refused: u64,
+    /// Tries that failed as a whole.
+    pub failures: u64,
+}
+
+/// An uplink, with its counts as it reported them last, at most seconds ago.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UplinkRow {
+    /// Its name.
+    pub name: String,
+    /// The other node's host and port.
+    pub to: String,
+    /// Whether it has a link.
+    pub up: bool,
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub message_bytes: u64,
+    /// Bytes of the batches that carried them.
+    pub bytes: u64,
+    /// Critical messages sent.
+    pub critical: u64,
+    /// Bytes of messages that are read and not acknowledged.
+    pub held_bytes: u64,
+    /// Messages that cannot be carried.
+    pub refused: u64,
+}
+
+/// A flow, with its counts since it was compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowRow {
+    /// Its name.
+    pub name: String,
+    /// Messages that came.
+    pub messages: u64,
+    /// Messages that it passed on as they were.
+    pub passed: u64,
+    /// Messages that it replaced.
+    pub replaced: u64,
+    /// Messages that it dropped.
+    pub dropped: u64,
+    /// Messages that it published.
+    pub emitted: u64,
+    /// Messages that could not be read.
+    pub bad: u64,
+    /// Keys that state is kept of now.
+    pub keys: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Page {
+    /// Those behind this client identifier.
+    #[serde(default)]
+    after: String,
+    /// At most so many.
+    limit: Option<usize>,
+}
+
+pub(crate) async fn clients(
+    Extension(frames): Extension<Arc<dyn Frames>>,
+    Extension(identity): Extension<Arc<Identity>>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<Value>, Failure> {
+    let Query(Page { after, limit }) = page.map_err(|rejection| {
+        let text = "the query may have `after`, a client identifier, and `limit`, a number";
+        Failure::invalid(format!("{text}: {}", rejection.body_text()))
+    })?;
+    let page = SessionsPage { after, limit: limit.unwrap_or(CLIENTS), ..SessionsPage::default() };
+    let sessions = frames.sessions(&identity, page).await?;
+    let clients: Vec<Value> = sessions
+        .iter()
+        .map(|session| {
+            json!({
+                "client_id": session.client_id,
+                "kind": session.owner.kind,
+                "user": session.owner.name,
+                "connected": session.connected,
+                "subscriptions": session.subscriptions,
+                "queued": session.queued,
+                "queued_bytes": session.queued_bytes,
+                "inflight": session.inflight,
+            })
+        })
+        .collect();
+    Ok(Json(json!({ "clients": clients })))
+}
+
+pub(crate) async fn sinks(
+    State(web): State<Web>,
+    Extension(identity): Extension<Arc<Identity>>,
+) -> Result<Json<Value>, Failure> {
+    let sinks = web.table(&identity, |tables| tables.sinks()).await?;
+    Ok(Json(json!({ "sinks": sinks })))
+}
+
+pub(crate) async fn uplinks(
+    State(web): State<Web>,
+    Extension(identity): Extension<Arc<Identity>>,
+) -> Result<Json<Value>, Failure> {
+    let uplinks = web.table(&identity, |tables| tables.uplinks()).await?;
+    Ok(Json(json!({ "uplinks": uplinks })))
+}
+
+pub(crate) async fn flows(
+    State(web): State<Web>,
+    Extension(identity): Extension<Arc<Identity>>,
+) -> Result<Json<Value>, Failure> {
+    let flows = web.table(&identity, |tables| tables.flows()).await?;
+    Ok(Json(json!({ "flows": flows })))
+}
+
+impl Web {
+    /// Rows of a table for an administrator. A service that is being exchanged has them wait.
+    async fn table<T: Send + 'static>(
+        &self,
+        identity: &Identity,
+        rows: impl FnOnce(&dyn Tables) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.access.may("api", identity, Action::Admin, Target::Node)?;
+        let tables = self.tables.clone();
+        tokio::task::spawn_blocking(move || rows(&*tables)).await.map_err(|error| {
+            ApiError::new(Code::INTERNAL, "a table could not be read").caused_by(error)
+        })
+    }
+}
