@@ -10,8 +10,12 @@ fn main() -> io::Result<()> {
         .extern_path(".tidegate.v1", "::tidegate_api::proto")
         .emit_rerun_if_changed(false)
         .compile_protos(
-            &["configuration", "frames", "sessions"]
+            &["configuration", "detect", "frames", "sessions"]
                 .map(|name| proto.join(format!("tidegate/v1/{name}.proto"))),
-            &[proto],
-        )
+            &[proto.clone()],
+        )?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .emit_rerun_if_changed(false)
+        .compile_protos(&[proto.join("grpc/health/v1/health.proto")], &[proto])
 }

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use tidegate_api::{
     ApiError, CameraInfo, Changes, EndSessions, Event, FeedbackOf, Original, Registration,
     ReloadedConfiguration, SessionInfo, SessionsPage, SubscribeRequest, SubscriptionId,
-    UnsubscribeStatus, Verdict,
+    UnsubscribeStatus, Verdict, proto,
 };
 use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
@@ -127,6 +127,20 @@ pub trait Frames: Send + Sync + 'static {
         &self,
         identity: &Identity,
     ) -> Result<ReloadedConfiguration, ApiError>;
+}
+
+/// Looks at images for the clients of the API.
+#[async_trait]
+pub trait Detection: Send + Sync + 'static {
+    /// Has a model look at an image, JPEG or PNG. Refuses a caller without the right with
+    /// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED), and a model that there is not with
+    /// [`Code::MODEL_UNKNOWN`](tidegate_message::Code::MODEL_UNKNOWN). A call that is dropped is not looked at any more.
+    async fn detect(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Bytes,
+    ) -> Result<proto::Detected, ApiError>;
 }
 
 /// A subscription that runs.

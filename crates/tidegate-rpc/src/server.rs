@@ -12,7 +12,9 @@
 //! gone after [`GRACE`] at the latest.
 
 mod connection;
+mod detection;
 mod gate;
+mod health;
 mod http1;
 mod service;
 mod status;
@@ -36,17 +38,26 @@ use tonic::{
 pub use self::web::BodyError;
 use self::{
     connection::{Caller, Connected, Entrance, accept},
+    detection::DetectService,
     gate::{Gates, Rooms},
+    health::HealthService,
+    health_stubs::health_server::HealthServer,
     service::Service,
     status::OrStatus as _,
     web::Web,
 };
-use super::Frames;
+use super::{Detection, Frames};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 mod stubs {
     tonic::include_proto!("tidegate.v1");
+}
+
+/// The service of `grpc.health.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+mod health_stubs {
+    tonic::include_proto!("grpc.health.v1");
 }
 
 /// Protocol names to hand to [`Credentials::server_tls`](tidegate_identity::pki::Credentials::server_tls).
@@ -98,11 +109,12 @@ pub struct ServerConfig {
 }
 
 /// A server that listens and does not serve yet.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     config: ServerConfig,
+    /// What looks at images, and the largest image.
+    detection: Option<(Arc<dyn Detection>, usize)>,
 }
 
 impl Server {
@@ -114,7 +126,14 @@ impl Server {
         let failed = |source| ServerError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, config })
+        Ok(Self { listener, address, config, detection: None })
+    }
+
+    /// The same with the service `Detect`, whose images have at most `image_bytes_max` bytes.
+    #[must_use]
+    pub fn with_detection(mut self, detection: Arc<dyn Detection>, image_bytes_max: usize) -> Self {
+        self.detection = Some((detection, image_bytes_max));
+        self
     }
 
     /// The same with these paths of HTTP in addition to those of gRPC: `web` for callers that are known, `web_public` for everybody.
@@ -142,7 +161,11 @@ impl Server {
         let service = Service::new(frames.clone(), &self.config, callers.clone(), stop.clone());
         let partial = Arc::new(Rooms::default());
         let bytes_max = self.config.frame_bytes_max;
-        let gates = Gates::new(service, callers.clone(), bytes_max, partial.clone());
+        let detection = self.detection.map(|(detection, bytes_max)| {
+            (DetectService::new(detection, callers.clone(), stop.clone()), bytes_max)
+        });
+        let gates = Gates::new(service, detection, callers.clone(), bytes_max, partial.clone());
+        let health = health(stop.clone());
         let web = Web {
             node: self.config.node,
             access: self.config.access.clone(),
@@ -159,14 +182,15 @@ impl Server {
         let windows = (STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES, STREAMS_MAX);
         let windows_open =
             (OPEN_STREAM_WINDOW_BYTES, OPEN_CONNECTION_WINDOW_BYTES, OPEN_STREAMS_MAX);
-        let http = router(&gates, &callers, &web, windows)?.serve_with_incoming_shutdown(
+        let http = router(&gates, &callers, &web, &health, windows)?.serve_with_incoming_shutdown(
             ReceiverStream::new(incoming),
             stop.clone().cancelled_owned(),
         );
-        let http_open = router(&gates, &callers, &web, windows_open)?.serve_with_incoming_shutdown(
-            ReceiverStream::new(incoming_open),
-            stop.clone().cancelled_owned(),
-        );
+        let http_open = router(&gates, &callers, &web, &health, windows_open)?
+            .serve_with_incoming_shutdown(
+                ReceiverStream::new(incoming_open),
+                stop.clone().cancelled_owned(),
+            );
         let http1_served = http1::serve(incoming_http1, web, stop.clone());
         let connected = Connected { certified, open, http1 };
         let entrance = Entrance {
@@ -198,6 +222,7 @@ fn router(
     gates: &Gates,
     callers: &Arc<Callers>,
     web: &Router,
+    health: &HealthServer<HealthService>,
     (stream, connection, streams): (u32, u32, u32),
 ) -> Result<tonic::transport::server::Router, ServerError> {
     let v1 = reflection().build_v1().map_err(ServerError::Reflection)?;
@@ -208,6 +233,7 @@ fn router(
         .add_service(gates.frames.clone())
         .add_service(gates.sessions.clone())
         .add_service(gates.configuration.clone())
+        .add_service(InterceptedService::new(health.clone(), may_reflect.clone()))
         .add_service(InterceptedService::new(
             v1.max_decoding_message_size(REFLECTION_BYTES_MAX),
             may_reflect.clone(),
@@ -216,6 +242,10 @@ fn router(
             v1alpha.max_decoding_message_size(REFLECTION_BYTES_MAX),
             may_reflect,
         ));
+    let routes = match &gates.detect {
+        Some(detect) => routes.add_service(detect.clone()),
+        None => routes,
+    };
     Ok(Http::builder()
         .initial_stream_window_size(stream)
         .initial_connection_window_size(connection)
@@ -223,6 +253,11 @@ fn router(
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .add_routes(routes))
+}
+
+/// `grpc.health.v1`, for those who may look: the node serves until `stop`.
+fn health(stop: CancellationToken) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService { stop }).max_decoding_message_size(REFLECTION_BYTES_MAX)
 }
 
 /// Lets a call of the reflection service pass: it says nothing to strangers.

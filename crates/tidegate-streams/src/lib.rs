@@ -50,7 +50,7 @@ use tidegate_link::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
-use tidegate_rpc::{Router, ServerConfig, ServerError};
+use tidegate_rpc::{Detection, Router, ServerConfig, ServerError};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
@@ -237,6 +237,12 @@ impl Node {
     #[must_use]
     pub fn with_web(self, web: Router, web_public: Router) -> Self {
         Self { server: self.server.with_web(web, web_public), ..self }
+    }
+
+    /// The same with detection on the API, whose images have at most `image_bytes_max` bytes.
+    #[must_use]
+    pub fn with_detection(self, detection: Arc<dyn Detection>, image_bytes_max: usize) -> Self {
+        Self { server: self.server.with_detection(detection, image_bytes_max), ..self }
     }
 
     /// Where the API listens.

@@ -36,11 +36,12 @@ use tonic::{
 
 use super::{
     connection::Caller,
+    detection::DetectService,
     service::Service,
     status::{OrStatus as _, status},
     stubs::{
-        configuration_server::ConfigurationServer, frames_server::FramesServer,
-        sessions_server::SessionsServer,
+        configuration_server::ConfigurationServer, detect_server::DetectServer,
+        frames_server::FramesServer, sessions_server::SessionsServer,
     },
 };
 
@@ -65,12 +66,14 @@ pub(super) struct Gates {
     pub(super) frames: Gate<FramesServer<Service>>,
     pub(super) sessions: Gate<SessionsServer<Service>>,
     pub(super) configuration: Gate<ConfigurationServer<Service>>,
+    pub(super) detect: Option<Gate<DetectServer<DetectService>>>,
 }
 
 impl Gates {
-    /// Before `service`, of whose frames none is longer than `frame_bytes_max`.
+    /// Before `service`, of whose frames none is longer than `frame_bytes_max`, and before `detection` with its largest image.
     pub(super) fn new(
         service: Service,
+        detection: Option<(DetectService, usize)>,
         callers: Arc<Callers>,
         frame_bytes_max: u64,
         partial: Arc<Rooms>,
@@ -89,6 +92,14 @@ impl Gates {
         let configuration = ConfigurationServer::from_arc(service.clone())
             .max_decoding_message_size(SMALL_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let detect = detection.map(|(detection, image_bytes_max)| Gate {
+            publish: None,
+            others: DetectServer::new(detection)
+                .max_decoding_message_size(image_bytes_max.saturating_add(BESIDE_FRAME_BYTES))
+                .max_encoding_message_size(MESSAGE_BYTES_MAX),
+            callers: callers.clone(),
+            partial: partial.clone(),
+        });
         Self {
             frames: Gate {
                 publish: Some(frames(publish_max)),
@@ -103,6 +114,7 @@ impl Gates {
                 partial: partial.clone(),
             },
             configuration: Gate { publish: None, others: configuration, callers, partial },
+            detect,
         }
     }
 }

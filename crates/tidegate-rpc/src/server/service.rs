@@ -60,7 +60,7 @@ impl Service {
 }
 
 /// The caller of this request, as the gate has authenticated it.
-fn caller<T>(request: &Request<T>) -> Result<Arc<Identity>, Status> {
+pub(super) fn caller<T>(request: &Request<T>) -> Result<Arc<Identity>, Status> {
     let known = request.extensions().get::<Arc<Identity>>().cloned();
     known.ok_or_else(|| {
         status(ApiError::new(Code::INTERNAL, "the caller was not looked at before its call"))

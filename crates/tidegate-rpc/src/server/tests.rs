@@ -275,6 +275,33 @@ impl Frames for Node {
     }
 }
 
+/// Largest image of the detection that the test plays.
+const IMAGE_BYTES_MAX: usize = 100_000;
+
+/// Detection that finds a box as wide as the image has bytes. An image of one byte waits until one of two bytes has come.
+#[derive(Default)]
+struct Looker(tokio::sync::Notify);
+
+#[async_trait]
+impl Detection for Looker {
+    async fn detect(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Bytes,
+    ) -> Result<proto::Detected, ApiError> {
+        match (model, image.len()) {
+            ("face", 1) => self.0.notified().await,
+            ("face", 2) => self.0.notify_one(),
+            ("face", _) => {}
+            _ => return Err(ApiError::new(Code::MODEL_UNKNOWN, "there are: face")),
+        }
+        let label = identity.name().to_owned();
+        let found = proto::DetectedBox { right: image.len() as f64, label, ..Default::default() };
+        Ok(proto::Detected { model: model.to_owned(), boxes: vec![found], ..Default::default() })
+    }
+}
+
 /// A site with one running server.
 struct Site {
     folder: tempfile::TempDir,
@@ -315,6 +342,7 @@ impl Site {
             web_public: http::public_paths(),
         };
         let server = Server::bind(config).await.unwrap();
+        let server = server.with_detection(Arc::new(Looker::default()), IMAGE_BYTES_MAX);
         let address = server.address();
         let (sender, sessions) = mpsc::unbounded_channel();
         let node = Node {
@@ -952,4 +980,57 @@ async fn who_calls_is_found_out_before_the_body_is_read() {
             assert_eq!(status, Some(&b"16"[..]), "{method} {authorization:?}");
         }
     }
+}
+
+fn image(id: u64, model: &str, bytes: usize) -> proto::DetectRequest {
+    proto::DetectRequest { id, model: model.to_owned(), image: vec![7; bytes].into() }
+}
+
+#[tokio::test]
+async fn images_are_looked_at_and_a_stream_answers_each_as_it_is_there() {
+    let site = Site::start().await;
+    let channel = site.channel();
+    let mut calls = tidegate_client::proto::detect_client::DetectClient::new(channel);
+    let answer = calls.detect(image(5, "face", 70_000)).await.unwrap().into_inner();
+    let Some(proto::detect_response::Result::Detected(found)) = answer.result else { panic!() };
+    assert_eq!((answer.id, found.boxes[0].right), (5, 70_000.0));
+    assert_eq!(found.boxes[0].label, "application", "the caller is who the certificate says");
+    assert_eq!(code(calls.detect(image(1, "cat", 9)).await), Code::MODEL_UNKNOWN);
+    assert_eq!(code(calls.detect(image(1, "", 9)).await), Code::DETECT_INVALID);
+    let refused = calls.detect(image(1, "face", IMAGE_BYTES_MAX + (1 << 20))).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::OutOfRange, "longer than an image may be");
+
+    // The first waits for the third, and the second fails alone.
+    let images = [image(1, "face", 1), image(2, "cat", 9), image(3, "face", 2)];
+    let answers = calls.detect_stream(futures::stream::iter(images)).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+    let mut ids: Vec<u64> = answers.iter().map(|answer| answer.id).collect();
+    assert_ne!(ids[0], 1, "none waits for the one before it");
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2, 3]);
+    let refused = answers.into_iter().find(|answer| answer.id == 2).unwrap().result;
+    let Some(proto::detect_response::Result::Refused(refused)) = refused else { panic!() };
+    assert_eq!(refused.code, Code::MODEL_UNKNOWN.as_str());
+}
+
+#[tokio::test]
+async fn health_is_told_to_those_who_may_look() {
+    use super::health_stubs::{HealthCheckRequest, HealthCheckResponse};
+    let site = Site::start().await;
+    let ask = async |channel: Channel, service: &str| {
+        let mut calls = tonic::client::Grpc::new(channel);
+        calls.ready().await.unwrap();
+        let request = Request::new(HealthCheckRequest { service: service.to_owned() });
+        let path = hyper::http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+        let answer: Result<tonic::Response<HealthCheckResponse>, _> =
+            calls.unary(request, path, codec).await;
+        answer.map(|answer| answer.into_inner().status)
+    };
+    for service in ["", "tidegate.v1.Frames", "tidegate.v1.Detect"] {
+        assert_eq!(ask(site.channel(), service).await.unwrap(), 1, "{service} is serving");
+    }
+    let unknown = ask(site.channel(), "cats").await.unwrap_err();
+    assert_eq!(unknown.code(), tonic::Code::NotFound);
+    assert!(unknown.message().contains("tidegate.v1.Frames"), "{unknown:?}");
 }

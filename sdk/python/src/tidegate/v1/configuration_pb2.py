@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftidegate/v1/configuration.proto\x12\x0btidegate.v1\"\x1c\n\x1aReloadConfigurationRequest\"X\n\x1bReloadConfigurationResponse\x12\x10\n\x08problems\x18\x01 \x03(\t\x12\x11\n\texchanged\x18\x02 \x03(\t\x12\x14\n\x0cneed_restart\x18\x03 \x03(\t2y\n\rConfiguration\x12h\n\x13ReloadConfiguration\x12\'.tidegate.v1.ReloadConfigurationRequest\x1a(.tidegate.v1.ReloadConfigurationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftidegate/v1/configuration.proto\x12\x0btidegate.v1\"\x1c\n\x1aReloadConfigurationRequest\"X\n\x1bReloadConfigurationResponse\x12\x10\n\x08problems\x18\x01 \x03(\t\x12\x11\n\texchanged\x18\x02 \x03(\t\x12\x14\n\x0cneed_restart\x18\x03 \x03(\t2y\n\rConfiguration\x12h\n\x13ReloadConfiguration\x12\'.tidegate.v1.ReloadConfigurationRequest\x1a(.tidegate.v1.ReloadConfigurationResponseB\x18Z\x16tidegate/v1;tidegatev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tidegate.v1.configuration_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'Z\026tidegate/v1;tidegatev1'
   _globals['_RELOADCONFIGURATIONREQUEST']._serialized_start=48
   _globals['_RELOADCONFIGURATIONREQUEST']._serialized_end=76
   _globals['_RELOADCONFIGURATIONRESPONSE']._serialized_start=78
