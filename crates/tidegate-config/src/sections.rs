@@ -18,6 +18,7 @@ mod node;
 mod privacy;
 mod sink;
 mod uplink;
+mod vision;
 mod workers;
 
 use std::{
@@ -48,6 +49,7 @@ pub use self::{
     privacy::PrivacySection,
     sink::SinkSection,
     uplink::UplinkSection,
+    vision::VisionSection,
     workers::{IMAGE_BYTES_MOST, WorkersSection},
 };
 pub use self::{
@@ -71,6 +73,7 @@ config! {
     link: LinkSection,
     auth: AuthSection,
     mqtt: MqttSection,
+    vision: VisionSection,
     ;
     "camera" in cameras: CameraSection,
     "log.camera" in log_cameras: LogCameraSection,

@@ -33,7 +33,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.settings.len(), 103, "every setting but those that are not set");
+    assert_eq!(again.origins.settings.len(), 112, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -58,7 +58,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt \
+            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt vision \
              camera.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (

@@ -25,6 +25,7 @@ pub mod service;
 mod sinks;
 mod uplinks;
 pub mod users;
+mod vision;
 mod web;
 mod words;
 mod workers;
@@ -52,6 +53,7 @@ use tidegate_process::{
     health::{Health, Watch},
     step,
 };
+use tidegate_rpc::Router;
 use tidegate_streams::{Node, NodeSettings};
 use tidegate_wire::TransferHints;
 use tokio::sync::mpsc;
@@ -141,6 +143,14 @@ pub async fn node(
     step::begin("opening listeners");
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
+    let vision = vision::Served::start(config, pool.clone(), access.clone()).await?;
+    let node = match &vision {
+        Some(vision) => {
+            let (detection, image_bytes_max) = vision.calls(config);
+            node.with_detection(detection, image_bytes_max).with_web(vision.paths(), Router::new())
+        }
+        None => node,
+    };
     step::begin("starting MQTT, flows, sinks, ways in and uplinks");
     let manager = watch.manager();
     let guarded =
@@ -163,6 +173,10 @@ pub async fn node(
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     step::begin("ending the calls of applications and the links of cameras");
     let served = node.serve(stop).await.map_err(failed);
+    step::begin("ending detection for clients");
+    if let Some(vision) = vision {
+        vision.end().await;
+    }
     step::begin("writing the logs of frames to the disk");
     finish_logs().await;
     step::begin("ending sinks, uplinks, ways in, flows and MQTT");

@@ -34,7 +34,7 @@ use super::{
     bridges, broker,
     cameras::{self, node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    flows, link_settings, sinks, uplinks, users, workers,
+    flows, link_settings, sinks, uplinks, users, vision, workers,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -134,6 +134,7 @@ pub fn node(config: &Config) -> Findings {
     problems.take(uplinks::planned(config));
     problems.take(cameras::planned(config));
     problems.take(workers::check(config));
+    problems.take(vision::planned(config));
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }
@@ -166,8 +167,12 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
         ("node.api_listen".to_owned(), node.api_listen),
         ("link.listen".to_owned(), config.link.listen),
     ];
-    let optional =
-        [("node.enrol_listen", node.enrol_listen), ("node.health_listen", node.health_listen)];
+    let optional = [
+        ("node.enrol_listen", node.enrol_listen),
+        ("node.health_listen", node.health_listen),
+        ("vision.listen", config.vision.listen),
+        ("vision.tcp_listen", config.vision.tcp_listen),
+    ];
     tcp.extend(optional.into_iter().filter_map(|(key, at)| Some((key.to_owned(), at?))));
     let mut udp = vec![("link.listen".to_owned(), config.link.listen)];
     if is_alone {
