@@ -113,7 +113,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     config: ServerConfig,
-    /// What looks at images, and the largest image.
+    /// The detection for clients, and the largest image in bytes.
     detection: Option<(Arc<dyn Detection>, usize)>,
 }
 

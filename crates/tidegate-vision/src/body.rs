@@ -34,7 +34,7 @@ use crate::{
     refused::Refused,
 };
 
-/// Bytes of a body beside its image: headers of parts, names, other fields.
+/// Bytes of a body in addition to its image: headers of parts, names, other fields.
 const BESIDE_BYTES: usize = 64 << 10;
 /// Longest value of a field that is not the image.
 const FIELD_BYTES_MAX: usize = 1024;
@@ -197,7 +197,7 @@ impl Received {
         Ok((image, self.charge))
     }
 
-    /// A short field beside the image; none if it is missing, or no text.
+    /// A short field other than the image; none if it is missing, or no text.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         match &self.form {
             Form::Raw => None,
@@ -330,7 +330,7 @@ fn attribute<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     })
 }
 
-/// What a request lacks.
+/// The problem with a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// There is no image.

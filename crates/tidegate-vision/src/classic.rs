@@ -82,7 +82,7 @@ pub(crate) enum Way {
     Stream,
 }
 
-/// What all calls of these paths share.
+/// State that all calls of these paths share.
 #[derive(Debug, Default)]
 pub(crate) struct Classic {
     /// Faces that are being taught.

@@ -1,4 +1,4 @@
-//! What looks at images: a pool of workers, or anything else that answers as one does.
+//! The detector: a pool of workers, or anything else that answers as one does.
 
 use std::{
     collections::HashMap,

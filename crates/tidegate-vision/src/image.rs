@@ -98,7 +98,7 @@ pub enum ImageError {
     Kind {
         /// How many bytes there are.
         bytes: usize,
-        /// What they seem to be.
+        /// Their kind, as it seems.
         found: &'static str,
     },
     /// The image ends too early.

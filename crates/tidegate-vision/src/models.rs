@@ -79,7 +79,7 @@ fn file_of(vision: &Vision, name: &str) -> Result<PathBuf, Refused> {
         fs::canonicalize(folder).map_err(|_| refused("the folder of models is missing"))?;
     let path = folder.join(format!("{name}.onnx"));
     let path = fs::canonicalize(path).map_err(|_| refused(absent))?;
-    // No link leads out of it, and a file that is elsewhere is not told from one that is missing.
+    // No link leads out of it, and a file that is elsewhere is refused like one that is missing.
     if path.starts_with(&folder) && path.is_file() { Ok(path) } else { Err(refused(absent)) }
 }
 

@@ -1,4 +1,4 @@
-//! Why a request is not answered with boxes, and how that is told over HTTP.
+//! The reasons for which a request is not answered with boxes, and their form over HTTP.
 
 use std::time::Duration;
 

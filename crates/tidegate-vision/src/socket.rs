@@ -215,7 +215,7 @@ impl Incoming {
             Some(first) => {
                 let rest: Vec<MessageEnd> = ends.collect();
                 let (mut buffer, mut charge, since) = self.buffer.take().expect("it was put there");
-                // What follows the message came with its last piece, so that it is short.
+                // The bytes behind the message came with its last piece, so that they are few.
                 let tail = buffer[first.bytes..].to_vec();
                 buffer.truncate(first.bytes);
                 charge.hold(first.bytes).map_err(Over::NoRoom)?;

@@ -61,7 +61,7 @@ pub(crate) fn outcome() -> Outcome {
 #[derive(Debug)]
 struct Echo {
     models: Vec<&'static str>,
-    /// What the model `gated` waits for.
+    /// The model `gated` waits for its permits.
     gate: Semaphore,
     under_way: AtomicUsize,
     most: AtomicUsize,

@@ -1014,7 +1014,7 @@ async fn images_are_looked_at_and_a_stream_answers_each_as_it_is_there() {
 }
 
 #[tokio::test]
-async fn health_is_told_to_those_who_may_look() {
+async fn callers_that_may_look_see_the_health_of_the_node() {
     use super::health_stubs::{HealthCheckRequest, HealthCheckResponse};
     let site = Site::start().await;
     let ask = async |channel: Channel, service: &str| {

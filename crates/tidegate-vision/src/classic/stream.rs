@@ -8,7 +8,7 @@
 //! A connection that is silent holds no buffer.
 //!
 //! Always true: requests are answered one at a time and in their order; a length over the bound is answered and ends the connection, for
-//! what follows it cannot be told from the next request.
+//! the bytes behind it cannot be distinguished from the next request.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -56,13 +56,13 @@ pub(crate) async fn converse(
         }
         // Boxed: an idle connection has none of it.
         let answered = Box::pin(answer(vision, identity, &mut io, &mut opcode, came)).await?;
-        let (text, goes_on) = answered;
+        let (text, continues) = answered;
         let mut out = Vec::with_capacity(4 + text.len());
         out.put_u32(u32::try_from(text.len()).map_err(io::Error::other)?);
         out.put_slice(text.as_bytes());
         let silent_max = vision.0.settings.request_timeout;
         timeout(silent_max, io.write_all(&out)).await??;
-        if !goes_on {
+        if !continues {
             io.shutdown().await?;
             let mut unread = vec![0; 4096];
             let rest = async {

@@ -76,7 +76,7 @@ pub(super) struct Socket {
     closed: Option<Option<CloseCode>>,
 }
 
-/// What came.
+/// An event of the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Came {
     Text(String),

@@ -72,7 +72,7 @@ fn resolved(value: &Value) -> &Value {
     }
 }
 
-/// What of `value` is not as `schema` says: types, members, elements and constants.
+/// Notes the parts of `value` that are not as `schema` says: types, members, elements and constants.
 fn validate(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<String>) {
     let schema = resolved(schema);
     let is_of = |kind: &str| match kind {

@@ -25,7 +25,7 @@ async fn answers_come_with_their_ids_and_wait_for_no_other() {
     for id in [7, u64::MAX, 9] {
         socket.binary(&with_id(id, &jpeg)).await;
     }
-    // What is refused at once is answered before the three that wait.
+    // An image that is refused at once is answered before the three that wait.
     socket.binary(&with_id(1, b"%PDF-1.7")).await;
     let refused = socket.next().await.json();
     assert_eq!(
@@ -109,7 +109,7 @@ async fn a_socket_is_closed_with_the_code_of_its_reason() {
     unmasked.raw(&[0x82, 1, 7]).await;
     assert_eq!(unmasked.next().await, Came::Closed(Some(CloseCode::PROTOCOL)));
 
-    // What the pool cannot do is an answer, and the socket stays.
+    // A failure of the pool is an answer, and the socket stays.
     let mut dead = open("dead").await;
     for _ in 0..2 {
         dead.binary(&jpeg).await;

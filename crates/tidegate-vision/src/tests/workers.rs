@@ -78,7 +78,7 @@ impl Fake {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_answers_and_what_goes_wrong_in_it_is_told_and_costs_no_other() {
+async fn a_pool_answers_and_its_failures_are_reported_and_cost_no_other() {
     let fake = Fake::new(PROGRAM);
     let served = fake.serve(Some(fake.folder.path().to_owned())).await;
     let jpeg = images::jpeg(180, 240);
