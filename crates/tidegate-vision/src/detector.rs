@@ -3,17 +3,16 @@
 use std::{
     collections::HashMap,
     fmt,
-    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_message::FrameSize;
+use tidegate_message::{FrameSize, error_chain};
 use tidegate_wire::NodeId;
 use tidegate_workers::{
-    Client, DetectError, Image, Outcome, Pool, Request, Scene, SharedPool, WorkerError,
+    Client, DetectError, Image, NotLoaded, Outcome, Pool, Request, Scene, SharedPool, WorkerError,
 };
 use tokio::time::Instant;
 
@@ -45,11 +44,11 @@ pub trait Detector: fmt::Debug + Send + Sync + 'static {
     /// [`DetectError::NoWorker`] if no program can be asked.
     async fn models(&self) -> Result<Models, DetectError>;
 
-    /// Loads a model from that file, once a program that serves no request has tried it.
+    /// Loads the model of that name from the folder of models, once a program that serves no request has tried it.
     ///
     /// # Errors
-    /// [`DetectError`].
-    async fn load(&self, name: &str, path: &Path) -> Result<(), DetectError>;
+    /// [`NotLoaded`].
+    async fn load(&self, name: &str) -> Result<(), NotLoaded>;
 
     /// Unloads a model that was loaded.
     ///
@@ -94,7 +93,7 @@ pub struct ModelInfo {
     pub kind: String,
     /// Whether it was loaded, and may be unloaded.
     pub is_loaded: bool,
-    /// Why workers start without it, where one failed over it.
+    /// Why it is not loaded, or why workers start without it, where one failed over it.
     pub failed: Option<String>,
 }
 
@@ -161,7 +160,16 @@ impl Detector for Pooled {
             }
             request.scene = Some(Arc::new(Scene::new(size, Vec::new())));
         }
-        self.client(&pool, caller).detect(request).await
+        let client = self.client(&pool, caller);
+        let again = (!self.pool.folder().is_settled).then(|| request.clone());
+        match (client.detect(request).await, again) {
+            // It may be one of the folder's, which are loaded after the start.
+            (Err(DetectError::UnknownModel { .. }), Some(again)) => {
+                self.pool.settled().await;
+                client.detect(again).await
+            }
+            (answered, _) => answered,
+        }
     }
 
     async fn models(&self) -> Result<Models, DetectError> {
@@ -185,6 +193,11 @@ impl Detector for Pooled {
             is_loaded: true,
             failed: state.failed.get(name).map(|error| error.chain()),
         }));
+        models.extend(self.pool.folder().refused.iter().map(|(name, error)| ModelInfo {
+            name: name.clone(),
+            failed: Some(error_chain(&**error)),
+            ..ModelInfo::default()
+        }));
         Ok(Models {
             detector: hello.detector.clone(),
             models,
@@ -194,8 +207,8 @@ impl Detector for Pooled {
         })
     }
 
-    async fn load(&self, name: &str, path: &Path) -> Result<(), DetectError> {
-        self.pool().await?.load(name, path).await
+    async fn load(&self, name: &str) -> Result<(), NotLoaded> {
+        self.pool.load(name).await
     }
 
     async fn unload(&self, name: &str) -> Result<(), DetectError> {

@@ -1,7 +1,5 @@
 //! `/v1/models`: the models that there are, loaded, unloaded and taught over HTTP.
 
-use std::{fs, path::PathBuf};
-
 use axum::{
     body::Body,
     extract::{Path, Request, State},
@@ -10,7 +8,6 @@ use axum::{
 use serde_json::json;
 use tidegate_identity::{access::Identity, auth::audit::Outcome};
 use tidegate_message::{Action, Target};
-use tidegate_workers::{DetectError, protocol::is_name};
 
 use crate::{
     FRONT, ModelInfo, Vision,
@@ -57,30 +54,11 @@ pub(crate) async fn load(
 ) -> Result<Response<Body>, Refused> {
     let identity = caller(&request)?;
     vision.may(&identity, Action::Admin, &name)?;
-    let path = file_of(&vision, &name)?;
-    let loaded = vision.0.detector.load(&name, &path).await;
+    let loaded = vision.0.detector.load(&name).await;
     tell(&vision, &identity, "load model", &name, &loaded);
     loaded?;
     let model = ModelInfo { name, is_loaded: true, ..ModelInfo::default() };
     Ok(json_answer(StatusCode::OK, &model_json(&model)))
-}
-
-/// The file of a model, which is in the folder of models and nowhere else.
-fn file_of(vision: &Vision, name: &str) -> Result<PathBuf, Refused> {
-    let refused = |problem| Refused::Model { name: name.to_owned(), problem };
-    if !is_name(name) {
-        return Err(refused("a name of a model is 1 to 64 letters, digits, '.', '_' or '-'"));
-    }
-    let Some(folder) = &vision.0.settings.models else {
-        return Err(refused("no folder of models is configured, so none can be loaded"));
-    };
-    let absent = "there is no file of that name with the ending .onnx in the folder of models";
-    let folder =
-        fs::canonicalize(folder).map_err(|_| refused("the folder of models is missing"))?;
-    let path = folder.join(format!("{name}.onnx"));
-    let path = fs::canonicalize(path).map_err(|_| refused(absent))?;
-    // No link leads out of it, and a file that is elsewhere is refused like one that is missing.
-    if path.starts_with(&folder) && path.is_file() { Ok(path) } else { Err(refused(absent)) }
 }
 
 /// `DELETE /v1/models/NAME`: unloads a model.
@@ -120,12 +98,12 @@ pub(crate) async fn teach(
 }
 
 /// Writes an act of administration down.
-pub(crate) fn tell<T>(
+pub(crate) fn tell<T, E: std::error::Error>(
     vision: &Vision,
     identity: &Identity,
     what: &str,
     name: &str,
-    result: &Result<T, DetectError>,
+    result: &Result<T, E>,
 ) {
     let (outcome, rule) = match result {
         Ok(_) => (Outcome::Done, String::new()),

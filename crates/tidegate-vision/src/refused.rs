@@ -10,7 +10,7 @@ use axum::{
 use serde_json::json;
 use tidegate_api::ApiError;
 use tidegate_message::{Code, error_chain};
-use tidegate_workers::DetectError;
+use tidegate_workers::{DetectError, NotLoaded};
 
 use crate::{body::RequestError, budget::NoRoom, image::ImageError};
 
@@ -70,14 +70,9 @@ pub enum Refused {
     /// The pool of workers has no answer.
     #[error(transparent)]
     Detect(#[from] DetectError),
-    /// The folder of models does not have the file.
-    #[error("{name}: {problem}")]
-    Model {
-        /// The model.
-        name: String,
-        /// The problem and the way out.
-        problem: &'static str,
-    },
+    /// The model is not loaded from the folder of models.
+    #[error(transparent)]
+    Model(#[from] NotLoaded),
 }
 
 impl Refused {
@@ -96,18 +91,12 @@ impl Refused {
                 _ => Code::IMAGE_INVALID,
             },
             Self::NoRoom(_) | Self::Sockets { .. } => Code::LIMIT_REACHED,
-            Self::Model { .. } => Code::MODEL_REFUSED,
-            Self::Detect(error) => match error {
-                DetectError::Busy { .. } | DetectError::Superseded | DetectError::Overdue => {
-                    Code::LIMIT_REACHED
-                }
-                DetectError::NoWorker { .. } | DetectError::Closed => Code::DETECTOR_UNAVAILABLE,
-                DetectError::Refused { .. } | DetectError::Pixels { .. } => Code::IMAGE_INVALID,
-                DetectError::ImageTooLarge { .. } => Code::IMAGE_TOO_LARGE,
-                DetectError::UnknownModel { .. } => Code::MODEL_UNKNOWN,
-                DetectError::ModelRefused { .. } | DetectError::NeedsScene => Code::MODEL_REFUSED,
-                DetectError::Answer { .. } | DetectError::Worker { .. } => Code::DETECTOR_FAILED,
+            Self::Model(error) => match error {
+                NotLoaded::NoFolder | NotLoaded::File(_) => Code::MODEL_REFUSED,
+                NotLoaded::Start { .. } => Code::DETECTOR_UNAVAILABLE,
+                NotLoaded::Program(error) => code_of(error),
             },
+            Self::Detect(error) => code_of(error),
         }
     }
 
@@ -145,6 +134,7 @@ impl Refused {
             Self::Detect(DetectError::Superseded | DetectError::Overdue | DetectError::Closed) => {
                 Some(ROOM_RETRY)
             }
+            Self::Model(NotLoaded::Start { .. }) => Some(ROOM_RETRY),
             Self::Denied(error) if error.code() == Code::LIMIT_REACHED => Some(ROOM_RETRY),
             _ => None,
         }
@@ -181,6 +171,20 @@ impl Refused {
             }
             _ => {}
         }
+    }
+}
+
+fn code_of(error: &DetectError) -> Code {
+    match error {
+        DetectError::Busy { .. } | DetectError::Superseded | DetectError::Overdue => {
+            Code::LIMIT_REACHED
+        }
+        DetectError::NoWorker { .. } | DetectError::Closed => Code::DETECTOR_UNAVAILABLE,
+        DetectError::Refused { .. } | DetectError::Pixels { .. } => Code::IMAGE_INVALID,
+        DetectError::ImageTooLarge { .. } => Code::IMAGE_TOO_LARGE,
+        DetectError::UnknownModel { .. } => Code::MODEL_UNKNOWN,
+        DetectError::ModelRefused { .. } | DetectError::NeedsScene => Code::MODEL_REFUSED,
+        DetectError::Answer { .. } | DetectError::Worker { .. } => Code::DETECTOR_FAILED,
     }
 }
 

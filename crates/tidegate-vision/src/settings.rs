@@ -1,8 +1,8 @@
 //! The settings of detection.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
-/// The limits and times of detection, and where models are loaded from.
+/// The limits and times of detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisionSettings {
     /// Largest encoded image, in bytes; default 16 MiB.
@@ -18,8 +18,6 @@ pub struct VisionSettings {
     pub request_timeout: Duration,
     /// Longest silence of a WebSocket, or of a connection of the persistent protocol, between two requests; default 5 min.
     pub idle_timeout: Duration,
-    /// The folder of models that may be loaded; none by default: then none may.
-    pub models: Option<PathBuf>,
 }
 
 impl Default for VisionSettings {
@@ -31,7 +29,6 @@ impl Default for VisionSettings {
             sockets_max: 4096,
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(300),
-            models: None,
         }
     }
 }

@@ -11,7 +11,6 @@ mod streams;
 mod workers;
 
 use std::{
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -29,7 +28,9 @@ use tidegate_identity::{
 };
 use tidegate_message::{FrameSize, IdentityKind};
 use tidegate_wire::NodeId;
-use tidegate_workers::{DetectError, MessageError, Outcome, Request, Times, WorkerError};
+use tidegate_workers::{
+    DetectError, MessageError, NotLoaded, Outcome, Request, Times, WorkerError,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -162,9 +163,14 @@ impl Detector for Echo {
         })
     }
 
-    async fn load(&self, name: &str, _: &Path) -> Result<(), DetectError> {
+    async fn load(&self, name: &str) -> Result<(), NotLoaded> {
         let (name, message) = (name.to_owned(), "the output is NaN".to_owned());
-        if name == "nan" { Err(DetectError::ModelRefused { name, message }) } else { Ok(()) }
+        match name.as_str() {
+            "nan" => Err(DetectError::ModelRefused { name, message }.into()),
+            "folder" => Err(NotLoaded::NoFolder),
+            "away" => Err(NotLoaded::Start { source: Arc::new(WorkerError::NoProgram) }),
+            _ => Ok(()),
+        }
     }
 
     async fn unload(&self, name: &str) -> Result<(), DetectError> {

@@ -65,14 +65,18 @@ impl Fake {
         Self { folder }
     }
 
-    fn pool(&self) -> SharedPool {
-        let path = self.folder.path().join("fake.py").display().to_string();
-        SharedPool::new(PoolSettings::new(Program::Command(vec!["python3".into(), path])))
+    fn write_model(&self, name: &str) {
+        for end in ["onnx", "json"] {
+            fs::write(self.folder.path().join(format!("{name}.{end}")), "{}").unwrap();
+        }
     }
 
-    async fn serve(&self, models: Option<PathBuf>) -> Served {
-        let settings = VisionSettings { models, ..VisionSettings::default() };
-        let detector = std::sync::Arc::new(Pooled::new(self.pool()));
+    async fn serve(&self, models_dir: Option<PathBuf>) -> Served {
+        let path = self.folder.path().join("fake.py").display().to_string();
+        let program = Program::Command(vec!["python3".into(), path]);
+        let pool = SharedPool::new(PoolSettings { models_dir, ..PoolSettings::new(program) });
+        let detector = std::sync::Arc::new(Pooled::new(pool));
+        let settings = VisionSettings::default();
         Served::with(settings, detector, access(None), Some(user("ada"))).await
     }
 }
@@ -80,6 +84,7 @@ impl Fake {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_answers_and_its_failures_are_reported_and_cost_no_other() {
     let fake = Fake::new(PROGRAM);
+    fake.write_model("early");
     let served = fake.serve(Some(fake.folder.path().to_owned())).await;
     let jpeg = images::jpeg(180, 240);
     // The worker reads just the bytes that were sent.
@@ -94,6 +99,9 @@ async fn a_pool_answers_and_its_failures_are_reported_and_cost_no_other() {
             (&json!(1.0), &json!(1.5))
         );
     };
+    // A model of the folder is there for the first who asks, though it is loaded after the start.
+    let reply = served.post("/v1/detect/early", jpeg.clone()).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
     good().await;
     for (model, status, text) in [
         ("nan", 502, "is not the JSON object"),
@@ -119,7 +127,9 @@ async fn a_pool_answers_and_its_failures_are_reported_and_cost_no_other() {
     let Came::Text(text) = socket.next().await else { panic!("it is answered") };
     assert!(text.contains("vision.detector.failed"), "{text}");
 
-    fs::write(fake.folder.path().join("street.onnx"), "x").unwrap();
+    let reply = served.ask("PUT", "/v1/models/street", "", "").await;
+    assert_eq!(reply.status, 422, "{reply:?}");
+    fake.write_model("street");
     let reply = served.ask("PUT", "/v1/models/street", "", "").await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let models = served.get("/v1/models").await.json();

@@ -53,11 +53,10 @@ pub(super) fn planned(
     };
     let http = section.listen.map(|at| ("vision.listen", listener(at, Protocol::Http, tls)));
     let tcp = section.tcp_listen.map(|at| ("vision.tcp_listen", listener(at, Protocol::Tcp, None)));
-    Ok(Some((settings(config), http.into_iter().chain(tcp).collect())))
+    Ok(Some((settings(section), http.into_iter().chain(tcp).collect())))
 }
 
-fn settings(config: &Config) -> VisionSettings {
-    let section = &config.vision;
+fn settings(section: &VisionSection) -> VisionSettings {
     let bytes = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     VisionSettings {
         image_bytes_max: bytes(section.image_bytes_max.0),
@@ -66,7 +65,6 @@ fn settings(config: &Config) -> VisionSettings {
         sockets_max: section.sockets_max as usize,
         request_timeout: section.request_timeout,
         idle_timeout: section.idle_timeout,
-        models: config.workers.models_dir.clone(),
     }
 }
 
@@ -126,7 +124,7 @@ impl Served {
 
     /// The calls of detection for the API over gRPC, and the largest image.
     pub(super) fn calls(&self, config: &Config) -> (Arc<dyn Detection>, usize) {
-        (Arc::new(Calls(self.vision.clone())), settings(config).image_bytes_max)
+        (Arc::new(Calls(self.vision.clone())), settings(&config.vision).image_bytes_max)
     }
 
     /// Ends the listeners and all WebSockets: what is under way is answered, within their grace.
@@ -217,7 +215,6 @@ mod tests {
             sockets_max: 3,
             request_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(2),
-            models: None,
         };
         assert_eq!(settings, expected);
         let shown: Vec<_> = listeners
