@@ -204,6 +204,8 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-rpc", "tidegate-server"],
     ),
+    // Frames come by a trait of its own, which `tidegate` implements by the node's.
+    rule("tidegate-detect", Layer::Shell, &[], &["tidegate-server", "tidegate-workers"]),
     rule("tidegate-config", Layer::Shell, &[], &[]),
     // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
     rule(
@@ -229,6 +231,7 @@ const RULES: &[Rule] = &[
             "tidegate-cli",
             "tidegate-client",
             "tidegate-config",
+            "tidegate-detect",
             "tidegate-flows",
             "tidegate-identity",
             "tidegate-import",
@@ -276,6 +279,7 @@ const RULES: &[Rule] = &[
 /// them of the configuration.
 const SERVICES: &[&str] = &[
     "tidegate-camera",
+    "tidegate-detect",
     "tidegate-flows",
     "tidegate-ingest",
     "tidegate-rpc",

@@ -20,6 +20,7 @@ use crate::modules::{code_of, test_items};
 /// Files of tests that sleep, how often, and why. The numbers only ever fall.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tidegate-camera/src/source/tests.rs", 1, "tokio's clock, paused by its helper"),
+    ("crates/tidegate-detect/src/watch/tests.rs", 3, "tokio's clock, paused in each test"),
     ("crates/tidegate/tests/bridge/recover.rs", 1, "how long a path lasts between two cuts"),
     ("crates/tidegate/tests/bridge/world.rs", 1, "the pace of a slow path"),
     ("crates/tidegate/tests/frames/recover.rs", 1, "how long a node is away"),

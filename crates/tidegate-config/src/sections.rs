@@ -2,6 +2,7 @@
 
 mod auth;
 mod camera;
+mod detect;
 mod flow;
 mod frames;
 mod ingest;
@@ -33,6 +34,7 @@ use tidegate_message::CameraName;
 pub use self::{
     auth::AuthSection,
     camera::CameraSection,
+    detect::DetectSection,
     flow::FlowSection,
     frames::FramesSection,
     ingest::IngestSection,
@@ -76,6 +78,7 @@ config! {
     vision: VisionSection,
     ;
     "camera" in cameras: CameraSection,
+    "detect" in detectors: DetectSection,
     "log.camera" in log_cameras: LogCameraSection,
     "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main",
     "mqtt.bridge" in mqtt_bridges: MqttBridgeSection,

@@ -59,7 +59,7 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "\n[nodes]\n",
             "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt vision \
-             camera.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
+             camera.NAME detect.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
             "[log]\ncamera_bytes = \"1GiB\"\nstream = 1\n",
@@ -120,6 +120,14 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[log.camera.cam1]\nage = \"24h\"\nbytes = \"1MB\"\n",
             "site.toml:3: bytes must be at least 4 times frames.frame_bytes_max and 64KiB each",
+        ),
+        (
+            "[detect.people]\nmodel = \"person\"\n",
+            "site.toml:1: cameras must be names of cameras, separated by commas, such as cam1, yard-*",
+        ),
+        (
+            "[detect.people]\ncameras = \"*\"\nhome_assistant = \"a/#\"\n",
+            "site.toml:3: home_assistant must be true, false, or a topic without + and #",
         ),
         ("[workers]\ncount = 33\n", "site.toml:2: workers.count must be from 1 to 32"),
         (

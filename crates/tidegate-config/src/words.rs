@@ -120,6 +120,14 @@ words! {
         Json = "json",
     }
 
+    /// When the untouched frame of a detection is fetched.
+    OriginalRule is "rule for originals" {
+        /// Never.
+        Never = "never",
+        /// When something was found.
+        OnDetection = "on-detection",
+    }
+
     /// How an original is given to who asks for it.
     Originals is "way to give originals" {
         /// In full quality, and covered.

@@ -50,7 +50,7 @@ use tidegate_link::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
-use tidegate_rpc::{Detection, Router, ServerConfig, ServerError};
+use tidegate_rpc::{Detection, Frames, Router, ServerConfig, ServerError};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
@@ -204,6 +204,8 @@ pub struct Node {
     server: tidegate_rpc::Server,
     options: NodeSettings,
     tables: Arc<TableSet>,
+    /// Services that wait for the node's frames.
+    served: Vec<oneshot::Sender<Arc<dyn Frames>>>,
 }
 
 impl Node {
@@ -230,7 +232,14 @@ impl Node {
             web_public: Router::new(),
         })
         .await?;
-        Ok(Self { listener, server, options, tables })
+        Ok(Self { listener, server, options, tables, served: Vec::new() })
+    }
+
+    /// The node's frames for another of its services, which come once it serves.
+    pub fn frames(&mut self) -> oneshot::Receiver<Arc<dyn Frames>> {
+        let (sender, receiver) = oneshot::channel();
+        self.served.push(sender);
+        receiver
     }
 
     /// The same with paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
@@ -285,6 +294,10 @@ impl Node {
             tasks,
             stop.clone(),
         );
+        for service in self.served {
+            // One that waits no longer needs none.
+            let _ = service.send(state.clone());
+        }
         let node_key = credentials.identity().node;
         // Before the first link comes.
         state.own.reserve(&cameras.borrow());

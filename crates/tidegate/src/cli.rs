@@ -12,6 +12,7 @@ mod args;
 mod cameras;
 mod characterize;
 mod check;
+mod detect;
 mod doctor;
 mod enrol;
 mod flow;
@@ -41,6 +42,7 @@ pub use self::{
     acl::AclArgs,
     args::{CameraArgs, CharacterizeArgs, NodeArgs},
     cameras::CamerasCommandArgs,
+    detect::DetectArgs,
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
     flow::FlowArgs,
@@ -97,6 +99,8 @@ pub enum Command {
     Sessions(SessionsArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
     Subscribe(SubscribeArgs),
+    /// Look at live frames with a detector of this machine, within one bound for network and detector
+    Detect(DetectArgs),
     /// Fetch an untouched frame by its capture time
     Fetch(FetchArgs),
     /// Publish MQTT messages
@@ -207,6 +211,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Cameras(args) => until(stop.clone(), cameras::run(&config, &args, stop)).await,
         Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
+        Command::Detect(args) => detect::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,
         Command::Pub(args) => mqtt::publish(*args, stop).await,
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,

@@ -15,6 +15,7 @@ mod broker;
 mod cameras;
 mod certificates;
 pub mod check;
+mod detect;
 mod flows;
 mod ingest;
 mod kept;
@@ -64,12 +65,13 @@ pub use self::{
     flows::FlowOperators,
     reload::Reload,
     service::Service,
+    workers::settings as pool_settings,
 };
 use self::{
     certificates::{
         credentials, keep_revocations, watch_certificate, watch_revocations, write_shown,
     },
-    reload::{Guarded, Reloader, Upwards},
+    reload::{Exchanged, Guarded, Reloader, Upwards},
 };
 
 /// Settings of node links.
@@ -112,6 +114,7 @@ pub async fn node(
     let (cameras, configured) = cameras::OwnCameras::of(config, workers::own(&pool).cloned())?;
     // Name, size and rate of a hosted camera come with its registration.
     let hosted = camera_settings(config, config.node.name.clone(), String::new());
+    let (detectors, detecting) = detect::Detectors::of(config)?;
     let options = NodeSettings {
         api_listen: config.node.api_listen,
         link_listen: config.link.listen,
@@ -144,7 +147,7 @@ pub async fn node(
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
     let vision = vision::Served::start(config, pool.clone(), access.clone()).await?;
-    let node = match &vision {
+    let mut node = match &vision {
         Some(vision) => {
             let (detection, image_bytes_max) = vision.calls(config);
             node.with_detection(detection, image_bytes_max).with_web(vision.paths(), Router::new())
@@ -153,8 +156,12 @@ pub async fn node(
     };
     step::begin("starting MQTT, flows, sinks, ways in and uplinks");
     let manager = watch.manager();
+    let exchanged = Exchanged { cameras, detectors };
     let guarded =
-        Guarded::start(config, reload, access, Some(upwards), Some(cameras), &health, manager)?;
+        Guarded::start(config, reload, access, Some(upwards), Some(exchanged), &health, manager)?;
+    let detectors = guarded
+        .bus()
+        .map(|bus| detect::start(node.frames(), bus, pool, detecting, stop.child_token()));
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),
@@ -173,6 +180,10 @@ pub async fn node(
     tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
     step::begin("ending the calls of applications and the links of cameras");
     let served = node.serve(stop).await.map_err(failed);
+    if let Some(detectors) = detectors {
+        step::begin("ending detectors");
+        detect::ended(detectors).await;
+    }
     step::begin("ending detection for clients");
     if let Some(vision) = vision {
         vision.end().await;

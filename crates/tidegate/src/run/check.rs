@@ -34,7 +34,7 @@ use super::{
     bridges, broker,
     cameras::{self, node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    flows, link_settings, sinks, uplinks, users, vision, workers,
+    detect, flows, link_settings, sinks, uplinks, users, vision, workers,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -135,6 +135,7 @@ pub fn node(config: &Config) -> Findings {
     problems.take(cameras::planned(config));
     problems.take(workers::check(config));
     problems.take(vision::planned(config));
+    problems.take(detect::planned(config));
     if config.mqtt.enabled {
         served(config, &access, &mut problems);
     }

@@ -19,6 +19,7 @@ use tidegate_identity::{
 use tidegate_link::link::LinkSettings;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
+use tidegate_server::bus::Bus;
 use tidegate_uplinks::{UplinkReport, UplinkSettings, Uplinks};
 use tidegate_web::UplinkRow;
 use tokio::{
@@ -30,6 +31,7 @@ use tokio::{
 use super::{
     cameras::OwnCameras,
     certificates::{refresh_revocations, watch_revocations},
+    detect::{self, Detectors},
     link_settings,
     node_name::node_of_paths,
     service::Service,
@@ -51,6 +53,12 @@ pub(super) struct Upwards {
     pub(super) receivers: Arc<tidegate_uplinks::Receivers>,
 }
 
+/// The parts of a node that are exchanged by themselves.
+pub(super) struct Exchanged {
+    pub(super) cameras: OwnCameras,
+    pub(super) detectors: Detectors,
+}
+
 /// The parts that use access control and are exchanged while the node runs: MQTT, its connections, and the keys of
 /// tokens.
 pub(super) struct Guarded {
@@ -67,7 +75,7 @@ impl Guarded {
         reloader: Reloader,
         access: Access,
         upwards: Option<Upwards>,
-        cameras: Option<OwnCameras>,
+        others: Option<Exchanged>,
         health: &Health,
         manager: &Arc<Manager>,
     ) -> Result<Self, ApiError> {
@@ -101,7 +109,7 @@ impl Guarded {
         let fetches = tokio::spawn(fetch::run(fetcher, access.authenticator.clone(), withdrawn));
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
         let manager = manager.clone();
-        let cameras = cameras.map(Arc::new);
+        let others = others.map(Arc::new);
         let reloads = tokio::spawn(async move {
             let Reloader { reload, mut asked } = reloader;
             let mut is_asked = true;
@@ -121,12 +129,12 @@ impl Guarded {
                 };
                 manager.reloading();
                 let (reload, access) = (reload.clone(), access.clone());
-                let cameras = cameras.clone();
+                let others = others.clone();
                 let serving = serving.clone().and_then(|served| served.upgrade());
                 let reloaded = tokio::task::spawn_blocking(move || {
                     refresh_revocations(&access, serving.as_deref().map(|s| &s.service), true);
                     let result = reload().and_then(|new| {
-                        exchange(new, serving.as_deref(), cameras.as_deref(), &access)
+                        exchange(new, serving.as_deref(), others.as_deref(), &access)
                     });
                     let (outcome, rule) = match &result {
                         Ok(_) => (Outcome::Done, String::new()),
@@ -173,6 +181,11 @@ impl Guarded {
     /// MQTT and what is connected to it; none where the node serves none.
     pub(super) fn served(&self) -> Option<&Arc<Served>> {
         self.served.as_ref()
+    }
+
+    /// The node's broker; none where no MQTT is served.
+    pub(super) fn bus(&self) -> Option<Bus> {
+        self.served.as_ref().map(|served| served.service.bus())
     }
 
     /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
@@ -286,14 +299,17 @@ pub(super) fn this_node() -> Identity {
 fn exchange(
     new: Config,
     served: Option<&Served>,
-    cameras: Option<&OwnCameras>,
+    others: Option<&Exchanged>,
     access: &Access,
 ) -> Result<(Option<Fetcher>, ReloadedConfiguration), ApiError> {
     let fetcher = users::fetcher(&new)?;
     let planned = uplinks::planned(&new)?;
-    let wanted = cameras.map(|cameras| cameras.planned(&new)).transpose()?;
-    if cameras.is_none() && !new.cameras.is_empty() {
-        tracing::warn!("cameras need the node's certificate, and begin with its next start");
+    let wanted = others.map(|others| others.cameras.planned(&new)).transpose()?;
+    let detectors = detect::planned(&new)?;
+    if others.is_none() && !(new.cameras.is_empty() && detectors.is_empty()) {
+        tracing::warn!(
+            "cameras and detectors need the node's certificate, and begin with its next start"
+        );
     }
     let mut exchanged = ReloadedConfiguration::default();
     match served {
@@ -318,8 +334,8 @@ fn exchange(
             );
         }
     }
-    if let (Some(cameras), Some(wanted)) = (cameras, wanted) {
-        for name in cameras.exchange(wanted) {
+    if let (Some(others), Some(wanted)) = (others, wanted) {
+        for name in others.cameras.exchange(wanted) {
             tracing::info!(camera = name, "camera started, stopped or restarted");
             let keys = [format!("camera.{name}"), format!("log.camera.{name}")];
             let is_of = |text: &String| {
@@ -333,6 +349,9 @@ fn exchange(
             if !exchanged.exchanged.iter().any(is_of) {
                 exchanged.exchanged.push(keys[0].clone());
             }
+        }
+        for name in others.detectors.exchange(detectors) {
+            tracing::info!(detector = name, "detector started, stopped or restarted");
         }
     }
     Ok((fetcher, exchanged))

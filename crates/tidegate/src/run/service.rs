@@ -445,7 +445,7 @@ fn is_fixed(name: &str) -> bool {
         ["ingest", _] => true,
         ["ingest", _, key] => INGEST_FIXED.contains(&key),
         ["auth", key] => key.starts_with("audit"),
-        ["mqtt" | "flow" | "sink" | "uplink" | "camera", ..] => false,
+        ["mqtt" | "flow" | "sink" | "uplink" | "camera" | "detect", ..] => false,
         _ => true,
     }
 }

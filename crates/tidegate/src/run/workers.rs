@@ -40,7 +40,8 @@ pub(super) fn check(config: &Config) -> Result<(), ApiError> {
     })
 }
 
-fn settings(config: &Config) -> PoolSettings {
+/// The settings of the pool.
+pub fn settings(config: &Config) -> PoolSettings {
     let section = &config.workers;
     let program = match section.command.as_deref().map(command::split) {
         Some(words) => Program::Command(words.expect("the configuration was checked")),

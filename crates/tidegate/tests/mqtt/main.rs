@@ -7,6 +7,7 @@ mod bus;
 mod check;
 mod clients;
 mod commands;
+mod detect;
 mod disk;
 mod flows;
 mod hostile;

@@ -1,0 +1,85 @@
+//! Which cameras a section means.
+
+use std::{fmt, str::FromStr};
+
+use tidegate_message::CameraName;
+
+/// The name of a camera, or names in which `*` stands for any letters, none included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CameraPattern(String);
+
+impl CameraPattern {
+    /// The one camera that it names; none if it holds a `*`.
+    pub fn exact(&self) -> Option<CameraName> {
+        self.0.parse().ok()
+    }
+
+    /// Whether it means that camera.
+    pub fn matches(&self, camera: &CameraName) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = camera.as_str().strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            // The first place leaves most for the parts behind it.
+            let Some(at) = rest.find(part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl FromStr for CameraPattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        // A name could have a letter in place of each star.
+        let is_fine = text.replace('*', "x").parse::<CameraName>().is_ok();
+        if is_fine { Ok(Self(text.to_owned())) } else { Err(PatternError(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for CameraPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Neither a name nor a pattern of names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} names no camera; a name has 1 to 64 letters, digits, '.', '_' or '-', and '*' stands for any of them"
+)]
+pub struct PatternError(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_stand_for_any_letters() {
+        for (pattern, camera, expected) in [
+            ("cam1", "cam1", true),
+            ("cam1", "cam10", false),
+            ("*", "cam1", true),
+            ("yard-*", "yard-2", true),
+            ("yard-*", "yard-", true),
+            ("yard-*", "backyard-2", false),
+            ("*-door", "front-door", true),
+            ("*-door", "front-door-2", false),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "axxbxbyc", true),
+            ("a*b*c", "acb", false),
+            ("ab*ba", "aba", false), // the parts do not share letters
+            ("**", "x", true),
+        ] {
+            let parsed: CameraPattern = pattern.parse().unwrap();
+            assert_eq!(parsed.matches(&camera.parse().unwrap()), expected, "{pattern} {camera}");
+            assert_eq!(parsed.exact().is_some(), !pattern.contains('*'), "{pattern}");
+        }
+        for wrong in ["", "a b", "a/*", "+", "#"] {
+            let error = wrong.parse::<CameraPattern>().unwrap_err().to_string();
+            assert!(error.contains("names no camera"), "{error}");
+        }
+    }
+}

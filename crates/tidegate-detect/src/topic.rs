@@ -1,0 +1,80 @@
+//! Topics of a section.
+
+use std::str::FromStr;
+
+use tidegate_message::{CameraName, check_topic_name};
+
+/// A topic in which `{camera}` stands for the name of the camera and `{detector}` for that of the section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicTemplate(String);
+
+const CAMERA: &str = "{camera}";
+const DETECTOR: &str = "{detector}";
+
+impl TopicTemplate {
+    /// The topic of a camera's messages.
+    pub fn of(&self, detector: &str, camera: &CameraName) -> String {
+        self.0.replace(DETECTOR, detector).replace(CAMERA, camera.as_str())
+    }
+}
+
+impl Default for TopicTemplate {
+    fn default() -> Self {
+        Self(format!("detections/{CAMERA}/{DETECTOR}"))
+    }
+}
+
+impl FromStr for TopicTemplate {
+    type Err = TopicError;
+
+    fn from_str(text: &str) -> Result<Self, TopicError> {
+        let wrong = || TopicError { text: text.to_owned() };
+        let plain = text.replace(CAMERA, "c").replace(DETECTOR, "d");
+        let is_topic = check_topic_name(&plain, usize::MAX).is_ok() && !plain.contains(['{', '}']);
+        // Without the camera, states of two would be one.
+        let is_fine = is_topic && text.contains(CAMERA) && !text.starts_with('$');
+        is_fine.then(|| Self(text.to_owned())).ok_or_else(wrong)
+    }
+}
+
+/// A text that is no topic of a section.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no topic for detections: it is a topic without '+' and '#' that does not begin with '$' and holds {{camera}}, which stands \
+     for the camera; {{detector}} stands for the section"
+)]
+pub struct TopicError {
+    /// The text.
+    pub text: String,
+}
+
+/// A label as one level of a topic.
+pub(crate) fn level(label: &str) -> String {
+    let fits = |c: char| !(c.is_control() || c.is_whitespace() || "/+#".contains(c));
+    label.chars().map(|c| if fits(c) { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_hold_the_camera_and_no_wildcard() {
+        let camera: CameraName = "yard-1".parse().unwrap();
+        for (text, expected) in [
+            ("detections/{camera}/{detector}", "detections/yard-1/people"),
+            ("site/{camera}", "site/yard-1"),
+            ("{detector}.{camera}", "people.yard-1"),
+        ] {
+            let topic: TopicTemplate = text.parse().unwrap();
+            assert_eq!(topic.of("people", &camera), expected);
+        }
+        let usual = TopicTemplate::default().of("people", &camera);
+        assert_eq!(usual, "detections/yard-1/people");
+        for wrong in ["", "a/b", "a/{camera}/#", "+/{camera}", "{cam}/{camera}", "$SYS/{camera}"] {
+            let error = wrong.parse::<TopicTemplate>().unwrap_err().to_string();
+            assert!(error.contains("no topic for detections"), "{error}");
+        }
+        assert_eq!(level("traffic light/#1"), "traffic_light__1");
+    }
+}

@@ -1,0 +1,319 @@
+//! From `[detect.NAME]` to the settings of detectors, and the frames of the node for them.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tidegate_api::{ApiError, Changes, Event, Original, SubscribeRequest, SubscriptionId};
+use tidegate_config::{Config, DetectSection, problems::Problems, words::OriginalRule};
+use tidegate_detect::{
+    CameraPattern, DetectSettings, Frames, Originals, Shared, Subscription, TopicTemplate,
+    WatchSettings,
+};
+use tidegate_identity::{access::Identity, auth::Admitted};
+use tidegate_message::{Bounds, CameraName, Code, FrameRate, IdentityKind, Instant, command};
+use tidegate_server::bus::Bus;
+use tidegate_wire::mqtt::QoS;
+use tidegate_workers::{PoolSettings, Program, SharedPool, protocol};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::workers;
+
+/// The detectors that `config` describes.
+///
+/// # Errors
+/// [`Code::CONFIG_INVALID`], naming the key.
+pub(super) fn planned(config: &Config) -> Result<Vec<DetectSettings>, ApiError> {
+    let mut problems = Problems::default();
+    let enabled = config.detectors.iter().filter(|(_, section)| section.enabled);
+    let detectors =
+        problems.take_all(enabled.map(|(name, section)| detector(config, name, section)));
+    if !detectors.is_empty() && !config.mqtt.enabled {
+        let text = format!(
+            "detect.{} publishes by MQTT, which mqtt.enabled leaves out; enable one or leave out the other",
+            detectors[0].name
+        );
+        problems.say(Code::CONFIG_INVALID, text);
+    }
+    problems.into_result()?;
+    Ok(detectors)
+}
+
+fn detector(
+    config: &Config,
+    name: &str,
+    section: &DetectSection,
+) -> Result<DetectSettings, ApiError> {
+    let wrong = |key: &str, text: &str| {
+        ApiError::new(Code::CONFIG_INVALID, format!("detect.{name}.{key}: {text}"))
+    };
+    // It is a level of topics, and part of a client identifier.
+    if !protocol::is_name(name) {
+        let text =
+            format!("detect.{name} cannot be: a name is 1 to 64 letters, digits, '.', '_' or '-'");
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    let listed = |text: &str| -> Vec<String> {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect()
+    };
+    let patterns = listed(&section.cameras).into_iter().map(|text| {
+        text.parse::<CameraPattern>().map_err(|error| wrong("cameras", &error.to_string()))
+    });
+    let bounds = Bounds::new(section.latency, section.accuracy)
+        .map_err(|error| wrong("latency", &error.to_string()))?;
+    let frame_rate = section.fps.map(FrameRate::new).transpose();
+    let fetches = section.original == OriginalRule::OnDetection;
+    if let Some(model) = section.model.as_deref().filter(|model| !protocol::is_name(model)) {
+        let text = format!(
+            "{model:?} is no name of a model; one is 1 to 64 letters, digits, '.', '_' or '-'"
+        );
+        return Err(wrong("model", &text));
+    }
+    Ok(DetectSettings {
+        name: name.to_owned(),
+        cameras: patterns.collect::<Result<_, _>>()?,
+        model: section.model.clone(),
+        program: section.command.as_deref().and_then(command::split).map(|words| PoolSettings {
+            program: Program::Command(words),
+            workers: 1,
+            models_dir: None,
+            ..workers::settings(config)
+        }),
+        watch: WatchSettings {
+            bounds,
+            frame_rate: frame_rate.map_err(|error| wrong("fps", &error.to_string()))?,
+            score_min: section.min_score,
+            labels: section.labels.as_deref().map(|text| listed(text).into_iter().collect()),
+            originals_every: fetches.then_some(section.original_every),
+        },
+        topic: section
+            .topic
+            .parse::<TopicTemplate>()
+            .map_err(|e| wrong("topic", &e.to_string()))?,
+        qos: if section.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce },
+        originals: match &section.original_dir {
+            _ if !fetches => Originals::Never,
+            None => Originals::Publish,
+            Some(folder) => {
+                Originals::Keep { folder: folder.clone(), bytes_max: section.original_bytes.0 }
+            }
+        },
+        home_assistant: section
+            .prefix()
+            .map_err(|error| wrong("home_assistant", &error.to_string()))?
+            .map(str::to_owned),
+    })
+}
+
+/// The detectors that a running node has, exchanged on a reload.
+pub(super) struct Detectors {
+    running: Mutex<watch::Sender<Vec<DetectSettings>>>,
+}
+
+impl Detectors {
+    /// Those that the node starts with, and the end by which others are heard of.
+    pub(super) fn of(
+        config: &Config,
+    ) -> Result<(Self, watch::Receiver<Vec<DetectSettings>>), ApiError> {
+        let (sender, receiver) = watch::channel(planned(config)?);
+        Ok((Self { running: Mutex::new(sender) }, receiver))
+    }
+
+    /// Has just these run from now on, and names those that are new, gone or other than they were.
+    pub(super) fn exchange(&self, planned: Vec<DetectSettings>) -> Vec<String> {
+        let sender = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = sender.borrow().clone();
+        let gone = running.iter().filter(|detector| !planned.contains(detector));
+        let come = planned.iter().filter(|detector| !running.contains(detector));
+        let mut changed: Vec<String> = gone.chain(come).map(|it| it.name.clone()).collect();
+        changed.sort();
+        changed.dedup();
+        if !changed.is_empty() {
+            sender.send_replace(planned);
+        }
+        changed
+    }
+}
+
+/// Runs detectors until `stop`, once the node's frames are there.
+pub(super) fn start(
+    frames: oneshot::Receiver<Arc<dyn tidegate_rpc::Frames>>,
+    bus: Bus,
+    pool: SharedPool,
+    configured: watch::Receiver<Vec<DetectSettings>>,
+    stop: CancellationToken,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        // A node that ends before it serves has none.
+        let Ok(frames) = frames.await else { return };
+        let frames = Arc::new(OwnFrames { frames, identity: identity() });
+        tidegate_detect::run(Shared { frames, bus, pool }, configured, stop).await;
+    }))
+}
+
+/// How long a detector may take to end after the node's stop.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// Waits until detectors have said that they are gone; not for ever.
+pub(super) async fn ended(detectors: AbortOnDropHandle<()>) {
+    match tokio::time::timeout(END_MAX, detectors).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%error, "detectors did not stop as they should"),
+        Err(_) => tracing::warn!("detectors did not stop in time"),
+    }
+}
+
+/// Detectors in the eyes of the rules: a part of the node, as a sink is.
+fn identity() -> Identity {
+    let identity = tidegate_message::Identity::new(IdentityKind::Internal, "detect", "detect");
+    Identity::of_user(Admitted::by_certificate(identity))
+}
+
+/// The frames of this node.
+struct OwnFrames {
+    frames: Arc<dyn tidegate_rpc::Frames>,
+    identity: Identity,
+}
+
+#[async_trait]
+impl Frames for OwnFrames {
+    async fn cameras(&self) -> Result<Vec<CameraName>, ApiError> {
+        let cameras = self.frames.cameras(&self.identity).await?;
+        Ok(cameras.into_iter().map(|camera| camera.name).collect())
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequest,
+    ) -> Result<Box<dyn Subscription>, ApiError> {
+        let tidegate_rpc::Subscription { id, events, awaited, .. } =
+            self.frames.subscribe(&self.identity, request).await?;
+        let (frames, identity) = (self.frames.clone(), self.identity.clone());
+        Ok(Box::new(OwnSubscription { frames, identity, id, events, awaited }))
+    }
+
+    async fn fetch_original(
+        &self,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        self.frames.fetch_original(&self.identity, camera, captured_at).await
+    }
+}
+
+struct OwnSubscription {
+    frames: Arc<dyn tidegate_rpc::Frames>,
+    identity: Identity,
+    id: SubscriptionId,
+    events: mpsc::Receiver<Result<Event, ApiError>>,
+    awaited: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Subscription for OwnSubscription {
+    async fn next(&mut self) -> Option<Result<Event, ApiError>> {
+        // A hint, true until another event is waited for.
+        self.awaited.store(true, Ordering::Relaxed);
+        let next = self.events.recv().await;
+        self.awaited.store(false, Ordering::Relaxed);
+        next
+    }
+
+    async fn update(&self, changes: Changes) -> Result<(), ApiError> {
+        self.frames.update(&self.identity, self.id, changes).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tidegate_message::error_chain;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(Path::new("/site/site.toml"), text).expect("a configuration")
+    }
+
+    #[test]
+    fn a_section_is_a_detector_and_a_mistake_is_named_with_its_key() {
+        let text = "[detect.people]\ncameras = \"cam1, yard-*\"\nmodel = \"person\"\nlatency = \"200ms\"\n\
+                    accuracy = 0.95\nfps = 5\ntopic = \"seen/{camera}\"\nqos = 1\nmin_score = 0.5\n\
+                    labels = \"person, dog\"\noriginal = \"on-detection\"\noriginal_dir = \"kept\"\n\
+                    original_bytes = \"1MiB\"\nhome_assistant = true\n\
+                    [detect.mine]\ncameras = \"*\"\ncommand = \"python3 'my detector.py'\"\n\
+                    [detect.off]\ncameras = \"*\"\nenabled = false\n";
+        let planned_of = |text: &str| planned(&config(text)).expect("it is right");
+        let [mine, people] = &planned_of(text)[..] else { panic!("two are enabled") };
+        let expected = DetectSettings {
+            name: "people".to_owned(),
+            cameras: vec!["cam1".parse().unwrap(), "yard-*".parse().unwrap()],
+            model: Some("person".to_owned()),
+            program: None,
+            watch: WatchSettings {
+                bounds: Bounds::new(Duration::from_millis(200), 0.95).unwrap(),
+                frame_rate: Some(FrameRate::new(5.0).unwrap()),
+                score_min: 0.5,
+                labels: Some(["person", "dog"].map(str::to_owned).into()),
+                originals_every: Some(Duration::from_secs(1)),
+            },
+            topic: "seen/{camera}".parse().unwrap(),
+            qos: QoS::AtLeastOnce,
+            originals: Originals::Keep {
+                folder: Path::new("/site/kept").to_owned(),
+                bytes_max: 1 << 20,
+            },
+            home_assistant: Some("homeassistant".to_owned()),
+        };
+        assert_eq!(*people, expected);
+        let words = ["python3", "my detector.py"].map(str::to_owned).to_vec();
+        let program = mine.program.as_ref().expect("it has one").program.clone();
+        assert_eq!(
+            (program, mine.topic.clone()),
+            (Program::Command(words), TopicTemplate::default())
+        );
+        assert_eq!((&mine.originals, &mine.home_assistant), (&Originals::Never, &None));
+        for (text, expected) in [
+            ("[detect.'a b']\ncameras = \"*\"\n", "detect.a b cannot be"),
+            ("[detect.a]\ncameras = \"ca m\"\n", "detect.a.cameras: \"ca m\" names no camera"),
+            (
+                "[detect.a]\ncameras = \"*\"\ntopic = \"a/b\"\n",
+                "detect.a.topic: \"a/b\" is no topic",
+            ),
+            (
+                "[detect.a]\ncameras = \"*\"\nmodel = \"../x\"\n",
+                "detect.a.model: \"../x\" is no name",
+            ),
+            (
+                "[mqtt]\nenabled = false\n[detect.a]\ncameras = \"*\"\n",
+                "detect.a publishes by MQTT",
+            ),
+        ] {
+            let error = planned(&config(text)).expect_err("it is wrong");
+            let chain = error_chain(&error);
+            assert!(chain.contains(expected), "{text}: {chain}");
+        }
+    }
+
+    #[test]
+    fn detectors_are_exchanged_by_what_is_other_than_it_was() {
+        let a = "[detect.a]\ncameras = \"cam1\"\n";
+        let b = "[detect.b]\ncameras = \"cam2\"\ncommand = \"look\"\n";
+        let (detectors, running) = Detectors::of(&config(&format!("{a}{b}"))).expect("right");
+        let exchange =
+            |text: &str| detectors.exchange(planned(&config(text)).expect("it is right"));
+        assert_eq!(exchange(&format!("{a}{b}")), [""; 0]);
+        assert!(!running.has_changed().expect("it is there"));
+        assert_eq!(exchange(&format!("{a}{b}fps = 2\n")), ["b"]);
+        assert_eq!(exchange(&format!("{a}[detect.c]\ncameras = \"*\"\n")), ["b", "c"]);
+        assert_eq!(running.borrow().len(), 2);
+    }
+}
