@@ -98,17 +98,17 @@ async function until<T>(ask: () => Promise<T | undefined>, what: string): Promis
 let site: Site;
 let client: Client;
 
-const CRATES = join(import.meta.dirname, "../../../../crates");
+const RUN = join(import.meta.dirname, "../../../../crates/tidegate/src/run");
 
-/** Why the program of this tree cannot be asked for what a crate serves. */
-function lacks(crate: string): string | false {
+/** Why the program of this tree cannot be asked for what a part of it serves. */
+function lacks(part: string): string | false {
   if (PROGRAM === undefined) return "TIDEGATE_PROGRAM names no program";
-  return existsSync(join(CRATES, crate)) ? false : `the program has no ${crate} yet`;
+  return existsSync(join(RUN, `${part}.rs`)) ? false : `the program does not run ${part} yet`;
 }
 
-const skip = lacks("tidegate-web");
+const skip = lacks("web");
 const options = { skip, timeout: 2 * READY_MS };
-const detecting = { skip: skip === false ? lacks("tidegate-vision") : skip, timeout: 2 * READY_MS };
+const detecting = { skip: skip === false ? lacks("vision") : skip, timeout: 2 * READY_MS };
 
 before(async () => {
   if (PROGRAM === undefined || skip !== false) return;
