@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick fuzz docs dist
+.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick bench-vision bench-vision-quick fuzz docs dist
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ check: setup ## formatting, lints, layers, licences, scripts
 	cargo clippy --package tidegate --no-default-features -- -D warnings
 	cargo xtask check
 
-bench: bench-frames bench-mqtt bench-durability bench-sensors ## every bench, whole
+bench: bench-frames bench-mqtt bench-durability bench-sensors bench-vision ## every bench, whole
 
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
@@ -56,6 +56,12 @@ bench-sensors: setup ## sensor streams in ten groups, from the codec to cut link
 
 bench-sensors-quick: setup ## the same figures on shorter runs
 	scripts/bench-sensors --quick $(ARGS)
+
+bench-vision: setup ## images in, boxes and pictures out, beside a Django server: every figure, five runs, an hour and more; needs root
+	scripts/bench-vision $(ARGS)
+
+bench-vision-quick: setup ## the same figures on shorter runs, some ten minutes
+	scripts/bench-vision --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)

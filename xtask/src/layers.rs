@@ -271,6 +271,7 @@ const RULES: &[Rule] = &[
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-sensors", Layer::Tool, &[], &["bench-comprex", "bench-harness"]),
+    rule("bench-vision", Layer::Tool, &[], &["bench-harness"]),
     rule("tidegate-fuzz", Layer::Tool, &[], &["bench-comprex"]),
     rule("xtask", Layer::Tool, &[], &[]),
 ];

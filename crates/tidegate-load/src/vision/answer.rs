@@ -18,7 +18,7 @@ pub(super) enum Answer {
     Unreadable,
 }
 
-/// What [`Answer::Seen`] may hold beside boxes in our own shape.
+/// Lists of findings that [`Answer::Seen`] may hold beside boxes in our own shape.
 const FINDINGS: [&str; 5] = ["predictions", "boxes", "classes", "poses", "outputs"];
 
 impl Answer {

@@ -45,6 +45,7 @@ pub enum Connection {
     RestBase64,
     /// A binary message of WebSocket.
     #[value(name = "websocket")]
+    #[serde(rename = "websocket")]
     WebSocket,
     /// The persistent TCP protocol: operation, length, image.
     #[value(alias = "socket")]

@@ -408,6 +408,9 @@ fn the_network_alone_is_timed_beside() {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     assert!(text.ends_with("TEST_PASS=True"), "{text}");
+    let json = serde_json::to_value(&report).expect("a report is JSON");
+    assert_eq!(json["connection"], "websocket");
+    assert_eq!(json["full_process"]["count"], report.found);
 }
 
 #[test]

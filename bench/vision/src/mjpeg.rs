@@ -1,0 +1,209 @@
+//! Nine cameras as MJPEG, as a page of nine tiles shows them: the processor that 20 viewers take beyond the first, and whether one that does not read
+//! holds up the others.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use bench_harness::{Figure, Report, Target};
+use tidegate_load::vision::{self, Link};
+
+use crate::{
+    Plan, images,
+    node::{Node, NodeConfig, Workers},
+    site::Place,
+};
+
+const CAMERAS: usize = 9;
+const FPS: f64 = 5.0;
+const BYTES: usize = 50_000;
+const VIEWERS: usize = 20;
+/// Most of a core, in per cent, beyond what one viewer takes.
+const CPU_MAX: f64 = 5.0;
+/// Least frames a second of each stream while a viewer does not read.
+const FPS_MIN: f64 = 4.75;
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// For the streams to come to an even pace.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Processor time by plain HTTP and by TLS, and a viewer that does not read.
+///
+/// # Errors
+/// The node does not serve, or a stream ends.
+pub fn mjpeg(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let length = Duration::from_secs(if plan.quick { 6 } else { 20 });
+    let folder = tempfile::tempdir().context("making a folder for pictures")?;
+    for number in 0..10 {
+        let made = images::jpeg_of(&images::noise(640, 360, 20.0, number + 1), BYTES)?;
+        fs::write(folder.path().join(format!("{number}.jpg")), made)?;
+    }
+    report.configuration(
+        "mjpeg",
+        format!(
+            "{CAMERAS} cameras of 640 x 360, {FPS} frames a second of some {} KB; a viewer has a connection for each; {} s; beyond encoding: \
+             what {VIEWERS} viewers take beyond one",
+            BYTES / 1000,
+            length.as_secs()
+        ),
+    );
+    let mut more =
+        "[log]\ncamera_bytes = \"16MiB\"\n\n[frames]\nframe_bytes_max = \"1MiB\"\n".to_owned();
+    for number in 0..CAMERAS {
+        let source = format!("folder:{}?fps={FPS}&loop=1", folder.path().display());
+        let _ = write!(more, "\n[camera.cam{number}]\nsource = {source:?}\n");
+    }
+    for (name, is_tls) in [("without TLS", false), ("TLS", true)] {
+        // Plain listeners come with the endpoints for images.
+        let workers = if is_tls { Workers::None } else { Workers::Bench(0.0) };
+        let config = NodeConfig { workers, more: more.clone(), ..NodeConfig::default() };
+        let (mut cpu, mut rate, mut beside_slow) = (Vec::new(), Vec::new(), Vec::new());
+        let measured = (0..plan.runs).try_for_each(|_| {
+            let node = Node::start(Place::Here, &config)?;
+            let target = node.target("127.0.0.1", false, is_tls)?;
+            let one = watch(&node, &target, 1, 0, length)?;
+            let all = watch(&node, &target, VIEWERS, 0, length)?;
+            let with_slow = watch(&node, &target, VIEWERS, 1, length)?;
+            cpu.push(all.cpu_percent - one.cpu_percent);
+            rate.push(all.bytes_per_second / 1e6);
+            beside_slow.push(with_slow.fps_min);
+            anyhow::Ok(())
+        });
+        if let Err(error) = measured {
+            report.figure(
+                Figure::new(format!("mjpeg, {name}, {VIEWERS} viewers beyond one, of a core"), "%")
+                    .target(Target::AtMost(CPU_MAX))
+                    .note(format!("not measured: {error:#}")),
+            );
+            continue;
+        }
+        let figure =
+            Figure::new(format!("mjpeg, {name}, {VIEWERS} viewers beyond one, of a core"), "%")
+                .ours(cpu)
+                .note(format!("{:.1} MB a second", bench_harness::median(&rate)));
+        report.figure(if is_tls { figure } else { figure.target(Target::AtMost(CPU_MAX)) });
+        report.figure(
+            Figure::new(
+                format!("mjpeg, {name}, slowest stream beside one that is not read"),
+                "fps",
+            )
+            .ours(beside_slow)
+            .target(Target::AtLeast(FPS_MIN)),
+        );
+    }
+    Ok(())
+}
+
+struct Watched {
+    cpu_percent: f64,
+    bytes_per_second: f64,
+    /// Of the slowest stream.
+    fps_min: f64,
+}
+
+/// Has viewers watch all cameras, and others that ask and never read.
+fn watch(
+    node: &Node,
+    target: &vision::Target,
+    viewers: usize,
+    idle: usize,
+    length: Duration,
+) -> anyhow::Result<Watched> {
+    let stop = AtomicBool::new(false);
+    let streams = viewers * CAMERAS;
+    let ready = Arc::new(Barrier::new(streams + 1));
+    let counts: Vec<[AtomicU64; 2]> = (0..streams).map(|_| Default::default()).collect();
+    // A stream that is asked for and not read: the kernel's buffers take some seconds of it.
+    let mut held = Vec::new();
+    for _ in 0..idle {
+        for camera in 0..CAMERAS {
+            held.push(ask(target, camera)?);
+        }
+    }
+    let watched = thread::scope(|scope| {
+        let threads: Vec<_> = (0..streams)
+            .map(|number| {
+                let (ready, counts, stop) = (ready.clone(), &counts[number], &stop);
+                let thread = thread::Builder::new().stack_size(256 << 10);
+                thread.spawn_scoped(scope, move || {
+                    let opened = ask(target, number % CAMERAS);
+                    ready.wait();
+                    read(&mut opened?, counts, stop)
+                })
+            })
+            .collect::<Result<_, _>>()
+            .context("starting viewers")?;
+        ready.wait();
+        thread::sleep(SETTLE);
+        let of = |counts: &[AtomicU64; 2]| counts.each_ref().map(|c| c.load(Ordering::Relaxed));
+        let before: Vec<_> = counts.iter().map(of).collect();
+        let (cpu, began) = (node.cpu()?, Instant::now());
+        thread::sleep(length);
+        let used = node.cpu()?.own - cpu.own;
+        let seconds = began.elapsed().as_secs_f64();
+        let after: Vec<_> = counts.iter().map(of).collect();
+        stop.store(true, Ordering::Relaxed);
+        let threads: Vec<thread::ScopedJoinHandle<'_, anyhow::Result<()>>> = threads;
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        let moved = |which: usize| {
+            before
+                .iter()
+                .zip(&after)
+                .map(move |(before, after)| (after[which] - before[which]) as f64)
+        };
+        anyhow::Ok(Watched {
+            cpu_percent: used / seconds * 100.0,
+            bytes_per_second: moved(1).sum::<f64>() / seconds,
+            fps_min: moved(0).fold(f64::INFINITY, f64::min) / seconds,
+        })
+    })?;
+    drop(held);
+    Ok(watched)
+}
+
+/// Asks for a camera's stream and reads the head of the answer.
+fn ask(target: &vision::Target, camera: usize) -> anyhow::Result<Link> {
+    let mut link = target.connect().context("connecting to the node")?;
+    let request = format!(
+        "GET /cameras/cam{camera}/mjpeg?fps={FPS}&latency_ms=1000&accuracy=1 HTTP/1.1\r\nHost: {}\r\n\r\n",
+        target.authority()
+    );
+    link.send(request.as_bytes())?;
+    let head = link.until(b"\r\n\r\n", HEAD_BYTES_MAX)?;
+    let head = String::from_utf8_lossy(&head).into_owned();
+    ensure!(
+        head.starts_with("HTTP/1.1 200"),
+        "the stream of cam{camera} was refused: {}",
+        head.lines().next().unwrap_or_default()
+    );
+    Ok(link)
+}
+
+/// Counts frames, by the start of each JPEG image behind the head of its part, and bytes, until it is to stop.
+fn read(link: &mut Link, counts: &[AtomicU64; 2], stop: &AtomicBool) -> anyhow::Result<()> {
+    const START: &[u8] = b"\r\n\r\n\xff\xd8";
+    while !stop.load(Ordering::Relaxed) {
+        // The start may lie across two reads: as many bytes as it has, less one, are kept.
+        let kept = START.len() - 1;
+        let read = match link.fill() {
+            Ok(read) => read,
+            Err(error) => bail!("a stream ended: {error}"),
+        };
+        let held = link.held();
+        let frames = held.windows(START.len()).filter(|bytes| *bytes == START).count();
+        counts[0].fetch_add(frames as u64, Ordering::Relaxed);
+        counts[1].fetch_add(read as u64, Ordering::Relaxed);
+        let seen = held.len().saturating_sub(kept);
+        link.skip(seen);
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The endpoints' own cost on loopback, with a detector that does nothing, beside the Django server with one that does nothing either.
+
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use bench_harness::{Figure, Report, Target, interleave};
+use tidegate_load::vision::{self, Connection, Counting, Image, VisionReport, VisionSpec};
+
+use crate::{
+    Plan, images,
+    node::{ENDPOINT, Node, NodeConfig, Workers},
+    peer::{Detector, Peer},
+    site::{Cpu, Place},
+};
+
+/// Bytes of an image, with the most of p50 and p99 in ms.
+const SIZES: [(usize, f64, f64); 2] = [(10_000, 0.2, 1.0), (400_000, 1.0, 3.0)];
+/// Least requests for each second of processor time, as a multiple of the peer's.
+const PER_CPU_MIN: f64 = 10.0;
+const HOST: &str = "127.0.0.1";
+const WARM_UP: u32 = 200;
+
+/// A way to send an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Way {
+    name: &'static str,
+    connection: Connection,
+    is_tls: bool,
+    /// Whether the issue sets a target for it.
+    counts: bool,
+}
+
+const fn way(name: &'static str, connection: Connection, is_tls: bool, counts: bool) -> Way {
+    Way { name, connection, is_tls, counts }
+}
+
+const WAYS: [Way; 5] = [
+    way("REST", Connection::Rest, false, true),
+    way("WebSocket", Connection::WebSocket, false, true),
+    way("TCP", Connection::Tcp, false, true),
+    way("REST, TLS", Connection::Rest, true, false),
+    way("wss", Connection::WebSocket, true, false),
+];
+
+/// One run: its times, and the processor time of the server meanwhile.
+struct Run {
+    report: VisionReport,
+    cpu: Cpu,
+}
+
+impl Run {
+    fn per_cpu_second(&self) -> f64 {
+        self.report.answered() as f64 / self.cpu.all()
+    }
+}
+
+/// p50, p99 and requests per second of processor time.
+///
+/// # Errors
+/// Ours does not serve.
+pub fn overhead(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let requests = if plan.quick { 500 } else { 3000 };
+    report.configuration(
+        "overhead",
+        format!(
+            "{requests} requests, one client, one at a time, {WARM_UP} before; the detector is a process of this bench that reads the \
+             header and answers, by the socket of the detector protocol; processor time is that of the node and of that process; the \
+             Django server's detector is a function"
+        ),
+    );
+    let config = NodeConfig { workers: Workers::Bench(0.0), ..NodeConfig::default() };
+    let node = Node::start(Place::Here, &config)?;
+    let peer = match Peer::start(plan, Place::Here, Detector::Echo(0.0)) {
+        Ok(peer) => Some(peer),
+        Err(error) => {
+            eprintln!("bench-vision: {error:#}; its rows will have no peer");
+            None
+        }
+    };
+    for (bytes, p50_max, p99_max) in SIZES {
+        let picture = match bytes {
+            10_000 => images::noise(180, 240, 20.0, 1),
+            _ => images::noise(1280, 720, 60.0, 1),
+        };
+        let image = Image::new(format!("{bytes}.jpg"), images::jpeg_of(&picture, bytes)?);
+        for way in WAYS {
+            let is_tcp = way.connection == Connection::Tcp;
+            let target = node.target(HOST, is_tcp, way.is_tls)?;
+            let mut ours = |_: usize| run(way, target.clone(), &image, requests, || node.cpu());
+            let (ours, theirs) = match peer.as_ref().filter(|_| !way.is_tls) {
+                None => ((0..plan.runs).map(&mut ours).collect::<anyhow::Result<_>>()?, Vec::new()),
+                Some(peer) => {
+                    let target = peer.target(HOST, is_tcp);
+                    let mut theirs =
+                        |_: usize| run(way, target.clone(), &image, requests, || peer.cpu());
+                    let both = interleave(plan.runs, &mut [&mut ours, &mut theirs])?;
+                    let [ours, theirs]: [Vec<Run>; 2] =
+                        both.try_into().ok().context("two contenders have two outcomes")?;
+                    (ours, theirs)
+                }
+            };
+            rows(report, way, bytes, [p50_max, p99_max], &ours, &theirs);
+        }
+    }
+    drop((node, peer));
+    python(plan, report)
+}
+
+fn run(
+    way: Way,
+    target: vision::Target,
+    image: &Image,
+    requests: u32,
+    cpu: impl Fn() -> anyhow::Result<Cpu>,
+) -> anyhow::Result<Run> {
+    let mut spec = VisionSpec {
+        target,
+        endpoint: ENDPOINT.to_owned(),
+        connection: way.connection,
+        connection_per_request: false,
+        authorization: None,
+        images: vec![image.clone()],
+        threads: 1,
+        counting: Counting::Repeats(WARM_UP),
+        rate: None,
+        warm_up: 0,
+        network: false,
+        stats_port: None,
+        keep_times: true,
+    };
+    let asked = |spec: &VisionSpec| {
+        let report = vision::run(spec, &AtomicBool::new(false), &|_| ()).context(way.name)?;
+        anyhow::ensure!(report.is_whole(), "{}: {report}", way.name);
+        Ok(report)
+    };
+    // A run of its own: the processor time of the warm-up counts nowhere.
+    asked(&spec)?;
+    spec.counting = Counting::Repeats(requests);
+    let before = cpu()?;
+    let report = asked(&spec)?;
+    let after = cpu()?;
+    let cpu = Cpu { own: after.own - before.own, below: after.below - before.below };
+    Ok(Run { report, cpu })
+}
+
+fn rows(
+    report: &mut Report,
+    way: Way,
+    bytes: usize,
+    at_most_ms: [f64; 2],
+    ours: &[Run],
+    theirs: &[Run],
+) {
+    let name = format!("overhead, {} KB, {}", bytes / 1000, way.name);
+    for (who, runs) in [("ours", ours), ("peer", theirs)] {
+        for (number, run) in runs.iter().enumerate() {
+            let times = run.report.full_process_ms.iter().copied();
+            report.samples(format!("{name}, {who}, run {number}, ms"), times);
+        }
+    }
+    let percentiles: [(&str, fn(&VisionReport) -> f64); 2] =
+        [("p50", |report| report.full_process.p50), ("p99", |report| report.full_process.p99)];
+    for ((percentile, pick), most) in percentiles.into_iter().zip(at_most_ms) {
+        let figure = Figure::new(format!("{name}, {percentile}"), "ms")
+            .ours(ours.iter().map(|run| pick(&run.report)))
+            .peer(theirs.iter().map(|run| pick(&run.report)));
+        report.figure(if way.counts { figure.target(Target::AtMost(most)) } else { figure });
+    }
+    let own: Vec<f64> =
+        ours.iter().map(|run| run.cpu.own / run.report.answered() as f64 * 1e6).collect();
+    let figure = Figure::new(format!("{name}, requests per CPU second"), "1/s")
+        .ours(ours.iter().map(Run::per_cpu_second))
+        .peer(theirs.iter().map(Run::per_cpu_second))
+        .note(format!("the node alone takes {:.0} us a request", bench_harness::median(&own)));
+    report.figure(if way.counts {
+        figure.target(Target::RatioAtLeast(PER_CPU_MIN))
+    } else {
+        figure
+    });
+}
+
+/// The worker that comes with the program, whose time is its own: what a request takes beside it.
+fn python(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
+    let config = NodeConfig { workers: Workers::Own, ..NodeConfig::default() };
+    let node = Node::start(Place::Here, &config)?;
+    let image = Image::new("portrait.jpg", images::jpeg(&images::portrait(1), 90)?);
+    let requests = if plan.quick { 50 } else { 300 };
+    let mut beside = Vec::new();
+    let mut server = Vec::new();
+    for _ in 0..plan.runs {
+        let target = node.target(HOST, false, false)?;
+        let run = run(WAYS[1], target, &image, requests, || node.cpu())?.report;
+        beside.push(run.full_process.avg - run.server_processing.avg);
+        server.push(run.server_processing.avg);
+    }
+    report.figure(
+        Figure::new("overhead, the Python worker, full process less server time", "ms")
+            .ours(beside)
+            .note(format!("server time {:.2} ms", bench_harness::median(&server))),
+    );
+    Ok(())
+}

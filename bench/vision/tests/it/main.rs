@@ -1,0 +1,3 @@
+//! The servers of the bench, as it uses them.
+
+mod peer;
