@@ -17,7 +17,7 @@ use tidegate_sys::clock::realtime_nanos;
 
 use crate::{
     Plan, images,
-    node::{Node, NodeConfig, Workers, program},
+    node::{Node, NodeConfig, program},
     site::Place,
 };
 
@@ -67,8 +67,7 @@ pub fn cameras(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             }
             text
         };
-        let config =
-            NodeConfig { workers: Workers::None, more: more(CAMERAS), ..NodeConfig::default() };
+        let config = NodeConfig { more: more(CAMERAS), ..NodeConfig::default() };
         let mut node = Node::start(Place::Here, &config)?;
         await_cameras(&node, CAMERAS)?;
         thread::sleep(SETTLE);

@@ -34,7 +34,11 @@ pub fn clients(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             length.as_secs()
         ),
     );
-    let config = NodeConfig { workers: Workers::Bench(DETECTOR_MS), ..NodeConfig::default() };
+    let config = NodeConfig {
+        workers: Workers::Bench(DETECTOR_MS),
+        endpoints: true,
+        ..NodeConfig::default()
+    };
     let node = Node::start(Place::Here, &config)?;
     let peer = Peer::start(plan, Place::Here, Detector::Echo(DETECTOR_MS));
     let peer = peer.inspect_err(|error| eprintln!("bench-vision: {error:#}")).ok();

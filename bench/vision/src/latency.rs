@@ -145,7 +145,7 @@ pub fn latency(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         eprintln!("bench-vision: latency, {}", case.name);
         let lab = case.line.up(1)?;
         let place = Place::In(&lab, SERVER);
-        let config = NodeConfig { workers: Workers::Own, ..NodeConfig::default() };
+        let config = NodeConfig { workers: Workers::Own, endpoints: true, ..NodeConfig::default() };
         let node = Node::start(place, &config)?;
         let peer = match Peer::start(plan, place, Detector::Haar) {
             Ok(peer) => Some(peer),

@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     fs,
     sync::{
-        Arc, Barrier,
+        Arc, Barrier, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -18,7 +18,7 @@ use tidegate_load::vision::{self, Link};
 
 use crate::{
     Plan, images,
-    node::{Node, NodeConfig, Workers},
+    node::{Node, NodeConfig},
     site::Place,
 };
 
@@ -62,8 +62,7 @@ pub fn mjpeg(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
     }
     for (name, is_tls) in [("without TLS", false), ("TLS", true)] {
         // Plain listeners come with the endpoints for images.
-        let workers = if is_tls { Workers::None } else { Workers::Bench(0.0) };
-        let config = NodeConfig { workers, more: more.clone(), ..NodeConfig::default() };
+        let config = NodeConfig { endpoints: !is_tls, more: more.clone(), ..NodeConfig::default() };
         let (mut cpu, mut rate, mut beside_slow) = (Vec::new(), Vec::new(), Vec::new());
         let measured = (0..plan.runs).try_for_each(|_| {
             let node = Node::start(Place::Here, &config)?;
@@ -119,6 +118,8 @@ fn watch(
     let stop = AtomicBool::new(false);
     let streams = viewers * CAMERAS;
     let ready = Arc::new(Barrier::new(streams + 1));
+    // One after the other: a node bounds the handshakes that one address has under way.
+    let opening = Mutex::new(());
     let counts: Vec<[AtomicU64; 2]> = (0..streams).map(|_| Default::default()).collect();
     // A stream that is asked for and not read: the kernel's buffers take some seconds of it.
     let mut held = Vec::new();
@@ -130,10 +131,14 @@ fn watch(
     let watched = thread::scope(|scope| {
         let threads: Vec<_> = (0..streams)
             .map(|number| {
-                let (ready, counts, stop) = (ready.clone(), &counts[number], &stop);
+                let (ready, counts) = (ready.clone(), &counts[number]);
+                let (opening, stop) = (&opening, &stop);
                 let thread = thread::Builder::new().stack_size(256 << 10);
                 thread.spawn_scoped(scope, move || {
-                    let opened = ask(target, number % CAMERAS);
+                    let opened = {
+                        let _turn = opening.lock();
+                        ask(target, number % CAMERAS)
+                    };
                     ready.wait();
                     read(&mut opened?, counts, stop)
                 })

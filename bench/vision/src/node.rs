@@ -24,7 +24,7 @@ pub const ENDPOINT: &str = "/detector/detect/";
 /// Detectors of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Workers {
-    /// No endpoints and none.
+    /// None.
     None,
     /// The one that comes with the program: Haar's cascade in Python.
     Own,
@@ -37,6 +37,8 @@ pub enum Workers {
 pub struct NodeConfig {
     /// Detectors. There is one process of them.
     pub workers: Workers,
+    /// Whether it has plain listeners for images.
+    pub endpoints: bool,
     /// Cameras elsewhere that get a certificate.
     pub cameras: Vec<String>,
     /// More sections.
@@ -45,7 +47,7 @@ pub struct NodeConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { workers: Workers::None, cameras: Vec::new(), more: String::new() }
+        Self { workers: Workers::None, endpoints: false, cameras: Vec::new(), more: String::new() }
     }
 }
 
@@ -107,7 +109,7 @@ impl Node {
         let mut process = place.spawn(command)?;
         let said = || format!("the node; {}", last_words(&log));
         let mut awaited = vec![ports.api, ports.mqtt];
-        if config.workers != Workers::None {
+        if config.endpoints {
             awaited.extend([ports.http, ports.tcp]);
         }
         place.await_ports(&mut process, &awaited, said)?;
@@ -222,9 +224,9 @@ fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<Stri
             format!("[workers]\ncount = 1\ncommand = {command:?}\n\n")
         }
     };
-    let endpoints = match config.workers {
-        Workers::None => String::new(),
-        _ => format!(
+    let endpoints = match config.endpoints {
+        false => String::new(),
+        true => format!(
             "[vision]\nlisten = \"0.0.0.0:{http}\"\ntcp_listen = \"0.0.0.0:{tcp}\"\nuser = \"bench\"\n\n"
         ),
     };

@@ -68,7 +68,8 @@ pub fn overhead(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
              Django server's detector is a function"
         ),
     );
-    let config = NodeConfig { workers: Workers::Bench(0.0), ..NodeConfig::default() };
+    let config =
+        NodeConfig { workers: Workers::Bench(0.0), endpoints: true, ..NodeConfig::default() };
     let node = Node::start(Place::Here, &config)?;
     let peer = match Peer::start(plan, Place::Here, Detector::Echo(0.0)) {
         Ok(peer) => Some(peer),
@@ -181,7 +182,7 @@ fn rows(
 
 /// The worker that comes with the program, whose time is its own: what a request takes beside it.
 fn python(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let config = NodeConfig { workers: Workers::Own, ..NodeConfig::default() };
+    let config = NodeConfig { workers: Workers::Own, endpoints: true, ..NodeConfig::default() };
     let node = Node::start(Place::Here, &config)?;
     let image = Image::new("portrait.jpg", images::jpeg(&images::portrait(1), 90)?);
     let requests = if plan.quick { 50 } else { 300 };
