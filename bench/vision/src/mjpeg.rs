@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use bench_harness::{Figure, Report, Target};
 use tidegate_load::vision::{self, Link};
 
@@ -140,7 +140,7 @@ fn watch(
                         ask(target, number % CAMERAS)
                     };
                     ready.wait();
-                    read(&mut opened?, counts, stop)
+                    opened?.read(counts, stop)
                 })
             })
             .collect::<Result<_, _>>()
@@ -175,8 +175,15 @@ fn watch(
     Ok(watched)
 }
 
+/// A stream of a camera, behind the head of its answer.
+struct Stream {
+    link: Link,
+    /// Bytes left of the chunk that is read; none if the answer comes without chunks.
+    chunk: Option<usize>,
+}
+
 /// Asks for a camera's stream and reads the head of the answer.
-fn ask(target: &vision::Target, camera: usize) -> anyhow::Result<Link> {
+fn ask(target: &vision::Target, camera: usize) -> anyhow::Result<Stream> {
     let mut link = target.connect().context("connecting to the node")?;
     let request = format!(
         "GET /cameras/cam{camera}/mjpeg?fps={FPS}&latency_ms=1000&accuracy=1 HTTP/1.1\r\nHost: {}\r\n\r\n",
@@ -184,31 +191,102 @@ fn ask(target: &vision::Target, camera: usize) -> anyhow::Result<Link> {
     );
     link.send(request.as_bytes())?;
     let head = link.until(b"\r\n\r\n", HEAD_BYTES_MAX)?;
-    let head = String::from_utf8_lossy(&head).into_owned();
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
     ensure!(
-        head.starts_with("HTTP/1.1 200"),
+        head.starts_with("http/1.1 200"),
         "the stream of cam{camera} was refused: {}",
         head.lines().next().unwrap_or_default()
     );
-    Ok(link)
+    let chunk = head.contains("transfer-encoding: chunked").then_some(0);
+    Ok(Stream { link, chunk })
 }
 
-/// Counts frames, by the start of each JPEG image behind the head of its part, and bytes, until it is to stop.
-fn read(link: &mut Link, counts: &[AtomicU64; 2], stop: &AtomicBool) -> anyhow::Result<()> {
-    const START: &[u8] = b"\r\n\r\n\xff\xd8";
-    while !stop.load(Ordering::Relaxed) {
-        // The start may lie across two reads: as many bytes as it has, less one, are kept.
-        let kept = START.len() - 1;
-        let read = match link.fill() {
-            Ok(read) => read,
-            Err(error) => bail!("a stream ended: {error}"),
-        };
-        let held = link.held();
-        let frames = held.windows(START.len()).filter(|bytes| *bytes == START).count();
-        counts[0].fetch_add(frames as u64, Ordering::Relaxed);
-        counts[1].fetch_add(read as u64, Ordering::Relaxed);
-        let seen = held.len().saturating_sub(kept);
-        link.skip(seen);
+impl Stream {
+    /// Counts frames and bytes until it is to stop.
+    fn read(&mut self, counts: &[AtomicU64; 2], stop: &AtomicBool) -> anyhow::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let mut left = self.part()?;
+            while left > 0 {
+                let taken = self.there()?.min(left);
+                self.skip(taken);
+                left -= taken;
+                counts[1].fetch_add(taken as u64, Ordering::Relaxed);
+            }
+            counts[0].fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Reads the head of the next part; returns the length of its image.
+    fn part(&mut self) -> anyhow::Result<usize> {
+        let mut head = Vec::new();
+        // Byte by byte: a head is short, and may lie across chunks.
+        while !head.ends_with(b"\r\n\r\n") {
+            ensure!(head.len() < HEAD_BYTES_MAX, "the head of a part has no end");
+            self.there()?;
+            head.push(self.link.held()[0]);
+            self.skip(1);
+        }
+        let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+        length.and_then(|length| length.trim().parse().ok()).context("a part without a length")
+    }
+
+    /// Waits for bytes of the stream; returns how many are there.
+    fn there(&mut self) -> anyhow::Result<usize> {
+        if self.chunk == Some(0) {
+            let mut line = self.link.until(b"\r\n", HEAD_BYTES_MAX)?;
+            if line == b"\r\n" {
+                line = self.link.until(b"\r\n", HEAD_BYTES_MAX)?; // behind the chunk before
+            }
+            let digits = String::from_utf8_lossy(&line);
+            let bytes = usize::from_str_radix(digits.trim(), 16).context("reading a chunk")?;
+            ensure!(bytes > 0, "the node ended the stream");
+            self.chunk = Some(bytes);
+        }
+        if self.link.held().is_empty() {
+            self.link.fill()?;
+        }
+        Ok(self.link.held().len().min(self.chunk.unwrap_or(usize::MAX)))
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.link.skip(bytes);
+        self.chunk = self.chunk.map(|left| left - bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[test]
+    fn frames_are_counted_with_and_without_chunks() {
+        const PLAIN: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n--b\r\nContent-Length: 3\r\n\r\nabc\r\n--b\r\ncontent-length: 2\r\n\r\nde";
+        const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1c\r\n--b\r\nContent-Length: 3\r\n\r\nab\r\n1\r\nc\r\n5\r\n\r\n--b\r\n19\r\n\r\ncontent-length: 2\r\n\r\nde\r\n";
+        for bytes in [PLAIN, CHUNKED] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = thread::spawn(move || {
+                let (mut tcp, _) = listener.accept().unwrap();
+                // A request that is not read would reset the connection.
+                let request = BufReader::new(tcp.try_clone().unwrap()).lines();
+                assert!(request.map_while(Result::ok).any(|line| line.is_empty()));
+                bytes.chunks(7).for_each(|piece| tcp.write_all(piece).unwrap());
+            });
+            let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(10));
+            let target = vision::Target { host, port, tls: None, server_name: None, timeout };
+            let mut stream = ask(&target, 0).unwrap();
+            let counts = Default::default();
+            // It counts both, and then the server is gone.
+            assert!(stream.read(&counts, &AtomicBool::new(false)).is_err());
+            server.join().unwrap();
+            assert_eq!(counts.map(AtomicU64::into_inner), [2, 5]);
+        }
+    }
 }
