@@ -136,10 +136,11 @@ impl Server {
         self
     }
 
-    /// The same with these paths of HTTP in addition to those of gRPC: `web` for callers that are known, `web_public` for everybody.
+    /// The same with more paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
     #[must_use]
     pub fn with_web(mut self, web: Router, web_public: Router) -> Self {
-        (self.config.web, self.config.web_public) = (web, web_public);
+        self.config.web = self.config.web.merge(web);
+        self.config.web_public = self.config.web_public.merge(web_public);
         self
     }
 
