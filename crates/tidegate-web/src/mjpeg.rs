@@ -61,7 +61,7 @@ pub(crate) async fn show(
 struct Viewer {
     camera: CameraName,
     subscription: Subscription,
-    /// What was found, if boxes are asked for.
+    /// The newest detections, if boxes are asked for.
     found: Option<Found>,
     drawer: Arc<Drawer>,
     _lease: Lease,

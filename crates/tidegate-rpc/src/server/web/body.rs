@@ -101,7 +101,6 @@ impl HttpBody for Bounded {
 
 #[cfg(test)]
 mod tests {
-    use futures::StreamExt as _;
     use http_body_util::{BodyExt as _, StreamBody};
 
     use super::*;
@@ -112,10 +111,14 @@ mod tests {
 
     /// A body of which a piece of so many bytes comes every second, `count` times.
     fn drops(bytes: usize, count: usize) -> Body {
-        let pieces = futures::stream::iter(0..count).then(move |_| async move {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            Ok::<_, BodyError>(Frame::data(Bytes::from(vec![7; bytes])))
-        });
+        let second = Duration::from_secs(1);
+        let seconds = tokio::time::interval_at(Instant::now() + second, second);
+        let pieces =
+            futures::stream::unfold((seconds, count), move |(mut seconds, left)| async move {
+                seconds.tick().await;
+                let piece = Frame::data(Bytes::from(vec![7; bytes]));
+                (left > 0).then(|| (Ok::<_, BodyError>(piece), (seconds, left - 1)))
+            });
         Body::new(StreamBody::new(pieces))
     }
 
