@@ -1,12 +1,14 @@
 //! Requests over HTTP.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use axum::http::{Request, header};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http_body_util::Full;
+use rustls_pki_types::PrivatePkcs8KeyDer;
 use serde_json::json;
+use tidegate_process::tls;
 use tidegate_wire::websocket::CloseCode;
 use tidegate_workers::Image;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -332,4 +334,51 @@ async fn a_listener_of_its_own_has_one_user_and_no_login() {
     stop.cancel();
     serving.await.unwrap();
     assert_eq!(socket.next().await, Came::Closed(Some(CloseCode::AWAY)));
+}
+
+#[tokio::test]
+async fn a_listener_with_tls_speaks_https() {
+    // Before the first connection is taken.
+    tidegate_process::descriptors::raise_limit().unwrap();
+    let made = rcgen::generate_simple_self_signed(["node".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let server = tls::server(tls::VERSIONS).unwrap().with_no_client_auth();
+    let server = server.with_single_cert(vec![certificate.clone()], key.into()).unwrap();
+    let stop = CancellationToken::new();
+    let vision = Vision::with(VisionSettings::default(), Echo::usual(), access(None), stop.clone());
+    let settings = ListenerSettings {
+        listen: ([127, 0, 0, 1], 0).into(),
+        protocol: Protocol::Http,
+        tls: Some(Arc::new(server)),
+        user: "phones".to_owned(),
+        connections_max: 40,
+    };
+    let listener = Listener::bind(settings).await.unwrap();
+    let address = listener.address();
+    let serving = tokio::spawn(listener.serve(vision, stop.clone()));
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(tls::client_of(roots).unwrap());
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut stream = connector.connect("node".try_into().unwrap(), stream).await.unwrap();
+    let jpeg = images::jpeg(180, 240);
+    let head = format!(
+        "POST /detector/detect/ HTTP/1.1\r\nHost: node\r\nContent-Type: image/jpeg\r\nContent-Length: {}\r\n\r\n",
+        jpeg.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&jpeg).await.unwrap();
+    let mut line = [0; 15];
+    stream.read_exact(&mut line).await.unwrap();
+    assert_eq!(&line, b"HTTP/1.1 200 OK");
+
+    // One that does not speak TLS gets no answer, and others are served.
+    let mut plain = tokio::net::TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET /test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    stop.cancel();
+    serving.await.unwrap();
 }
