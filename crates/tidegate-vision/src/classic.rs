@@ -499,11 +499,11 @@ async fn added(
     let reason = |words: &str| {
         let reason = (teacher == Teacher::Trainer).then(|| ("reason", words.into()));
         let start = [("success", "false".into())].into_iter().chain(reason);
-        Ok(members(StatusCode::OK, start.chain([time.clone()]).collect()))
+        members(StatusCode::OK, start.chain([time.clone()]).collect())
     };
     match (boxes.len(), teacher) {
-        (0, _) => return reason("No face detected"),
-        (2.., Teacher::Trainer) => return reason("More than 1 face"),
+        (0, _) => return Ok(reason("No face detected")),
+        (2.., Teacher::Trainer) => return Ok(reason("More than 1 face")),
         _ => {}
     }
     let teaching = Teaching::begin(&vision.0.classic.training);
@@ -512,7 +512,7 @@ async fn added(
     tell(vision, &identity, "teach model", LEARNS, &taught);
     match taught {
         Ok(_) => {}
-        Err(DetectError::Refused { message }) => return reason(&message),
+        Err(DetectError::Refused { message }) => return Ok(reason(&message)),
         Err(error) => return Err(rejected(&error.into())),
     }
     let mut answer = vec![("success", "true".into()), ("rects", rects(boxes).into())];

@@ -33,14 +33,11 @@ fn template(path: &str) -> Option<&'static str> {
 pub(super) fn check(method: &str, path: &str, reply: &Reply) {
     let template = template(path).unwrap_or_else(|| panic!("{path} is not described"));
     let item = &DESCRIPTION["paths"][template];
-    let operation = match item.get(method.to_lowercase()) {
-        Some(operation) => operation,
-        None => {
-            // The paper's server has a sentence for each other method.
-            let is_refused = matches!(reply.status.as_u16(), 400 | 405);
-            assert!(is_refused, "{method} {path} is not described and answers {}", reply.status);
-            return;
-        }
+    let Some(operation) = item.get(method.to_lowercase()) else {
+        // The paper's server has a sentence for each other method.
+        let is_refused = matches!(reply.status.as_u16(), 400 | 405);
+        assert!(is_refused, "{method} {path} is not described and answers {}", reply.status);
+        return;
     };
     let status = reply.status.as_str();
     let answer = resolved(&operation["responses"][status]);
@@ -108,7 +105,7 @@ fn validate(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<String>) {
             match schema["properties"].get(name) {
                 Some(schema) => validate(value, schema, &format!("{at}/{name}"), wrong),
                 None if schema["properties"].is_object() => {
-                    wrong.push(format!("{at}/{name} is not described"))
+                    wrong.push(format!("{at}/{name} is not described"));
                 }
                 None => {}
             }
