@@ -160,7 +160,7 @@ async fn load_folder(pool: Arc<Pool>, settings: PoolSettings, state: watch::Send
         let listing = spawn_blocking(move || models::list(&folder)).await;
         match listing {
             Err(error) => {
-                tracing::error!(folder = shown, %error, "the folder was not read to its end")
+                tracing::error!(folder = shown, %error, "the folder was not read to its end");
             }
             Ok(Err(error)) => refuse(shown, error.into()),
             Ok(Ok(listing)) => {
