@@ -179,7 +179,9 @@ yard-2  offline    -     -          0.0   0 B     0 B of 1GiB       -          0
 yard-1 gives no frames: its frames are refused: too \u{fffd} large
 ";
         assert_eq!(table(&cameras(), Instant::from_millis(10_000)), expected);
-        assert!(table(&[], Instant::EPOCH).ends_with("`tidegate cameras add` has the node run one\n"));
+        assert!(
+            table(&[], Instant::EPOCH).ends_with("`tidegate cameras add` has the node run one\n")
+        );
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// The system's.
-    pub fn next(&mut self) -> io::Result<Option<Arrival>> {
+    pub fn receive(&mut self) -> io::Result<Option<Arrival>> {
         loop {
             if let Some(arrival) = self.told.pop_front() {
                 return Ok(Some(arrival));
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn all(arrivals: &mut Arrivals) -> Vec<Arrival> {
-        std::iter::from_fn(|| arrivals.next().expect("it is read")).collect()
+        std::iter::from_fn(|| arrivals.receive().expect("it is read")).collect()
     }
 
     #[test]

@@ -204,7 +204,7 @@ async fn add(config: &Config, args: &AddArgs, stop: CancellationToken) -> Result
         let text = format!(
             "camera {name} is in the configuration already{place}; `{remove}` takes it out"
         );
-        return Err(ApiError::new(Code::CAMERA_TAKEN, text));
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
     let spec = args.of.spec(&format!("camera {name}"), stop).await?;
     let new = NewCamera::of(file, args, &spec)?;
@@ -235,7 +235,11 @@ impl NewCamera {
             .or_else(|_| std::env::current_dir())
             .map_err(|error| wrong("the current folder is not known").caused_by(error))?;
         // A path on the command line begins here, one in a file at the folder of the file.
-        let (source, password) = spec.clone().beginning_at(&here).parted();
+        let placed = spec.clone().beginning_at(&here);
+        let (source, password) = placed.parted();
+        // A description that means the same everywhere stays as it was written.
+        let is_same = placed == *spec && !spec.takes_password();
+        let source = if is_same { args.of.source.clone() } else { source };
         let is_exposed = run::source_spec(&source).is_ok_and(|source| source.has_password());
         if is_exposed {
             return Err(wrong(
@@ -474,6 +478,17 @@ mod tests {
         let config = Config::load(Some(&file), &[]).expect("a configuration");
         run::check::cameras(&config).expect("a start takes it");
         assert_eq!(config.cameras["hall"].transport, CameraTransport::Udp);
+
+        // A description stays as it is, but for a path that begins where the command runs.
+        for (name, source) in [("a", "scene:street?fps=2"), ("b", "watch:in?delete=1")] {
+            let add = ["add", name, source, "--no-test", "--no-reload"];
+            cameras(&file, &add).await.expect("it is added");
+        }
+        let config = Config::load(Some(&file), &[]).expect("a configuration");
+        assert_eq!(config.cameras["a"].source, "scene:street?fps=2");
+        let here = std::env::current_dir().expect("a folder");
+        let placed = format!("watch:{}?delete=1", here.join("in").display());
+        assert_eq!(config.cameras["b"].source, placed);
     }
 
     #[tokio::test]
