@@ -138,7 +138,7 @@ async fn bad_input_is_answered_with_its_status_and_a_reason() {
     let asked: Vec<_> =
         echo.asked.lock().unwrap().iter().map(|asked| asked.model.clone().unwrap()).collect();
     let expected = ["nothing", "a b", "refuses", "nonsense", "dead", "busy", "away", "face"];
-    assert_eq!(asked, expected, "what its header refuses reaches no worker");
+    assert_eq!(asked, expected, "images that their headers refuse reach no worker");
     let reply = served.ask("PATCH", "/v1/detect/face", "", "").await;
     assert_eq!(reply.status, 405);
     assert!(
