@@ -271,7 +271,7 @@ def detecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_a_function_is_a_worker_of_a_node(detecting: Site) -> None:
     with detecting.connect() as node:
-        assert tidegate.Model("dark", "detection", True) in node.models()
+        assert tidegate.Model("dark", "detection", False) in node.models()
         original = node.fetch_original("cam1", node.camera("cam1").newest_at_ns)
         found = node.detect(original, "dark")
         assert found.image_size == (640, 360) and len(found) > 0 and set(found.labels) == {"dark"}

@@ -46,6 +46,7 @@ class Model(NamedTuple):
     kind: str
     """`detection`, `classification`, `pose`, `recognition`, or a word of its program's."""
     is_loaded: bool
+    """Whether it was loaded from the node's folder of models; those of the workers' own program were not."""
 
 
 @dataclass(frozen=True, slots=True)

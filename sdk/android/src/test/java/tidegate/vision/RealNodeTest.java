@@ -140,7 +140,7 @@ public class RealNodeTest {
                     Result result = (Result) next;
                     assertTrue(result.found);
                     assertArrayEquals(new int[] {10, 20, 40, 60}, result.rects.get(0));
-                    assertTrue(result.serverMs > 0 && result.serverMs <= result.fullProcessMs);
+                    assertTrue(mode + ": " + result.serverMs + " of " + result.fullProcessMs + " ms", result.serverMs > 0 && result.serverMs <= result.fullProcessMs);
                 }
                 assertEquals(5, sender.fullProcess().count());
                 // What is no image has no answer, and the next one has.
