@@ -67,6 +67,7 @@ fn frame(frame: &Frame, reason: Option<&str>) -> Value {
         "captured_at": frame.captured_at.as_nanos(),
         "epoch": frame.epoch,
         "size": [frame.size.width, frame.size.height],
+        "source_size": frame.source_size.map(|size| [size.width, size.height]),
         "bytes": frame.jpeg.len(),
         "original_bytes": frame.original_bytes,
         "knobs": &*frame.knobs,

@@ -227,6 +227,7 @@ async fn viewers_see_live_frames_and_originals_and_share_a_transfer() {
     assert_eq!((&started["latency_ms"], &started["accuracy"]), (&5000.0.into(), &0.5.into()));
     let (frame, jpeg) = socket.event("frame").await;
     assert_eq!(frame["bytes"], jpeg.len());
+    assert_eq!(frame["source_size"], serde_json::json!([320, 240]));
     assert!(jpeg.starts_with(&[0xff, 0xd8]) && frame["latency_ms"].as_f64().unwrap() > 0.0);
     assert!(frame["knobs"].is_string() && frame["stages"]["network_ms"].is_f64(), "{frame}");
     let (verdict, _) = socket.event("verdict").await;
