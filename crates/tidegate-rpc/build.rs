@@ -12,7 +12,7 @@ fn main() -> io::Result<()> {
         .compile_protos(
             &["configuration", "detect", "frames", "sessions"]
                 .map(|name| proto.join(format!("tidegate/v1/{name}.proto"))),
-            &[proto.clone()],
+            std::slice::from_ref(&proto),
         )?;
     tonic_prost_build::configure()
         .build_client(false)

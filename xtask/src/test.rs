@@ -125,7 +125,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
                 }
             }
         }
-        Err(chosen) => println!("\nleft out: the tests of the SDKs and of the page, since {chosen} chooses tests"),
+        Err(chosen) => println!(
+            "\nleft out: the tests of the SDKs and of the page, since {chosen} chooses tests"
+        ),
     }
     if totals.passed + totals.failed == 0 {
         broken.push("no test ran".to_owned());

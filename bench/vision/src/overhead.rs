@@ -161,12 +161,13 @@ fn rows(
             report.samples(format!("{name}, {who}, run {number}, ms"), times);
         }
     }
-    let percentiles: [(&str, fn(&VisionReport) -> f64); 2] =
-        [("p50", |report| report.full_process.p50), ("p99", |report| report.full_process.p99)];
-    for ((percentile, pick), most) in percentiles.into_iter().zip(at_most_ms) {
+    let p50 = |run: &Run| run.report.full_process.p50;
+    let p99 = |run: &Run| run.report.full_process.p99;
+    let picks: [&dyn Fn(&Run) -> f64; 2] = [&p50, &p99];
+    for ((percentile, pick), most) in ["p50", "p99"].into_iter().zip(picks).zip(at_most_ms) {
         let figure = Figure::new(format!("{name}, {percentile}"), "ms")
-            .ours(ours.iter().map(|run| pick(&run.report)))
-            .peer(theirs.iter().map(|run| pick(&run.report)));
+            .ours(ours.iter().map(pick))
+            .peer(theirs.iter().map(pick));
         report.figure(if way.counts { figure.target(Target::AtMost(most)) } else { figure });
     }
     let own: Vec<f64> =

@@ -242,6 +242,7 @@ fn serve_websocket(
     note: impl Fn(&str, &HashMap<String, String>, Vec<u8>),
 ) {
     let (mut path, mut headers) = (String::new(), HashMap::new());
+    #[expect(clippy::result_large_err, reason = "tungstenite's callback has this type")]
     let look =
         |request: &Request, response: Response| {
             path = request.uri().path().to_owned();
