@@ -223,6 +223,18 @@ const RULES: &[Rule] = &[
     rule("tidegate-import", Layer::Shell, &[], &["tidegate-config", "tidegate-server"]),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
+        "tidegate-commands",
+        Layer::Shell,
+        &[],
+        &[
+            "tidegate-cli",
+            "tidegate-flows",
+            "tidegate-identity",
+            "tidegate-load",
+            "tidegate-process",
+        ],
+    ),
+    rule(
         "tidegate",
         Layer::Shell,
         &[],
@@ -230,6 +242,7 @@ const RULES: &[Rule] = &[
             "tidegate-camera",
             "tidegate-cli",
             "tidegate-client",
+            "tidegate-commands",
             "tidegate-config",
             "tidegate-detect",
             "tidegate-flows",

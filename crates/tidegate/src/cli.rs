@@ -12,13 +12,11 @@ mod args;
 mod cameras;
 mod characterize;
 mod check;
+mod config;
 mod detect;
 mod doctor;
 mod enrol;
-mod flow;
 mod init;
-mod mqtt;
-mod replay;
 mod revoke;
 
 use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
@@ -32,6 +30,12 @@ use tidegate_cli::{
     sessions::{self, SessionsArgs},
     subscribe::{self, SubscribeArgs},
 };
+use tidegate_commands::{
+    flow::{self, FlowArgs},
+    mqtt,
+    password::{self, PasswdArgs},
+    replay::{self, ReplayArgs},
+};
 use tidegate_config::Config;
 use tidegate_load::command::{PubArgs, SubArgs};
 use tidegate_message::Code;
@@ -42,13 +46,11 @@ pub use self::{
     acl::AclArgs,
     args::{CameraArgs, CharacterizeArgs, NodeArgs},
     cameras::CamerasCommandArgs,
+    config::{ConfigArgs, ConfigCommand},
     detect::DetectArgs,
     doctor::{DoctorArgs, KeyArgs},
     enrol::{InviteArgs, JoinArgs},
-    flow::FlowArgs,
     init::InitArgs,
-    mqtt::{ConfigArgs, ConfigCommand, PasswdArgs},
-    replay::ReplayArgs,
     revoke::RevokeArgs,
 };
 use crate::run;
@@ -217,7 +219,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Sub(args) => mqtt::subscribe(*args, stop).await,
         Command::Replay(args) => replay::run(*args, stop).await,
         Command::Flow(args) => tokio::task::block_in_place(|| flow::run(&args)),
-        Command::Passwd(args) => mqtt::passwd(&args, stop).await,
+        Command::Passwd(args) => password::passwd(&args, stop).await,
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),
@@ -236,7 +238,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Config(ConfigArgs {
             what: Some(ConfigCommand::ImportMosquitto { file, secrets_dir }),
             ..
-        }) => mqtt::import(&file, &secrets_dir),
+        }) => config::import(&file, &secrets_dir),
     }
 }
 

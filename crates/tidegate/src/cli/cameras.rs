@@ -19,6 +19,7 @@ use tidegate_cli::{
     remote::RemoteArgs,
     sources::{DiscoverArgs, discover, try_source},
 };
+use tidegate_commands::password::ask;
 use tidegate_config::{
     Config, Origin,
     write::{self, Written},
@@ -29,7 +30,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{args::source_with_password, enrol::replace, mqtt::ask};
+use super::{args::source_with_password, enrol::replace};
 use crate::run;
 
 /// How long a node may take to read its configuration again.

@@ -10,6 +10,7 @@ use std::{
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_cli::program::print;
+use tidegate_commands::password::replace;
 use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     auth::password,
@@ -19,7 +20,6 @@ use tidegate_message::Code;
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
-use super::mqtt::replace;
 use crate::run::users::{ADMINISTRATOR, users_file};
 
 /// Arguments of `tidegate init`.

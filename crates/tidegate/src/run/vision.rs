@@ -18,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 use super::certificates::certificate;
 
 /// The settings of detection, and of each plain listener with the key that names it.
+type Planned = (VisionSettings, Vec<(&'static str, ListenerSettings)>);
+
+/// Its settings; none where it is not enabled.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(super) fn planned(
-    config: &Config,
-) -> Result<Option<(VisionSettings, Vec<(&'static str, ListenerSettings)>)>, ApiError> {
+pub(super) fn planned(config: &Config) -> Result<Option<Planned>, ApiError> {
     let section = &config.vision;
     if !section.enabled {
         return Ok(None);

@@ -22,7 +22,7 @@ use tidegate_message::{Code, quantity};
 use tidegate_wire::mqtt::QoS;
 use tokio_util::sync::CancellationToken;
 
-use super::mqtt::failure;
+use crate::mqtt::failure;
 /// Arguments of `tidegate replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
@@ -151,7 +151,11 @@ fn object(summary: &Summary) -> serde_json::Value {
     })
 }
 
-pub(super) async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(), ApiError> {
+/// Plays a trace, until its end or `stop`.
+///
+/// # Errors
+/// Why it cannot be played, with the code.
+pub async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let (trace, options) = (args.trace(), args.options());
     let broker = args.connect.options(Vec::new()).map_err(|error| {
         ApiError::new(Code::CONFIG_INVALID, "nothing was played")
@@ -257,14 +261,22 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum Command {
+        Replay(Box<ReplayArgs>),
+    }
 
     fn options(line: &str) -> Result<Options, clap::Error> {
         let words = format!("tidegate replay {line}");
-        match Cli::try_parse_from(words.split_whitespace())?.command {
-            Command::Replay(args) => Ok(args.options()),
-            other => panic!("{other:?}"),
-        }
+        let Command::Replay(args) = Program::try_parse_from(words.split_whitespace())?.command;
+        Ok(args.options())
     }
 
     #[test]

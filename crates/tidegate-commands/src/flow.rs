@@ -134,7 +134,11 @@ pub struct ExampleArgs {
     pub output: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &FlowArgs) -> Result<(), ApiError> {
+/// Runs the command.
+///
+/// # Errors
+/// Why a flow cannot be read or run, with the code.
+pub fn run(args: &FlowArgs) -> Result<(), ApiError> {
     match &args.what {
         FlowCommand::Check(args) => print(&check(args)?),
         FlowCommand::Run(args) => {
@@ -506,7 +510,17 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum Command {
+        Flow(FlowArgs),
+    }
 
     const FLOW: &str = r#"
 [flow.t]
@@ -533,10 +547,9 @@ payload = "{field:id} {field:x}"
 "#;
 
     fn parsed(line: &str) -> FlowCommand {
-        match Cli::try_parse_from(line.split_whitespace()).expect("a command").command {
-            Command::Flow(args) => args.what,
-            other => panic!("{other:?}"),
-        }
+        let program = Program::try_parse_from(line.split_whitespace()).expect("a command");
+        let Command::Flow(args) = program.command;
+        args.what
     }
 
     fn fed(line: &str, input: &str) -> Result<(String, String), ApiError> {
@@ -629,7 +642,7 @@ payload = "{field:n}"
     #[test]
     fn each_example_notifies_of_its_readings_and_says_which_is_bad() {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-        let book = include_str!("../../../../docs/src/flows.md");
+        let book = include_str!("../../../docs/src/flows.md");
         for (name, readings, alarms, bad, is_buried) in [
             ("city", "city.csv", 2, "14: \"dust\": the field is not a decimal number", true),
             ("taxi", "taxi.csv", 1, "17: \"fare_amount\": the field is not a decimal number", true),

@@ -1,0 +1,46 @@
+//! `tidegate pub` and `tidegate sub`.
+
+use std::io;
+
+use tidegate_api::ApiError;
+use tidegate_cli::program::aside;
+use tidegate_load::command::{CommandError, PubArgs, SubArgs};
+use tidegate_message::Code;
+use tokio_util::sync::CancellationToken;
+
+/// Publishes, until all is acknowledged.
+///
+/// # Errors
+/// Why not all was published.
+pub async fn publish(args: PubArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    aside(stop, move |_| args.run(io::stdin().lock()).map(drop).map_err(command_error)).await
+}
+
+/// Prints what comes, until `stop` or as many messages as asked for.
+///
+/// # Errors
+/// Why it ended before.
+pub async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    aside(stop, move |stop| args.run(io::stdout().lock(), stop).map(drop).map_err(command_error))
+        .await
+}
+
+fn command_error(error: CommandError) -> ApiError {
+    let code = match &error {
+        CommandError::Client(client) => client.code(),
+        CommandError::NoMessage | CommandError::Connect(_) => Code::CONFIG_INVALID,
+        CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
+            Code::STORAGE_FAILED
+        }
+    };
+    failure(code, &error)
+}
+
+/// An error and what caused it, with its code.
+pub(crate) fn failure(code: Code, error: &dyn std::error::Error) -> ApiError {
+    let failure = ApiError::new(code, error.to_string());
+    match error.source() {
+        Some(cause) => failure.caused_by(tidegate_message::error_chain(cause)),
+        None => failure,
+    }
+}
