@@ -16,11 +16,13 @@
 //! - a value that is not a number is short;
 //! - a tie within the row's tolerance is met.
 
+pub mod children;
 pub mod figure;
 pub mod machine;
 pub mod report;
 pub mod statistics;
 
+pub use children::{Owned, end_on_signals};
 pub use figure::{Figure, Target, Tolerance, Verdict};
 pub use machine::Machine;
 pub use report::Report;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tidegate_message::CivilDate;
 
 use crate::{
-    figure::{Figure, Verdict},
+    figure::{Figure, Target, Verdict},
     machine::{self, Machine},
 };
 
@@ -97,6 +97,15 @@ impl Report {
     /// A file to keep beside the samples, such as a plot. `file_name` is one path component.
     pub fn attach(&mut self, file_name: impl Into<String>, bytes: impl Into<Vec<u8>>) {
         self.attachments.push((file_name.into(), bytes.into()));
+    }
+
+    /// Adds a short row where a group failed, so that the others are still measured and no one overlooks it.
+    pub fn group(&mut self, name: &str, measured: anyhow::Result<()>) {
+        if let Err(error) = measured {
+            let missing = Figure::new(format!("{name}, all rows"), "");
+            let note = format!("not measured: {error:#}");
+            self.figure(missing.target(Target::Exactly(0.0)).note(note));
+        }
     }
 
     /// Adds a row.

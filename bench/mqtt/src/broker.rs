@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bench_harness::{Report, machine};
+use bench_harness::{Owned, Report, machine};
 use tempfile::TempDir;
 use tidegate_load::{
     client::{Client, Options},
@@ -21,8 +21,6 @@ use tidegate_load::{
 };
 use tidegate_netlab::Lab;
 use tidegate_wire::mqtt::Version;
-
-use crate::site::Owned;
 
 /// For a broker to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(15);

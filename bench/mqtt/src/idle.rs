@@ -12,14 +12,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use bench_harness::{Figure, Report, Target};
+use bench_harness::{Figure, Owned, Report, Target};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tidegate_wire::mqtt::{Connect, ConnectProperties, Packet, Version};
 
 use crate::{
     Plan,
     broker::{Broker, Kind, Programs, Setup},
-    site::Owned,
 };
 
 /// Connections of the row that has a target.

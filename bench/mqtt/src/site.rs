@@ -1,49 +1,17 @@
 //! Processes and links that end with the bench, also when it is interrupted.
 
 use std::{
-    process::{Child, Command},
-    sync::{
-        Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use bench_harness::end_on_signals;
 use tidegate_netlab::{Lab, Options, sweep, sweep_prefix};
 use tidegate_sim::medium::Scenario;
 
-/// Processes that run now.
-static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static LABS: AtomicU32 = AtomicU32::new(0);
-
-/// A process that ends with its owner.
-#[derive(Debug)]
-pub struct Owned(pub Child);
-
-impl Owned {
-    /// Takes care of `child`.
-    #[must_use]
-    pub fn new(child: Child) -> Self {
-        running(|list| list.push(child.id()));
-        Self(child)
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // One that has ended already cannot be killed, and need not be.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        let id = self.0.id();
-        running(|list| list.retain(|running| *running != id));
-    }
-}
-
-fn running<R>(work: impl FnOnce(&mut Vec<u32>) -> R) -> R {
-    work(&mut RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
-}
 
 /// From now on a signal to stop ends all processes and removes all namespaces before this process.
 ///
@@ -53,27 +21,11 @@ pub fn watch_signals() -> anyhow::Result<()> {
     for left in sweep()? {
         eprintln!("bench-mqtt: removed {left}, left behind by a process that is gone");
     }
-    let mut signals = signal_hook::iterator::Signals::new([
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ])
-    .context("catching signals")?;
-    std::thread::spawn(move || {
-        let Some(signal) = signals.forever().next() else { return };
-        eprintln!("bench-mqtt: stopped by signal {signal}");
-        let ids = running(std::mem::take);
-        for id in ids {
-            if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL); // it may have ended meanwhile
-            }
-        }
+    end_on_signals("bench-mqtt", || {
         if let Err(error) = sweep_prefix(&prefix()) {
             eprintln!("bench-mqtt: namespaces stay behind: {error}");
         }
-        std::process::exit(128 + signal);
-    });
-    Ok(())
+    })
 }
 
 /// The prefix of the names of this process's namespaces; `sweep` knows them by it once the process is gone.

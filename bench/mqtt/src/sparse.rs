@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use bench_harness::{Figure, Report, Target, Tolerance};
+use bench_harness::{Figure, Owned, Report, Target, Tolerance};
 use tidegate_load::{Flow, Pace, Report as Load, Spec, Topology, run};
 use tidegate_wire::mqtt::QoS;
 
@@ -19,7 +19,6 @@ use crate::{
     Plan,
     broker::{Kind, Programs, Setup},
     relay::{self, Engine},
-    site::Owned,
 };
 
 /// One load, with what ours must reach per processor second beside mosquitto's.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use bench_harness::{Figure, Report, Target, percentile};
+use bench_harness::{Figure, Owned, Report, Target, percentile};
 use tidegate_load::client::{Client, Options};
 use tidegate_sim::medium::Scenario;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
@@ -14,7 +14,7 @@ use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 use crate::{
     Plan, images,
     node::{Node, NodeConfig, Workers, program},
-    site::{self, Owned, Place, is_valid},
+    site::{self, Place, is_valid},
 };
 
 const DETECTOR_MS: f64 = 60.0;

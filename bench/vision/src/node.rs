@@ -11,12 +11,13 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use bench_harness::Owned;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_load::{connect::TlsArgs, vision::Target};
 
-use crate::site::{Cpu, Owned, Place, free_port, last_words};
+use crate::site::{self, Cpu, Place, cpu_seconds, free_port, last_words};
 
 /// Where both servers find faces.
 pub const ENDPOINT: &str = "/detector/detect/";
@@ -151,7 +152,7 @@ impl Node {
     /// Its process.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     /// Its folder, its data and its configuration.
@@ -177,7 +178,7 @@ impl Node {
     /// # Errors
     /// It is gone.
     pub fn cpu(&self) -> anyhow::Result<Cpu> {
-        self.process.cpu_seconds().with_context(|| self.last_words())
+        cpu_seconds(&self.process).with_context(|| self.last_words())
     }
 
     /// Writes another configuration and has it read.
@@ -197,7 +198,7 @@ impl Node {
     /// It has.
     pub fn check(&mut self) -> anyhow::Result<()> {
         let said = self.last_words();
-        self.process.check().with_context(|| format!("the node; {said}"))
+        site::check(&mut self.process).with_context(|| format!("the node; {said}"))
     }
 
     /// The end of its log.

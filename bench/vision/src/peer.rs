@@ -8,12 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use bench_harness::Owned;
 use tempfile::TempDir;
 use tidegate_load::vision::Target;
 
 use crate::{
     Plan,
-    site::{Cpu, Owned, Place, free_port, last_words},
+    site::{Cpu, Place, cpu_seconds, free_port, last_words},
 };
 
 /// How the peer finds boxes.
@@ -94,6 +95,6 @@ impl Peer {
     /// # Errors
     /// It is gone.
     pub fn cpu(&self) -> anyhow::Result<Cpu> {
-        self.process.cpu_seconds()
+        cpu_seconds(&self.process)
     }
 }

@@ -2,17 +2,14 @@
 
 use std::{
     net::TcpStream,
-    process::{Child, Command},
-    sync::{
-        Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use bench_harness::{Owned, end_on_signals};
 use tidegate_load::process::usage;
 use tidegate_netlab::{Lab, Options, sweep, sweep_prefix};
 use tidegate_sim::medium::Scenario;
@@ -28,55 +25,34 @@ pub const CLIENT: &str = "client";
 /// The server's address on a line.
 pub const ADDRESS: &str = "10.79.1.1";
 
-/// Processes that run now.
-static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static LABS: AtomicU32 = AtomicU32::new(0);
 
-/// A process that ends with its owner.
-#[derive(Debug)]
-pub struct Owned(Child);
+/// An error if it has ended by itself.
+///
+/// # Errors
+/// It has, or cannot be looked at.
+pub fn check(process: &mut Owned) -> anyhow::Result<()> {
+    let ended = process.0.try_wait().context("looking at a process")?;
+    ensure!(
+        ended.is_none(),
+        "it ended by itself, {}",
+        ended.map(|s| s.to_string()).unwrap_or_default()
+    );
+    Ok(())
+}
 
-impl Owned {
-    /// Takes care of `child`.
-    #[must_use]
-    pub fn new(child: Child) -> Self {
-        running(|list| list.push(child.id()));
-        Self(child)
+/// Processor time in seconds that a process and the processes below it have used.
+///
+/// # Errors
+/// It is gone.
+pub fn cpu_seconds(process: &Owned) -> anyhow::Result<Cpu> {
+    let own = usage(process.0.id())?.cpu.as_secs_f64();
+    let mut below = 0.0;
+    for child in below_of(process.0.id()) {
+        // One that ended meanwhile is counted by no one.
+        below += usage(child).map_or(0.0, |usage| usage.cpu.as_secs_f64());
     }
-
-    /// Its number.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// An error if it has ended by itself.
-    ///
-    /// # Errors
-    /// It has, or cannot be looked at.
-    pub fn check(&mut self) -> anyhow::Result<()> {
-        let ended = self.0.try_wait().context("looking at a process")?;
-        ensure!(
-            ended.is_none(),
-            "it ended by itself, {}",
-            ended.map(|s| s.to_string()).unwrap_or_default()
-        );
-        Ok(())
-    }
-
-    /// Processor time in seconds that it and the processes below it have used.
-    ///
-    /// # Errors
-    /// It is gone.
-    pub fn cpu_seconds(&self) -> anyhow::Result<Cpu> {
-        let own = usage(self.id())?.cpu.as_secs_f64();
-        let mut below = 0.0;
-        for child in below_of(self.id()) {
-            // One that ended meanwhile is counted by no one.
-            below += usage(child).map_or(0.0, |usage| usage.cpu.as_secs_f64());
-        }
-        Ok(Cpu { own, below })
-    }
+    Ok(Cpu { own, below })
 }
 
 /// Processor time of a process, and of those that it started.
@@ -115,20 +91,6 @@ fn below_of(process: u32) -> Vec<u32> {
     found
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // One that has ended already cannot be killed, and need not be.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        let id = self.0.id();
-        running(|list| list.retain(|running| *running != id));
-    }
-}
-
-fn running<R>(work: impl FnOnce(&mut Vec<u32>) -> R) -> R {
-    work(&mut RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
-}
-
 /// From now on a signal to stop ends all processes and removes all namespaces before this process.
 ///
 /// # Errors
@@ -137,26 +99,11 @@ pub fn watch_signals() -> anyhow::Result<()> {
     for left in sweep()? {
         eprintln!("bench-vision: removed {left}, left behind by a process that is gone");
     }
-    let mut signals = signal_hook::iterator::Signals::new([
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ])
-    .context("catching signals")?;
-    thread::spawn(move || {
-        let Some(signal) = signals.forever().next() else { return };
-        eprintln!("bench-vision: stopped by signal {signal}");
-        for id in running(std::mem::take) {
-            if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL); // it may have ended meanwhile
-            }
-        }
+    end_on_signals("bench-vision", || {
         if let Err(error) = sweep_prefix(&prefix()) {
             eprintln!("bench-vision: namespaces stay behind: {error}");
         }
-        std::process::exit(128 + signal);
-    });
-    Ok(())
+    })
 }
 
 /// The prefix of the names of this process's namespaces; `sweep` knows them by it once the process is gone.
@@ -276,7 +223,7 @@ impl Place<'_> {
                 if self.within(listens)? {
                     break;
                 }
-                process.check().with_context(&said)?;
+                check(process).with_context(&said)?;
                 ensure!(
                     began.elapsed() < PATIENCE,
                     "nothing listens on port {port} within a minute; {}",
