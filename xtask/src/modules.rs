@@ -34,7 +34,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate-workers",
         &[
-            ("ground", &["locate", "protocol", "schedule"]),
+            ("ground", &["locate", "prediction", "protocol", "schedule"]),
             ("work", &["models", "work"]),
             ("worker", &["worker"]),
             ("pool", &["pool"]),

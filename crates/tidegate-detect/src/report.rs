@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tidegate_api::{Missed, Stages};
 use tidegate_frame::score;
 use tidegate_message::{CameraName, FrameSize, Instant};
+use tidegate_workers::Prediction;
 
 use crate::budget::Spent;
 
@@ -290,14 +291,15 @@ impl Detection {
             json!([left, top, right, bottom, found.score, &*found.label])
         });
         let predictions = self.boxes.iter().map(|found| {
-            let [left, top, right, bottom] = found.rect.corners();
+            let found = Prediction::from(found);
             json!({
-                "x": corner(f64::midpoint(left, right)),
-                "y": corner(f64::midpoint(top, bottom)),
-                "width": corner(right - left),
-                "height": corner(bottom - top),
-                "confidence": found.score,
-                "class": &*found.label,
+                "x": corner(found.x),
+                "y": corner(found.y),
+                "width": corner(found.width),
+                "height": corner(found.height),
+                "confidence": found.confidence,
+                "class": found.class,
+                "class_id": found.class_id,
             })
         });
         let mut message = json!({
@@ -473,7 +475,7 @@ mod tests {
             "boxes": [[10.0, 20.0, 30.13, 60.0, 0.5, "person"]],
             "predictions": [{
                 "x": 20.06, "y": 40.0, "width": 20.13, "height": 40.0,
-                "confidence": 0.5, "class": "person",
+                "confidence": 0.5, "class": "person", "class_id": 1_402_450_560,
             }],
             "times": {
                 "capture_ms": 1.0, "encode_ms": 2.0, "queue_ms": 3.0, "network_ms": 4.0,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use tidegate_message::FrameSize;
-use tidegate_workers::{Outcome, Times};
+use tidegate_workers::{Outcome, Prediction, Times};
 
 /// The findings in an image.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,17 +40,6 @@ struct Size {
 /// As Roboflow's clients and `supervision` read them: middle, width and height.
 struct Predictions<'a>(&'a Outcome);
 
-#[derive(Serialize)]
-struct Prediction<'a> {
-    x: f64,
-    y: f64,
-    width: f64,
-    height: f64,
-    confidence: f64,
-    class: &'a str,
-    class_id: u32,
-}
-
 /// Left, top, right, bottom, score, label.
 struct Boxes<'a>(&'a Outcome);
 
@@ -67,16 +56,7 @@ impl Serialize for Predictions<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.boxes.len()))?;
         for found in &self.0.boxes {
-            let [left, top, right, bottom] = found.rect.corners();
-            list.serialize_element(&Prediction {
-                x: (left + right) / 2.0,
-                y: (top + bottom) / 2.0,
-                width: right - left,
-                height: bottom - top,
-                confidence: found.score,
-                class: &found.label,
-                class_id: class_id(&found.label),
-            })?;
+            list.serialize_element(&Prediction::from(found))?;
         }
         list.end()
     }
@@ -126,17 +106,10 @@ pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 
-/// A number for a class, which clients of `supervision` ask for: the same for the same label at every node and after every start, which
-/// an index would not be, for a detector does not say which labels it has. FNV-1a of the label, without its highest bit.
-pub fn class_id(label: &str) -> u32 {
-    let hash = label
-        .bytes()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    hash & 0x7fff_ffff
-}
-
 #[cfg(test)]
 mod tests {
+    use tidegate_workers::class_id;
+
     use super::*;
     use crate::tests::outcome;
 

@@ -59,7 +59,7 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::{
-    answer::{Detected, class_id},
+    answer::Detected,
     body::RequestError,
     budget::NoRoom,
     detector::{Detector, ModelInfo, Models},

@@ -15,6 +15,7 @@
 pub mod locate;
 pub mod models;
 mod pool;
+mod prediction;
 pub mod protocol;
 pub mod schedule;
 mod shared;
@@ -26,6 +27,7 @@ pub use pool::{
     Client, DetectError, IMAGE_BYTES_MAX, MODELS_MAX, Outcome, Pool, PoolSettings, PoolState,
     Request, Times,
 };
+pub use prediction::{Prediction, class_id};
 pub use protocol::{Hello, MessageError, Model};
 pub use shared::{FolderState, NotLoaded, SharedPool};
 pub use work::{Image, ModelFile, Scene};
