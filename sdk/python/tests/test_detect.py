@@ -256,8 +256,6 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 @pytest.fixture(scope="session")
 def detecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A node whose worker is the example of a detector."""
-    if not (EXAMPLES.parents[2] / "crates" / "tidegate" / "src" / "run" / "vision.rs").is_file():
-        pytest.skip("the program does not run vision yet")
     command = f"{sys.executable} {EXAMPLES / 'detector_service.py'}"
     site = Site(tmp_path_factory.mktemp("detecting"), {"workers.command": command, "workers.count": "1"})
     try:
