@@ -16,8 +16,8 @@ import type { Socket, Transport } from "./transport.js";
 
 /** Makes items of the messages of one stream, over all its connections. */
 interface Reader<T> {
-  /** The path to open, with its query. */
-  readonly path: string;
+  /** The path to open, with its query; asked for once for each connection. */
+  path(): string;
   /** Looks for the reason why no WebSocket could be opened, where the platform does not tell it. */
   explain(): Promise<void>;
   text(message: Fields): void;
@@ -28,8 +28,8 @@ interface Reader<T> {
   back(): void;
   /** Whether nothing follows. */
   readonly isComplete: boolean;
-  /** The socket that is open, for what the stream has to say. */
-  socket?: Socket | undefined;
+  /** Tells of the socket that is open, for what the stream has to say, and of its end. */
+  opened(socket: Socket | undefined): void;
   readonly queue: NewestQueue<T>;
 }
 
@@ -149,7 +149,7 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
     };
     let socket: Socket;
     try {
-      socket = await this.#transport.open(reader.path, listener, signal);
+      socket = await this.#transport.open(reader.path(), listener, signal);
     } catch (error) {
       if (!this.#transport.tellsWhy && error instanceof LinkDownError) await reader.explain();
       throw error;
@@ -157,11 +157,11 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
     const abort = (): void => over(signal.reason);
     signal.addEventListener("abort", abort);
     if (signal.aborted) abort();
-    reader.socket = socket;
     try {
+      reader.opened(socket);
       return await ended;
     } finally {
-      reader.socket = undefined;
+      reader.opened(undefined);
       signal.removeEventListener("abort", abort);
       socket.close();
     }
@@ -215,12 +215,14 @@ export interface Changes {
 
 class FrameReader<T extends Event> implements Reader<T> {
   isComplete = false;
-  socket: Socket | undefined;
   readonly queue: NewestQueue<T>;
   readonly explain: () => Promise<void>;
   readonly #camera: string;
   readonly #take: (event: Event) => void;
   #wanted: FrameOptions;
+  /** Those of the connection that was last begun. */
+  #asked: FrameOptions | undefined;
+  #socket: Socket | undefined;
   /** As the node says them. */
   #bounds: Bounds;
   #head: Fields | undefined;
@@ -239,19 +241,31 @@ class FrameReader<T extends Event> implements Reader<T> {
     return this.#bounds;
   }
 
-  get path(): string {
+  path(): string {
+    this.#asked = this.#wanted;
     const { latencyMs, accuracy } = boundsOf(this.#wanted);
     const query = new URLSearchParams({ latency_ms: `${latencyMs}`, accuracy: `${accuracy}` });
     if (this.#wanted.fps !== undefined) query.set("fps", `${this.#wanted.fps}`);
     return `/cameras/${encodeURIComponent(this.#camera)}/frames?${query}`;
   }
 
+  opened(socket: Socket | undefined): void {
+    this.#socket = socket;
+    // They may have changed while the connection was being made.
+    if (socket === undefined || this.#asked === this.#wanted) return;
+    const { latencyMs, accuracy } = boundsOf(this.#wanted);
+    this.#tell({ latencyMs, accuracy, ...(this.#wanted.fps !== undefined && { fps: this.#wanted.fps }) });
+  }
+
   update(changes: Changes): void {
     const wanted = { ...this.#wanted, ...changes };
     boundsOf(wanted);
     this.#wanted = wanted;
-    const { latencyMs: latency_ms, accuracy, fps } = changes;
-    this.socket?.sendText(JSON.stringify({ type: "update", latency_ms, accuracy, fps }));
+    this.#tell(changes);
+  }
+
+  #tell({ latencyMs: latency_ms, accuracy, fps }: Changes): void {
+    this.#socket?.sendText(JSON.stringify({ type: "update", latency_ms, accuracy, fps }));
   }
 
   text(message: Fields): void {
@@ -423,7 +437,8 @@ export class DetectionStream extends Stream<LiveDetection> {
     checkQueue(size);
     const queue = new NewestQueue<LiveDetection>(size);
     this.reader = {
-      path: camera === undefined ? "/v1/detections" : `/v1/detections?${new URLSearchParams({ camera })}`,
+      path: () => (camera === undefined ? "/v1/detections" : `/v1/detections?${new URLSearchParams({ camera })}`),
+      opened: () => undefined,
       queue,
       isComplete: false,
       explain,

@@ -92,6 +92,8 @@ export class FakeNode {
   readonly answers = new Map<string, Serve>();
   /** Called with each WebSocket that opens, by its path. */
   readonly sockets = new Map<string, ServeSocket>();
+  /** WebSockets open when this is settled. */
+  gate: Promise<void> | undefined;
   /** All requests and openings, in order. */
   readonly log: string[] = [];
   /** The paths that need no proof; all of them for a browser in the same process, which has no cookies. */
@@ -103,7 +105,7 @@ export class FakeNode {
   constructor(server: http.Server = http.createServer()) {
     this.#server = server;
     server.on("request", (request, response) => void this.#answer(request, response));
-    server.on("upgrade", (request: http.IncomingMessage, stream: Duplex, head: Buffer) => this.#upgrade(request, stream, head));
+    server.on("upgrade", (request: http.IncomingMessage, stream: Duplex, head: Buffer) => void this.#upgrade(request, stream, head));
     server.on("connection", (stream) => {
       this.#streams.add(stream);
       stream.on("close", () => this.#streams.delete(stream));
@@ -168,9 +170,10 @@ export class FakeNode {
     response.end(told === undefined ? bytes : json(told));
   }
 
-  #upgrade(request: http.IncomingMessage, stream: Duplex, head: Buffer): void {
+  async #upgrade(request: http.IncomingMessage, stream: Duplex, head: Buffer): Promise<void> {
     const url = new URL(request.url ?? "/", "http://node");
     this.log.push(`WS ${url.pathname}`);
+    await this.gate;
     const serve = this.sockets.get(url.pathname);
     const isLetIn = this.isOpen || isKnown(request.headers);
     if (isLetIn && serve !== undefined) {

@@ -146,6 +146,32 @@ test("bounds change while frames come, and hold behind a broken connection", { t
   assert.deepEqual(queries, ["latency_ms=200&accuracy=0.5", "latency_ms=400&accuracy=0.5&fps=2"]);
 });
 
+test("bounds that change while the connection is being made hold, too", { timeout: 20_000 }, async (t) => {
+  const { node, client } = await site(t);
+  const asked: string[] = [];
+  node.sockets.set(PATH, (socket, query) => {
+    asked.push(query.toString());
+    sendEvent(socket, { type: "started", latency_ms: Number(query.get("latency_ms")), accuracy: 0.5 });
+    socket.on("message", (data) => {
+      asked.push(String(data));
+      sendEvent(socket, { type: "updated", latency_ms: 400, accuracy: 0.5, fps: 2 });
+      sendFrame(socket, 0, { latency_ms: 350 });
+    });
+  });
+  let open: () => void = () => undefined;
+  node.gate = new Promise((resolve) => (open = resolve));
+  const stream = client.frames("cam1", { latencyMs: 200, accuracy: 0.5 });
+  const next = stream.next();
+  await poll(() => node.log.includes(`WS ${PATH}`));
+  stream.update({ latencyMs: 300 });
+  stream.update({ latencyMs: 400, fps: 2 });
+  open();
+  const { value: frame } = await next;
+  stream.close();
+  assert.deepEqual([frame?.verdict.latencyBoundMs, frame?.verdict.kept], [400, true]);
+  assert.deepEqual(asked, ["latency_ms=200&accuracy=0.5", '{"type":"update","latency_ms":400,"accuracy":0.5,"fps":2}']);
+});
+
 test("a stream comes back after a broken connection, and no frame comes twice", { timeout: 20_000 }, async (t) => {
   const { node, client } = await site(t);
   let openings = 0;
