@@ -73,6 +73,8 @@ enum { HEAD_BYTES = 5 };
 
 static void down(struct mqtt *mqtt, const char *why)
 {
+    if (mqtt->state == MQTT_CONNECTING || mqtt->state == MQTT_OPENING)
+        mqtt->tries++;
     if (mqtt->socket >= 0)
         close(mqtt->socket);
     mqtt->socket = -1;
@@ -112,8 +114,13 @@ static bool queue_out(struct mqtt *mqtt, const uint8_t *packet, size_t bytes)
     return true;
 }
 
+/*
+ * Begins with the address behind those that were tried in vain: a name may have several, such as localhost one of IPv6, where a broker of IPv4
+ * does not answer, and that only shows later.
+ */
 static void open_socket(struct mqtt *mqtt)
 {
+    mqtt->state = MQTT_CONNECTING;
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
     struct addrinfo *found = NULL;
     int failed = getaddrinfo(mqtt->settings.host, mqtt->settings.port, &hints, &found);
@@ -121,8 +128,15 @@ static void open_socket(struct mqtt *mqtt)
         down(mqtt, gai_strerror(failed));
         return;
     }
+    unsigned count = 0;
+    for (struct addrinfo *each = found; each != NULL; each = each->ai_next)
+        count++;
+    unsigned skipped = count == 0 ? 0 : mqtt->tries % count;
+    struct addrinfo *from = found;
+    for (; skipped > 0; skipped--)
+        from = from->ai_next;
     int error = ENOENT;
-    for (struct addrinfo *each = found; each != NULL; each = each->ai_next) {
+    for (struct addrinfo *each = from; each != NULL; each = each->ai_next) {
         int opened = socket(each->ai_family, each->ai_socktype, each->ai_protocol);
         if (opened < 0) {
             error = errno;
@@ -143,7 +157,6 @@ static void open_socket(struct mqtt *mqtt)
         down(mqtt, strerror(error));
         return;
     }
-    mqtt->state = MQTT_CONNECTING;
     mqtt->due_ms = now_ms() + CONNECT_MS_MAX;
 }
 
@@ -231,11 +244,13 @@ static bool take(struct mqtt *mqtt, uint8_t first, const uint8_t *body, size_t b
             down(mqtt, "the other side speaks no MQTT");
             return false;
         }
+        /* A broker that refuses is the right one all the same: it is asked again, and no other address. */
+        mqtt->state = MQTT_UP;
         if (body[1] != 0) {
             down(mqtt, refusal(body[1]));
             return false;
         }
-        mqtt->state = MQTT_UP;
+        mqtt->tries = 0;
         mqtt->wait_ms = WAIT_MS_MIN;
         mqtt->next = 0; /* 4.4: all that was not acknowledged, in its order */
         return true;

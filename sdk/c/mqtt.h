@@ -52,6 +52,7 @@ struct mqtt {
     int64_t sent_ms;     /* when something was last sent */
     int64_t received_ms; /* when something last came */
     int wait_ms;         /* before the next try */
+    unsigned tries;      /* that failed since the broker last accepted: each begins at another of its addresses */
     uint16_t last_id;
     size_t first;    /* of the queue */
     size_t count;    /* in the queue */

@@ -49,8 +49,8 @@ static int64_t nanos(clockid_t clock)
 
 static int usage(void)
 {
-    fputs("usage: sensor [-h HOST] [-p PORT] [-u USER] [-t TOPIC] [-i INTERVAL_MS] [-c COUNT] -n NAME -f FILE\n"
-          "  HOST 127.0.0.1, PORT 1883, TOPIC devices, INTERVAL_MS 1000; ends after COUNT readings, or at SIGTERM\n",
+    fputs("usage: sensor [-h HOST] [-p PORT] [-u USER] [-t TOPIC] [-i INTERVAL_MS] [-c COUNT] [-k KEEP_ALIVE_S] -n NAME -f FILE\n"
+          "  HOST 127.0.0.1, PORT 1883, TOPIC devices, INTERVAL_MS 1000, KEEP_ALIVE_S 30; ends after COUNT readings, or at SIGTERM\n",
           stderr);
     return 2;
 }
@@ -114,6 +114,8 @@ int main(int argc, char **argv)
                 due = now; /* the machine was asleep: the readings of that time are not made up for */
         }
         int64_t left_ms = (due - nanos(CLOCK_MONOTONIC)) / 1000000;
+        if (count_max != 0 && taken >= count_max)
+            left_ms = 50; /* none is due; the last acknowledgement ends the program soon */
         if (mqtt_run(&mqtt, left_ms < 0 ? 0 : left_ms > 1000 ? 1000 : (int)left_ms)) {
             fprintf(stderr, "sensor: connected to %s:%s\n", settings.host, settings.port);
             why[0] = '\0';

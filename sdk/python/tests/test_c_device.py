@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import shutil
 import signal
@@ -27,9 +28,17 @@ Device = Callable[..., "subprocess.Popen[str]"]
 def sensor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler is installed")
-    copy = tmp_path_factory.mktemp("c") / "c"
-    shutil.copytree(SOURCE, copy)
-    subprocess.run(["make", "--silent", "CC=cc", "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover"], cwd=copy, check=True)
+    return built(tmp_path_factory.mktemp("c") / "c")
+
+
+def built(copy: Path, *flags: str) -> Path:
+    # A program that was built by hand would be taken for up to date.
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("sensor"))
+    # An argument of make would take the place of the warnings.
+    sanitized = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", *flags]
+    environment = {**os.environ, "CFLAGS": " ".join(sanitized)}
+    made = subprocess.run(["make", "CC=cc"], cwd=copy, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert "-Wall -Wextra -Werror" in made.stdout, made.stdout
     return copy / "sensor"
 
 
@@ -39,9 +48,9 @@ def device(sensor: Path, site: Site, tmp_path: Path) -> Iterator[Device]:
     running: list[subprocess.Popen[str]] = []
     (tmp_path / "temp").write_text("21500\n")
 
-    def start(*arguments: str, port: str | None = None) -> subprocess.Popen[str]:
+    def start(*arguments: str, port: str | None = None, program: Path = sensor) -> subprocess.Popen[str]:
         broker = ["-p", port or site.mqtt.rpartition(":")[2], "-t", "open/devices", "-f", str(tmp_path / "temp")]
-        process = subprocess.Popen([str(sensor), *broker, *arguments], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([str(program), *broker, *arguments], stderr=subprocess.PIPE, text=True)
         running.append(process)
         return process
 
@@ -56,7 +65,7 @@ def device(sensor: Path, site: Site, tmp_path: Path) -> Iterator[Device]:
             process.communicate()
     # Retained, so that it would come to subscribers of other tests.
     with site.connect() as client:
-        for number in range(1, 6):
+        for number in range(1, 8):
             client.publish(f"open/devices/pump{number}/status", b"", retain=True)
 
 
@@ -158,6 +167,43 @@ def test_readings_wait_for_a_broker_that_is_not_there_yet(site: Site, client: ti
     # The newest 64 wait; the announcement of the device may take the place of one more.
     assert got == list(range(got[0], 80))
     assert int(found[1]) - 1 <= got[0] <= int(found[1])
+
+
+# A name of two addresses, as localhost is on many machines; nothing listens at the first.
+TWO_ADDRESSES = """
+#define _POSIX_C_SOURCE 200809L
+#include <netdb.h>
+static inline int of_two(const char *name, const char *port, const struct addrinfo *hints, struct addrinfo **found)
+{
+    (void)name;
+    int failed = getaddrinfo("127.0.0.2", port, hints, found);
+    return failed != 0 ? failed : getaddrinfo("127.0.0.1", port, hints, &(*found)->ai_next);
+}
+#define getaddrinfo of_two
+"""
+
+
+def test_the_second_address_of_a_name_is_tried(client: tidegate.Client, device: Device, tmp_path: Path) -> None:
+    (tmp_path / "two.h").write_text(TWO_ADDRESSES)
+    program = built(tmp_path / "c", "-include", str(tmp_path / "two.h"))
+    with client.subscribe("open/devices/pump6/reading") as messages:
+        said = ended(device("-n", "pump6", "-h", "localhost", "-i", "1", "-c", "3", program=program))
+        assert [next(messages).json()["sequence"] for _ in range(3)] == [0, 1, 2]
+    assert said.index("not connected") < said.index("sensor: connected")
+
+
+def test_a_device_that_waits_at_its_end_uses_no_processor(device: Device) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        process = device("-n", "pump7", "-i", "1", "-c", "2", port=str(listener.getsockname()[1]))
+        # Each is tried later than the one before: this takes some seconds.
+        for _ in range(4):
+            listener.accept()[0].close()
+        process.terminate()
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 1
+    assert used.ru_utime + used.ru_stime < 1
 
 
 def test_wrong_arguments_and_wrong_passwords_say_so(site: Site, device: Device) -> None:

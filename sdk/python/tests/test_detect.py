@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,8 @@ def test_many_images_are_under_way_and_keep_their_order(site: Site, fake: Fake) 
         assert count == 8 and most == 3
 
     async def same() -> list[float]:
-        detector = tidegate.aio.Detector(http, "face", 3)
-        return [float(answer.xyxy[0, 2]) async for _, answer in detector.map(pictures())]
+        async with tidegate.aio.Detector(http, "face", 3) as detector:
+            return [float(answer.xyxy[0, 2]) async for _, answer in detector.map(pictures())]
 
     assert asyncio.run(same()) == list(range(1, 9)) and most == 3
     fake.answer = lambda _, body: (422 if len(body) == 3 else 200, {}, json.dumps(found(body)).encode())
@@ -235,6 +236,28 @@ def test_many_images_are_under_way_and_keep_their_order(site: Site, fake: Fake) 
     for wrong in (0, 65):
         with pytest.raises(tidegate.InvalidRequestError):
             tidegate.Detector(http, "face", wrong)
+    http.close()
+
+
+def test_a_detector_needs_no_threads_of_the_loop(site: Site, fake: Fake) -> None:
+    http = calls(fake.url, pki=str(site.pki))
+    release = threading.Event()
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        other = loop.run_in_executor(None, release.wait, 60)
+        try:
+            async with asyncio.timeout(20), tidegate.aio.Detector(http, "face", 2) as detector:
+                assert (await detector.detect(b"x" * 7)).xyxy[0, 2] == 7
+            with pytest.raises(tidegate.LinkDownError) as error:
+                await detector.detect(JPEG)
+            assert error.value.code == "sdk.closed"
+        finally:
+            release.set()
+            await other
+
+    asyncio.run(ask())
     http.close()
 
 

@@ -18,6 +18,7 @@ import ssl
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -235,7 +236,9 @@ class Client:
     def detector(self, model: str = "person", *, in_flight: int = 4) -> Detector:
         """One model, for many images at once. Arguments as of `tidegate.Client.detector`."""
         self._check_open()
-        return Detector(self._http, model, in_flight)
+        detector = Detector(self._http, model, in_flight)
+        self._streams.add(detector)
+        return detector
 
     async def publish_frames(
         self,
@@ -496,7 +499,7 @@ class FrameStream(FrameView, AsyncIterator[Frame]):
 
 
 class Detector:
-    """One model of a node, for many images at once. Made by `Client.detector`."""
+    """One model of a node, for many images at once. Made by `Client.detector`; an async context manager that ends it."""
 
     def __init__(self, http: HttpCalls, model: str, in_flight: int) -> None:
         check_in_flight(in_flight)
@@ -504,10 +507,15 @@ class Detector:
         """The model's name."""
         self._http = http
         self._in_flight = in_flight
+        # Its own: those of the loop are few on a small machine, and the program's.
+        self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="tidegate-detect")
+        self._is_closed = False
 
     async def detect(self, image: ImageInput) -> Detections:
         """The findings of the model in an image. Errors as of `tidegate.Client.detect`."""
-        return await asyncio.to_thread(self._http.detect, image, self.model)
+        if self._is_closed:
+            raise LinkDownError("the detector is closed", "sdk.closed")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._http.detect, image, self.model)
 
     async def map(self, images: Iterable[ImageInput] | AsyncIterable[ImageInput]) -> AsyncIterator[tuple[ImageInput, Detections]]:
         """Each image with what the model finds in it, in their order. As `tidegate.Detector.map`."""
@@ -524,6 +532,17 @@ class Detector:
         finally:
             for _, found in under_way:
                 found.cancel()
+
+    async def close(self) -> None:
+        """Ends it; images under way are still answered. Idempotent."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
 
 
 class FramePublisher:
