@@ -12,6 +12,6 @@ interface Connection {
     /** Sends one image. The one before was answered, or failed. */
     void send(byte[] image, CameraMode mode, Answer answer);
 
-    /** Ends it; an image under way fails or is forgotten. */
+    /** Ends it; an image under way fails or is forgotten, and one that is sent afterwards is forgotten. */
     void close();
 }

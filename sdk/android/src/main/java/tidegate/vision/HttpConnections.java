@@ -30,7 +30,7 @@ final class HttpConnections {
         return authorization == null ? request : request.header("Authorization", authorization);
     }
 
-    private static VisionException failureOf(Response response, String text) {
+    private static VisionException failureOf(Response response, String text, boolean isUpgrade) {
         String message = "the server answered with " + response.code();
         try {
             String said = Result.messageOf(new JSONObject(text));
@@ -40,7 +40,12 @@ final class HttpConnections {
         }
         String after = response.header("Retry-After");
         long retryAfterMs = after != null && after.matches("\\d{1,6}") ? Long.parseLong(after) * 1000 : 0;
-        return new VisionException(message, false, retryAfterMs);
+        return new VisionException(message, false, isUpgrade || isLasting(response.code()), retryAfterMs);
+    }
+
+    /** Whether the status is about the caller or the server, and not about the image. */
+    private static boolean isLasting(int status) {
+        return status == 401 || status == 403 || status == 404 || status == 429 || status >= 500;
     }
 
     private static VisionException unreachable(Throwable error) {
@@ -52,7 +57,8 @@ final class HttpConnections {
         private final OkHttpClient client;
         private final HttpUrl base;
         private final String authorization;
-        private volatile Call call;
+        private Call call;
+        private boolean isClosed;
 
         Rest(OkHttpClient client, HttpUrl base, String authorization) {
             this.client = client;
@@ -65,7 +71,12 @@ final class HttpConnections {
             boolean isPng = image.length > 1 && image[0] == (byte) 0x89 && image[1] == 0x50;
             RequestBody body = RequestBody.create(image, isPng ? PNG : JPEG);
             Call asked = client.newCall(request(base, mode.path, authorization).post(body).build());
-            call = asked;
+            synchronized (this) {
+                if (isClosed) {
+                    return;
+                }
+                call = asked;
+            }
             asked.enqueue(new Callback() {
                 @Override
                 public void onFailure(Call call, IOException error) {
@@ -79,7 +90,7 @@ final class HttpConnections {
                         if (response.isSuccessful()) {
                             answer.answered(text);
                         } else {
-                            answer.failed(failureOf(response, text));
+                            answer.failed(failureOf(response, text, false));
                         }
                     } catch (IOException error) {
                         answer.failed(unreachable(error));
@@ -89,10 +100,10 @@ final class HttpConnections {
         }
 
         @Override
-        public void close() {
-            Call asked = call;
-            if (asked != null) {
-                asked.cancel();
+        public synchronized void close() {
+            isClosed = true;
+            if (call != null) {
+                call.cancel();
             }
         }
     }
@@ -105,6 +116,7 @@ final class HttpConnections {
         private WebSocket socket;
         private CameraMode mode;
         private Answer waiting;
+        private boolean isClosed;
 
         Socket(OkHttpClient client, HttpUrl base, String authorization) {
             this.client = client;
@@ -116,6 +128,9 @@ final class HttpConnections {
         public void send(byte[] image, CameraMode mode, Answer answer) {
             WebSocket open;
             synchronized (this) {
+                if (isClosed) {
+                    return;
+                }
                 if (socket != null && this.mode != mode) {
                     socket.close(NORMAL_CLOSURE, null);
                     socket = null;
@@ -145,7 +160,7 @@ final class HttpConnections {
         public void onClosing(WebSocket from, int code, String reason) {
             from.close(NORMAL_CLOSURE, null);
             String text = reason.isEmpty() ? "the server closed the connection with " + code : reason;
-            over(from, new VisionException(text, code != TRY_AGAIN_LATER, code == TRY_AGAIN_LATER ? 1000 : 0));
+            over(from, new VisionException(text, code != TRY_AGAIN_LATER, code != TRY_AGAIN_LATER, code == TRY_AGAIN_LATER ? 1000 : 0));
         }
 
         @Override
@@ -160,7 +175,7 @@ final class HttpConnections {
             } catch (IOException cut) {
                 // The status says enough.
             }
-            over(from, failureOf(response, text));
+            over(from, failureOf(response, text, true));
         }
 
         /** Ends `from`, if it is still the one in use, and fails the image that was under way. */
@@ -187,6 +202,7 @@ final class HttpConnections {
 
         @Override
         public synchronized void close() {
+            isClosed = true;
             waiting = null;
             if (socket != null) {
                 // Not politely: a connection that does not answer would not say goodbye either.

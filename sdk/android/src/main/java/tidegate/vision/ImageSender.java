@@ -26,7 +26,7 @@ import okhttp3.OkHttpClient;
  *
  * <p>One image is under way at a time. One that is given meanwhile waits, and gives its place to a newer one: an answer is always about
  * a recent picture, whatever the network does. A connection that breaks is made again by itself: after a tenth of a second, twice as long
- * each time, at most 5 s.
+ * each time, at most 5 s. The same pauses follow an answer that is not about the image, such as that of a server that does not let in.
  *
  * <p>All methods may be called from any thread and none waits for the network.
  */
@@ -354,7 +354,8 @@ public final class ImageSender implements AutoCloseable {
                 return;
             }
             rest = error.retryAfterMs();
-            if (error.isConnection()) {
+            // A server that says how long it is to be left alone is asked again by then.
+            if (error.isLasting() && (error.isConnection() || rest == 0)) {
                 rest = Math.max(rest, restMs);
                 restMs = Math.min(2 * restMs, REST_MS_MAX);
             }

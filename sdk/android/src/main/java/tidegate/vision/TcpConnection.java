@@ -19,7 +19,8 @@ final class TcpConnection implements Connection {
     private final int timeoutMs;
     /** One thread: the answer to an image is read before the next is sent. */
     private final ExecutorService thread = Executors.newSingleThreadExecutor();
-    private volatile Socket socket;
+    private Socket socket;
+    private boolean isClosed;
 
     TcpConnection(String host, int port, int timeoutMs) {
         // Resolved at each connection: a phone changes its network.
@@ -28,7 +29,10 @@ final class TcpConnection implements Connection {
     }
 
     @Override
-    public void send(byte[] image, CameraMode mode, Answer answer) {
+    public synchronized void send(byte[] image, CameraMode mode, Answer answer) {
+        if (isClosed) {
+            return;
+        }
         thread.execute(() -> {
             String json;
             try {
@@ -43,10 +47,17 @@ final class TcpConnection implements Connection {
     }
 
     private String ask(byte[] image, CameraMode mode) throws IOException {
-        Socket open = socket;
-        if (open == null) {
-            open = new Socket();
-            socket = open;
+        Socket open;
+        synchronized (this) {
+            if (isClosed) {
+                throw new IOException("the connection is closed");
+            }
+            if (socket == null) {
+                socket = new Socket();
+            }
+            open = socket;
+        }
+        if (!open.isConnected()) {
             open.setTcpNoDelay(true);
             open.connect(new InetSocketAddress(address.getHostString(), address.getPort()), timeoutMs);
             open.setSoTimeout(timeoutMs);
@@ -67,7 +78,7 @@ final class TcpConnection implements Connection {
         return new String(answer, StandardCharsets.UTF_8);
     }
 
-    private void drop() {
+    private synchronized void drop() {
         Socket open = socket;
         socket = null;
         if (open != null) {
@@ -80,7 +91,8 @@ final class TcpConnection implements Connection {
     }
 
     @Override
-    public void close() {
+    public synchronized void close() {
+        isClosed = true;
         // The thread that reads it gets an error, and ends what it was asked.
         drop();
         thread.shutdown();

@@ -20,6 +20,7 @@ import java.util.List;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
+import okhttp3.OkHttpClient;
 import okhttp3.Response;
 import okhttp3.WebSocket;
 import okhttp3.WebSocketListener;
@@ -306,6 +307,68 @@ public class ImageSenderTest {
         ImageSender sender = sender(builder(ConnectionMode.WEBSOCKET));
         sender.sendImage(JPEG);
         assertEquals("who are you?", heard.error().getMessage());
+    }
+
+    @Test
+    public void aServerThatDoesNotLetInIsTriedLessAndLess() throws Exception {
+        for (ConnectionMode mode : new ConnectionMode[] {ConnectionMode.REST, ConnectionMode.WEBSOCKET}) {
+            ImageSender sender = sender(builder(mode));
+            long before = System.nanoTime();
+            for (int status : new int[] {401, 404, 503}) {
+                web.enqueue(new MockResponse().setResponseCode(status));
+                sender.sendImage(JPEG);
+                assertFalse(heard.error().isConnection());
+            }
+            assertTrue("" + mode, System.nanoTime() - before > 250_000_000);
+            sender.close();
+        }
+    }
+
+    @Test
+    public void anImageThatIsNoneDelaysNoOther() throws Exception {
+        ImageSender sender = sender(builder(ConnectionMode.REST));
+        for (int count = 0; count < 10; count++) {
+            web.enqueue(new MockResponse().setResponseCode(400));
+            sender.sendImage(JPEG);
+            heard.error();
+        }
+        web.enqueue(new MockResponse().setBody(FACES));
+        long before = System.nanoTime();
+        sender.sendImage(JPEG);
+        assertTrue(heard.result().found);
+        // Ten pauses would have led to 5 s.
+        assertTrue(System.nanoTime() - before < 2_500_000_000L);
+    }
+
+    @Test
+    public void aConnectionThatIsClosedOpensNothing() throws Exception {
+        TcpPeer peer = new TcpPeer();
+        open.add(peer);
+        OkHttpClient client = new OkHttpClient();
+        Connection[] all = {
+            new HttpConnections.Rest(client, web.url("/"), null),
+            new HttpConnections.Socket(client, web.url("/"), null),
+            new TcpConnection("127.0.0.1", peer.listener.getLocalPort(), 1000),
+        };
+        web.enqueue(new MockResponse().setBody(FACES));
+        for (Connection connection : all) {
+            connection.close();
+            // As an image does that was taken to be sent as the sender was closed.
+            connection.send(JPEG, CameraMode.FACE_DETECTION, new Connection.Answer() {
+                @Override
+                public void answered(String json) {
+                    heard.said.add(json);
+                }
+
+                @Override
+                public void failed(VisionException error) {
+                    heard.said.add(error);
+                }
+            });
+        }
+        assertNull(web.takeRequest(300, TimeUnit.MILLISECONDS));
+        assertNull(peer.opened.poll());
+        assertNull(heard.said.poll());
     }
 
     @Test

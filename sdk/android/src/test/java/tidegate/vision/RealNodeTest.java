@@ -2,7 +2,6 @@ package tidegate.vision;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 import static org.junit.Assume.assumeTrue;
 
@@ -143,7 +142,8 @@ public class RealNodeTest {
                 assertEquals(5, sender.fullProcess().count());
                 // What is no image has no answer, and the next one has.
                 sender.sendImage("%PDF-1.4".getBytes("UTF-8"));
-                assertFalse("" + mode, said.poll(30, TimeUnit.SECONDS) instanceof Result);
+                Object refused = said.poll(30, TimeUnit.SECONDS);
+                assertTrue(mode + ": " + refused, refused instanceof VisionException);
                 sender.sendImage(jpeg());
                 Object next = said.poll(30, TimeUnit.SECONDS);
                 assertTrue(mode + ": " + next, next instanceof Result);
