@@ -148,6 +148,7 @@ fn live_frames_are_looked_at_and_boxes_are_published_with_their_times() {
     assert_eq!(found["boxes"], json!([[0.0, 0.0, 160.0, 120.0, 0.75, "person"]]));
     let prediction = json!({
         "x": 80.0, "y": 60.0, "width": 160.0, "height": 120.0, "confidence": 0.75, "class": "person",
+        "class_id": 1_402_450_560,
     });
     assert_eq!(found["predictions"], json!([prediction]));
     let times = found["times"].as_object().expect("it has times");
