@@ -8,7 +8,7 @@ try:
     import cv2
     import numpy as np
 
-    from tidegate_detector.face import Face
+    from tidegate_detector.face import Face, FrontalFace
     from tidegate_detector.image import INPUT_PIXELS_MAX, Picture, decode, fit
     from tidegate_detector.moving import BACKGROUND_MAX, Moving
     from tidegate_detector.person import Person
@@ -134,17 +134,19 @@ def with_face(image, x, y, radius):
 class FaceTest(unittest.TestCase):
     SOURCE = Size(640, 480)
 
-    def found(self, image):
-        face = Face()
+    def found(self, kind, image):
+        face = kind()
         self.assertEqual(face.begin_scene(self.SOURCE), self.SOURCE)
         return face.detect(jpeg(image))
 
     def test_a_face_is_found_where_it_is_and_an_empty_wall_has_none(self):
-        wall = np.full((480, 640, 3), 110, np.uint8)
-        self.assertEqual(self.found(wall), [])
-        boxes = self.found(with_face(wall, 400, 200, 60))
-        self.assertTrue(any(box.x1 < 370 and box.x2 > 430 and box.y1 < 185 and box.y2 > 230 for box in boxes), boxes)
-        self.assertTrue(all(box.label == "face" for box in boxes))
+        for kind in (Face, FrontalFace):
+            with self.subTest(kind.name):
+                wall = np.full((480, 640, 3), 110, np.uint8)
+                self.assertEqual(self.found(kind, wall), [])
+                boxes = self.found(kind, with_face(wall, 400, 200, 60))
+                self.assertTrue(any(box.x1 < 370 and box.x2 > 430 and box.y1 < 185 and box.y2 > 230 for box in boxes), boxes)
+                self.assertTrue(all(box.label == "face" for box in boxes))
 
     def test_boxes_are_in_pixels_of_the_source(self):
         face = Face()

@@ -1,6 +1,6 @@
 """Starts a worker: `python -m tidegate_detector NAME…`, with the socket in TIDEGATE_DETECTOR_SOCKET.
 
-It has the detectors that are named: moving, person, face, recognize. The first is used where a request names none; models are loaded
+It has the detectors that are named: moving, person, face, frontal_face, recognize. The first is used where a request names none; models are loaded
 beside them.
 """
 
@@ -31,7 +31,13 @@ def main() -> int:
         return recognize.Recognize(known[0])
 
     recognizer.kind = recognize.Recognize.kind
-    detectors = {"moving": moving.Moving, "person": person.Person, "face": face.Face, "recognize": recognizer}
+    detectors = {
+        "moving": moving.Moving,
+        "person": person.Person,
+        "face": face.Face,
+        "frontal_face": face.FrontalFace,
+        "recognize": recognizer,
+    }
     if not names or not path or not set(names) <= set(detectors) or len(set(names)) < len(names):
         print(f"usage: TIDEGATE_DETECTOR_SOCKET=PATH python -m tidegate_detector {'|'.join(detectors)}…", file=sys.stderr)
         return 2

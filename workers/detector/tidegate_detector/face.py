@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import cv2
@@ -18,16 +19,15 @@ FACE_MIN = 24
 NEIGHBOURS_MIN = 3
 
 
-class Face:
-    """Two cascades, the one for profiles also on the mirrored image: it knows one side only."""
+class _Faces:
+    """Looks for faces in gray pixels of a fixed size."""
 
-    name = "face"
+    name: str
     needs_background = False
     gray = True
 
     def __init__(self) -> None:
         self._frontal = cascade("haarcascade_frontalface_default.xml")
-        self._profile = cascade("haarcascade_profileface.xml")
         self._source: Size | None = None
         self._input = Size(0, 0)
 
@@ -42,21 +42,50 @@ class Face:
     def detect(self, image: Image) -> list[Box]:
         if self._source is None:
             raise FrameError("no scene was begun: send a scene request first")
-        gray = cv2.equalizeHist(decode(image, self._input, gray=True))
-        mirrored = cv2.flip(gray, 1)
-        found = [
-            *faces(self._frontal, gray),
-            *faces(self._profile, gray),
-            *((self._input.width - x - width, y, width, height) for x, y, width, height in faces(self._profile, mirrored)),
-        ]
         x_scale = self._source.width / self._input.width
         y_scale = self._source.height / self._input.height
         boxes = []
-        for x, y, width, height in found:
+        for x, y, width, height in self._find(decode(image, self._input, gray=True)):
             corners = (x * x_scale, y * y_scale, (x + width) * x_scale, (y + height) * y_scale)
             # The cascades give no score that means anything alone.
             boxes.append(Box(*(round(float(c), 2) for c in corners), 1.0, "face"))
         return boxes
+
+    def _find(self, gray: np.ndarray) -> Iterable[Sequence[int]]:
+        """Left, top, width and height of each face, in pixels of `gray`."""
+        raise NotImplementedError
+
+
+class Face(_Faces):
+    """Two cascades, the one for profiles also on the mirrored image: it knows one side only."""
+
+    name = "face"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._profile = cascade("haarcascade_profileface.xml")
+
+    def _find(self, gray: np.ndarray) -> Iterable[Sequence[int]]:
+        gray = cv2.equalizeHist(gray)
+        mirrored = cv2.flip(gray, 1)
+        return [
+            *faces(self._frontal, gray),
+            *faces(self._profile, gray),
+            *((self._input.width - x - width, y, width, height) for x, y, width, height in faces(self._profile, mirrored)),
+        ]
+
+
+class FrontalFace(_Faces):
+    """Faces that look into the camera, by one cascade in large steps: about a tenth of the work of `Face`, which misses fewer.
+
+    Its steps and neighbours are those that Django servers like the paper's have (`bench/vision/peer`), so that times can be compared.
+    """
+
+    name = "frontal_face"
+
+    def _find(self, gray: np.ndarray) -> Iterable[Sequence[int]]:
+        found = self._frontal.detectMultiScale(gray, scaleFactor=1.3, minNeighbors=5)
+        return np.asarray(found, dtype=int).reshape(-1, 4)
 
 
 @lru_cache(maxsize=None)

@@ -8,7 +8,7 @@ use tidegate_message::{Code, command};
 use tidegate_workers::{PoolSettings, Program, SharedPool, schedule::ScheduleConfig};
 
 /// The models that our own program has. The first is used where a request names none.
-const MODELS: [&str; 3] = ["face", "person", "recognize"];
+const MODELS: [&str; 4] = ["face", "frontal_face", "person", "recognize"];
 /// The variable that names the folder in which programs keep their knowledge, such as faces that were taught.
 const DATA_VARIABLE: &str = "TIDEGATE_WORKER_DATA";
 /// Programs that are run at most unless the configuration says how many.
