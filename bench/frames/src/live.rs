@@ -81,7 +81,7 @@ impl Studio {
             use_truth: false,
             table_path: tables.join("clip.table"),
         };
-        let (tables, blind) = match block_on(characterize::run(&arguments, |_| {}))? {
+        let (tables, blind) = match block_on(characterize::run(&arguments, &mut |_| {}))? {
             Ok(made) => {
                 let rows = made.table.rows.len();
                 report.configuration(

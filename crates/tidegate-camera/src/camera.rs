@@ -15,6 +15,7 @@ mod privacy;
 mod refusals;
 mod runtime;
 
+use async_recursion::async_recursion as boxed;
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -325,6 +326,7 @@ pub struct DialSettings {
 ///
 /// # Errors
 /// [`CameraError`]: a failure that another try cannot mend.
+#[boxed]
 pub async fn run(
     options: CameraSettings,
     spec: &SourceSpec,
@@ -365,6 +367,7 @@ impl Watched {
 ///
 /// # Cancel safety
 /// Dropping it ends the source.
+#[boxed]
 pub async fn run_source(mut source: Source, mut intake: Intake) -> Infallible {
     let watched = Watched::of(&Health::default());
     capture(&mut source, &mut intake, &watched).await;

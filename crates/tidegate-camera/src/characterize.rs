@@ -11,6 +11,7 @@
 //!
 //! Always true: every row of the table was measured on the same frames; the table says where its truth comes from.
 
+use async_recursion::async_recursion as boxed;
 use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
@@ -127,9 +128,10 @@ const CONTROL: &str = "q90";
 /// # Errors
 /// [`CharacterizeError`] if the clip or the detector cannot be used, if there are fewer than [`BOXES_MIN`] boxes, or if a
 /// file cannot be written.
+#[boxed]
 pub async fn run(
     arguments: &Arguments,
-    mut progress: impl FnMut(Progress<'_>),
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
 ) -> Result<Report, CharacterizeError> {
     let pictures = source::read_pictures(&arguments.clip, arguments.frames).await?;
     let mut detector = Detector::start(arguments.detector.clone()).await?;

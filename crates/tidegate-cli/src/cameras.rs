@@ -1,5 +1,6 @@
 //! `tidegate cameras`: the cameras of a node.
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::{ApiError, CameraInfo};
 use tidegate_config::{ByteCount, Config};
@@ -25,6 +26,7 @@ pub struct CamerasArgs {
 ///
 /// # Errors
 /// Those of the call, and of the output.
+#[boxed(?Send)]
 pub async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {
     let cameras = args.remote.connect(config).await?.cameras().await?;
     match args.output {

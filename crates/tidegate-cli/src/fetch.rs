@@ -1,5 +1,6 @@
 //! `tidegate fetch`: an untouched frame.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
@@ -36,6 +37,7 @@ pub struct FetchArgs {
 ///
 /// # Errors
 /// Those of the call, and of the file.
+#[boxed(?Send)]
 pub async fn run(config: &Config, args: &FetchArgs) -> Result<(), ApiError> {
     let client = args.remote.connect(config).await?;
     let captured_at = args.captured_at.resolve(clock::now());

@@ -1,5 +1,6 @@
 //! The node that a command talks to, and as whom.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -44,6 +45,7 @@ impl RemoteArgs {
     ///
     /// # Errors
     /// [`Code::CONFIG_INVALID`] for credentials that cannot be read, and those of the connection.
+    #[boxed]
     pub async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
         let credentials = self.credentials(config)?;
         let usual = || config.node.api_listen.to_string();

@@ -1,5 +1,6 @@
 //! `tidegate sessions`: whose sessions the broker of a node keeps, and their end.
 
+use async_recursion::async_recursion as boxed;
 use clap::{Args, Subcommand};
 use tidegate_api::{ApiError, EndSessions, SessionInfo, SessionOwner, SessionsPage};
 use tidegate_client::Client;
@@ -60,6 +61,7 @@ struct EndArgs {
 ///
 /// # Errors
 /// Those of the call, and of the output.
+#[boxed(?Send)]
 pub async fn run(config: &Config, args: &SessionsArgs) -> Result<(), ApiError> {
     match &args.what {
         What::List(args) => {

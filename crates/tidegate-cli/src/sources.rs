@@ -1,5 +1,6 @@
 //! Sources that are tried before a node runs them, and cameras of the local networks.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -73,6 +74,7 @@ impl Found {
 ///
 /// # Errors
 /// [`Code::CAMERA_OFFLINE`] with the cause; [`Code::CONFIG_INVALID`] for a source that is none.
+#[boxed(?Send)]
 pub async fn try_source(spec: &SourceSpec, wait: u32) -> Result<Found, ApiError> {
     let wait = Duration::from_secs(wait.into());
     let opened = Instant::now();
@@ -156,6 +158,7 @@ pub struct DiscoverArgs {
 ///
 /// # Errors
 /// [`Code::LINK_DOWN`] if no network can be asked, and those of the output.
+#[boxed(?Send)]
 pub async fn discover(args: &DiscoverArgs) -> Result<(), ApiError> {
     let failed = |error: io::Error| {
         ApiError::new(Code::LINK_DOWN, "no network can be asked for cameras; --by names an address")

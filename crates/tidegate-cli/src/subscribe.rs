@@ -13,6 +13,7 @@ mod json;
 mod line;
 mod sinks;
 
+use async_recursion::async_recursion as boxed;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
@@ -101,6 +102,7 @@ const SHOWN_EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Those of the calls, and of files that cannot be written.
+#[boxed(?Send)]
 pub async fn run(
     config: &Config,
     args: SubscribeArgs,

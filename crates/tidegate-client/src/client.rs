@@ -1,5 +1,6 @@
 //! The client: one connection to a node, shared by all its calls.
 
+use async_recursion::async_recursion as boxed;
 use std::{future::Future, time::Duration};
 
 use tidegate_message::{Backoff, CameraName, Code, Instant};
@@ -81,6 +82,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect_with`].
+    #[boxed]
     pub async fn connect(endpoint: &str, credentials: Credentials) -> Result<Self, ApiError> {
         // A first connection that fails is most often a wrong address: say so at once.
         let options = ConnectOptions { max_reconnects: 0, ..ConnectOptions::default() };
@@ -149,6 +151,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Code::LINK_DOWN`] if the node is not reached.
+    #[boxed]
     pub async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
         let answer = self
             .retry(proto::ListCamerasRequest {}, async |mut stub, request| {
@@ -162,6 +165,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Code::CAMERA_UNKNOWN`] if there is none of that name.
+    #[boxed]
     pub async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
         let request = proto::GetCameraInfoRequest { camera: name.to_string() };
         let answer = self
@@ -205,6 +209,7 @@ impl Client {
     /// # Errors
     /// [`Code::RANGE_INVALID`], [`Code::TABLE_MISSING`], [`Code::CAMERA_UNKNOWN`], and what the node
     /// says of this request.
+    #[boxed]
     pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Subscription, ApiError> {
         Subscription::open(self.clone(), request).await
     }
@@ -214,6 +219,7 @@ impl Client {
     /// # Errors
     /// [`Code::FRAME_MISSING`] if the log no longer, or never, had it; [`Code::CAMERA_OFFLINE`] if the
     /// camera's log cannot be reached now.
+    #[boxed]
     pub async fn fetch_original(
         &self,
         camera: &CameraName,
@@ -269,6 +275,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Code::ACTION_DENIED`] without the right `admin` on the node, [`Code::LIMIT_REACHED`] while another reload is under way.
+    #[boxed]
     pub async fn reload_configuration(&self) -> Result<ReloadedConfiguration, ApiError> {
         let answer = retry(&self.options, |_| {
             let mut stub = self.configuration.clone();

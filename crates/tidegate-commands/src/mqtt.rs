@@ -1,5 +1,6 @@
 //! `tidegate pub` and `tidegate sub`.
 
+use async_recursion::async_recursion as boxed;
 use std::io;
 
 use tidegate_api::ApiError;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 ///
 /// # Errors
 /// Why not all was published.
+#[boxed(?Send)]
 pub async fn publish(args: PubArgs, stop: CancellationToken) -> Result<(), ApiError> {
     aside(stop, move |_| args.run(io::stdin().lock()).map(drop).map_err(command_error)).await
 }
@@ -20,6 +22,7 @@ pub async fn publish(args: PubArgs, stop: CancellationToken) -> Result<(), ApiEr
 ///
 /// # Errors
 /// Why it ended before.
+#[boxed(?Send)]
 pub async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<(), ApiError> {
     aside(stop, move |stop| args.run(io::stdout().lock(), stop).map(drop).map_err(command_error))
         .await

@@ -1,5 +1,6 @@
 //! `tidegate passwd`, and passwords that a person types.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
@@ -37,6 +38,7 @@ pub struct PasswdArgs {
 ///
 /// # Errors
 /// Why the file stays as it was.
+#[boxed(?Send)]
 pub async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let path = &args.file;
     let text = match regular::read_to_string(path) {

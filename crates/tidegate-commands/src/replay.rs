@@ -1,5 +1,6 @@
 //! `tidegate replay`: a trace played to a broker at its own pace.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -155,6 +156,7 @@ fn object(summary: &Summary) -> serde_json::Value {
 ///
 /// # Errors
 /// Why it cannot be played, with the code.
+#[boxed(?Send)]
 pub async fn run(args: ReplayArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let (trace, options) = (args.trace(), args.options());
     let broker = args.connect.options(Vec::new()).map_err(|error| {

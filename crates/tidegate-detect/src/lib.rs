@@ -26,6 +26,7 @@ mod store;
 mod topic;
 mod watch;
 
+use async_recursion::async_recursion as boxed;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -139,6 +140,7 @@ struct Stop {
 }
 
 /// Runs the sections that `configured` has, now and after each change, until `stop`. One that stays as it was is not touched.
+#[boxed]
 pub async fn run(
     shared: Shared,
     mut configured: channel::Receiver<Vec<DetectSettings>>,

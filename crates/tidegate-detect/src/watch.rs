@@ -9,6 +9,7 @@
 //! Always true: each frame that comes is looked at, or counted as one for which a newer was there, or answered with the reason; reports are
 //! in the order of capture; a camera or a detector that is gone ends no other camera, and is tried again with growing waits.
 
+use async_recursion::async_recursion as boxed;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tidegate_api::{
@@ -134,6 +135,7 @@ enum End {
 
 impl Watch {
     /// Looks at frames until `stop`.
+    #[boxed]
     pub async fn run(self, stop: CancellationToken) {
         let mut state = State::new(self.settings.bounds.latency());
         loop {

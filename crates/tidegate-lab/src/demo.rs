@@ -168,7 +168,7 @@ async fn characterized(clip: &Clip, tables: &Path) -> Result<(String, Option<Str
         use_truth: false,
         table_path: tables.join("demo.table"),
     };
-    let made = characterize::run(&arguments, |progress| {
+    let made = characterize::run(&arguments, &mut |progress| {
         if let characterize::Progress::Row { done, of, .. } = progress {
             screen::progress("characterizing the knobs", done, of);
         }

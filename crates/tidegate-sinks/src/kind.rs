@@ -1,5 +1,6 @@
 //! The kinds of destinations, and the settings of each.
 
+use async_recursion::async_recursion as boxed;
 use tidegate_process::reach::server;
 
 use super::{Destination, SinkError, memory::Ring};
@@ -93,6 +94,7 @@ impl DestinationSettings {
     ///
     /// # Errors
     /// Why it was not reached.
+    #[boxed]
     pub async fn reach(&self) -> Result<(), String> {
         match self {
             Self::Memory(_) => Ok(()),

@@ -22,6 +22,7 @@ mod stream;
 mod tasks;
 mod verdict;
 
+use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     convert::Infallible,
@@ -213,6 +214,7 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`], which names the address.
+    #[boxed]
     pub async fn bind(mut options: NodeSettings) -> Result<Self, NodeError> {
         // Clients accepted by these credentials are judged by their lists from then on.
         options.access.revocations = options.credentials.revocations().clone();
@@ -268,6 +270,7 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`] if the API fails as a whole.
+    #[boxed]
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
         let (tasks, owner) = tasks::tasks();
         let NodeSettings {

@@ -11,6 +11,7 @@
 
 mod publisher;
 
+use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     sync::{
@@ -145,6 +146,7 @@ impl Receivers {
     ///
     /// # Errors
     /// Why it was not served, or no longer is.
+    #[boxed]
     pub async fn serve(
         &self,
         link: &Link,

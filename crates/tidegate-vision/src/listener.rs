@@ -5,6 +5,7 @@
 //!
 //! Always true: at most so many connections are open, half of them at most from one address; a connection that is silent is ended.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     io,
@@ -102,6 +103,7 @@ impl Listener {
     }
 
     /// Serves until `stop`, and then until the requests under way have ended, or two seconds.
+    #[boxed]
     pub async fn serve(self, vision: Vision, stop: CancellationToken) {
         let Self { listener, settings, .. } = self;
         let http = router(vision.clone()).fallback(not_found);

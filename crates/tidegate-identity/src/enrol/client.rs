@@ -1,5 +1,6 @@
 //! The side of the machine that joins.
 
+use async_recursion::async_recursion as boxed;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -68,6 +69,7 @@ pub enum JoinError {
 ///
 /// # Errors
 /// [`JoinError`]. If files cannot be written after the invitation was redeemed, it takes another one.
+#[boxed]
 pub async fn join(token: &Token, pki_dir: &Path) -> Result<Joined, JoinError> {
     // Before the invitation is spent.
     pki::is_writable(pki_dir)?;

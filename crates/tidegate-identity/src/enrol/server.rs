@@ -1,5 +1,6 @@
 //! The node's side: redeems invitations with the authority's key.
 
+use async_recursion::async_recursion as boxed;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
@@ -77,6 +78,7 @@ impl Enrolment {
     }
 
     /// Serves until it is dropped.
+    #[boxed]
     pub async fn serve(self) {
         let places = Arc::new(Semaphore::new(JOINING_MAX));
         loop {

@@ -48,7 +48,7 @@ pub(super) async fn run(config: &Config, args: CharacterizeArgs) -> Result<(), A
         use_truth: !args.no_truth,
         table_path: table_path(config, args.output, args.camera.as_ref())?,
     };
-    let report = characterize::run(&arguments, progress)
+    let report = characterize::run(&arguments, &mut progress)
         .await
         .map_err(|error| failed(&error, code(&error)))?;
     print(&summary(&report, &arguments.table_path))
