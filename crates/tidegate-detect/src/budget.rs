@@ -9,6 +9,9 @@
 //! is no use to it. The detector's time is that from a frame to its detection, waits for a program included, so that a detector that is
 //! shared by more cameras leaves less to each network.
 //!
+//! Times can be learned from frames alone, and a bound of the network that is too short lets none come: once none were looked at for a
+//! while, what is known is forgotten, and the network has the bound of the beginning again.
+//!
 //! Always true: the network is asked for a tenth of the bound at least, so that a slow detector does not spoil pictures for nothing; a bound
 //! that is asked for is one that can be asked for.
 
@@ -24,6 +27,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 const TIMES_MIN: usize = 20;
 /// Times that are kept at most.
 const TIMES_MAX: usize = 256;
+/// Without a frame for this many times as long as the last ones were apart, and for [`WINDOW`] at least, the times are forgotten: a
+/// slow camera is not taken for one whose frames are all late.
+const SILENCE_GAPS: u32 = 3;
 /// Fewer times are no reason to say that no budget is left: the first are those of a program that begins.
 const TIMES_FOR_VERDICT: usize = 8;
 /// The network's part of the bound at least.
@@ -40,6 +46,9 @@ const STEP_PART: u32 = 20;
 pub struct Budget {
     bound: Duration,
     times: VecDeque<(Instant, Duration)>,
+    /// When the last frame was looked at, and the last waits from one to the next, which outlast the times.
+    looked_at: Option<Instant>,
+    gaps: [Duration; 2],
     asked: Duration,
     changed_at: Option<Instant>,
     is_spent: bool,
@@ -61,8 +70,16 @@ pub struct Spent {
 impl Budget {
     /// For a bound from capture to the detection. Before anything is measured the network has half of it.
     pub fn new(bound: Duration) -> Self {
-        let (times, asked) = (VecDeque::new(), askable(bound / 2));
-        Self { bound, times, asked, changed_at: None, is_spent: false, is_warm: false }
+        Self {
+            bound,
+            times: VecDeque::new(),
+            looked_at: None,
+            gaps: [Duration::ZERO; 2],
+            asked: askable(bound / 2),
+            changed_at: None,
+            is_spent: false,
+            is_warm: false,
+        }
     }
 
     /// The bound of the application.
@@ -77,6 +94,8 @@ impl Budget {
 
     /// The detector took that long for a frame, waits included. The first time is not counted: it is no measure of those to come.
     pub fn took(&mut self, now: Instant, time: Duration) {
+        let gap = self.looked_at.replace(now).map_or(Duration::ZERO, |before| now.since(before));
+        self.gaps = [self.gaps[1], gap];
         if !std::mem::replace(&mut self.is_warm, true) {
             return;
         }
@@ -97,14 +116,17 @@ impl Budget {
         times.get(rank.saturating_sub(1)).copied()
     }
 
-    /// The bound of the network that leaves the detector its time.
+    /// The bound of the network that leaves the detector its time; before anything is measured, half of the whole.
     pub fn network(&self) -> Duration {
-        let Some(detector) = self.detector() else { return self.asked };
+        let Some(detector) = self.detector() else { return askable(self.bound / 2) };
         askable(self.bound.saturating_sub(detector).max(self.network_min()))
     }
 
     /// A bound of the network to ask for now, if it is worth a change.
-    pub fn poll(&self, now: Instant) -> Option<Duration> {
+    pub fn poll(&mut self, now: Instant) -> Option<Duration> {
+        if self.times.back().is_some_and(|(at, _)| now.since(*at) > self.silence()) {
+            self.times.clear();
+        }
         let wanted = self.network();
         let step = (self.bound / STEP_PART).max(Bounds::LATENCY_MIN);
         let wait = if wanted < self.asked { SHORTER_AFTER } else { LONGER_AFTER };
@@ -130,6 +152,12 @@ impl Budget {
         self.is_spent = is_spent;
         let (network, bound) = (self.network_min(), self.bound);
         Some(is_spent.then_some(Spent { detector, network, bound }))
+    }
+
+    /// How long no frame may be looked at before the times say nothing any more. A single long wait counts for nothing.
+    fn silence(&self) -> Duration {
+        let gap = self.gaps[0].min(self.gaps[1]);
+        WINDOW.max(gap.saturating_mul(SILENCE_GAPS))
     }
 
     fn network_min(&self) -> Duration {
@@ -206,6 +234,41 @@ mod tests {
         assert_eq!(budget.poll_spent(), None, "just within is not yet well within");
         run(&mut budget, 40_000, &[60; 30]);
         assert_eq!(budget.poll_spent(), Some(None));
+    }
+
+    #[test]
+    fn without_frames_the_network_has_the_bound_of_the_beginning_again() {
+        let mut budget = Budget::new(200 * MS);
+        run(&mut budget, 0, &[190; 30]);
+        assert_eq!(budget.asked(), 20 * MS);
+        assert!(matches!(budget.poll_spent(), Some(Some(_))));
+        // All frames are late for so short a bound: none is looked at, and nothing new is learned.
+        let mut asked = Vec::new();
+        for millis in (3000..60_000).step_by(500) {
+            if let Some(bound) = budget.poll(at(millis)) {
+                budget.ask(at(millis), bound);
+                asked.push((millis, bound.as_millis()));
+            }
+        }
+        assert_eq!(asked, [(13_000, 100)], "ten seconds after the last, once");
+        // Frames come again, to a detector that has recovered.
+        assert_eq!(run(&mut budget, 60_000, &[60; 30]), [(60_000, 140)]);
+        assert_eq!(budget.poll_spent(), Some(None));
+    }
+
+    #[test]
+    fn a_slow_camera_is_not_taken_for_one_whose_frames_are_late() {
+        let mut budget = Budget::new(200 * MS);
+        for frame in 0..20 {
+            budget.took(at(30_000 * frame), 150 * MS);
+            for millis in (30_000 * frame..30_000 * (frame + 1)).step_by(500) {
+                if let Some(bound) = budget.poll(at(millis)) {
+                    budget.ask(at(millis), bound);
+                }
+            }
+            // The waits between the first frames are not known yet.
+            assert!(frame < 3 || budget.asked() == 50 * MS, "{frame}: {:?}", budget.asked());
+        }
     }
 
     #[test]

@@ -275,6 +275,37 @@ async fn the_network_is_asked_for_what_the_detector_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_bound_for_which_every_frame_is_late_is_given_up() {
+    let (mut world, events) = World::new(190 * MS, 1, |_| {});
+    let player = {
+        let events = events[0].clone();
+        tokio::spawn(async move { play(&events, 0, 250 * MS, 20).await })
+    };
+    world.reports_for(Duration::from_secs(6)).await;
+    player.await.unwrap();
+    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS]);
+    // The detector recovers; but no frame comes within 20 ms, by which that could be seen.
+    *world.detector.takes.lock().unwrap() = 60 * MS;
+    for second in 6..18 {
+        let at = Instant::from_millis(1000 * second);
+        let missed = Missed { from: at, to: at, count: 4, why: MissedWhy::Late };
+        events[0].send(Ok(Event::Missed(missed))).await.expect("the watch reads");
+        time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS, 100 * MS], "as at the beginning");
+    let player = {
+        let events = events[0].clone();
+        tokio::spawn(async move { play(&events, 18_000, 100 * MS, 30).await })
+    };
+    let reports = world.reports_for(Duration::from_secs(4)).await;
+    player.await.unwrap();
+    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS, 100 * MS, 140 * MS]);
+    assert!(reports.contains(&Report::Feasible(Party::Detector)), "{reports:?}");
+    assert!(detections(&reports).iter().all(|found| found.kept), "{reports:?}");
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_newest_frame_is_looked_at_and_the_others_are_counted() {
     let (mut world, events) = World::new(60 * MS, 1, |_| {});
     let player = {
