@@ -249,6 +249,11 @@ impl Pool {
         Client { id, commands, dropped }
     }
 
+    /// Whether its task has ended, so that it looks at nothing any more.
+    pub fn is_closed(&self) -> bool {
+        self.commands.is_closed()
+    }
+
     /// The state now.
     pub fn state(&self) -> PoolState {
         self.state.borrow().clone()
@@ -325,6 +330,11 @@ impl Drop for Pool {
 }
 
 impl Client {
+    /// Whether its pool has ended.
+    pub fn is_closed(&self) -> bool {
+        self.commands.is_closed()
+    }
+
     /// Looks at an image.
     ///
     /// A request whose worker ends is tried once more.

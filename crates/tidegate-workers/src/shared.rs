@@ -1,10 +1,13 @@
 //! A pool that all parts of a node share, begun by the first that asks for it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tidegate_message::error_chain;
 use tokio::{
-    sync::{Mutex, watch},
+    sync::watch,
     task::{JoinHandle, spawn_blocking},
 };
 
@@ -16,6 +19,8 @@ use crate::{
 /// A pool that begins when it is first asked for, so that a node on which nothing looks at images runs no program for it. The models of
 /// [`PoolSettings::models_dir`] are loaded once it has begun, one after another, while it serves already.
 ///
+/// A pool that has ended is replaced when it is next asked for.
+///
 /// A clone is the same pool, and equal to it. The programs end with the last clone and the last pool that was handed out.
 #[derive(Clone, Debug)]
 pub struct SharedPool {
@@ -26,14 +31,19 @@ pub struct SharedPool {
 struct Inner {
     settings: PoolSettings,
     begun: Mutex<Option<Begun>>,
-    models: watch::Sender<FolderState>,
 }
 
+/// A pool from its start on. The start belongs to a task and not to a call: a call that is dropped ends no program, and all calls that wait
+/// have one outcome.
 #[derive(Debug)]
 struct Begun {
-    pool: Arc<Pool>,
-    loading: JoinHandle<()>,
+    outcome: watch::Receiver<Option<Outcome>>,
+    models: watch::Sender<FolderState>,
+    /// Starts it, then loads the models of the folder.
+    task: JoinHandle<()>,
 }
+
+type Outcome = Result<Arc<Pool>, Arc<WorkerError>>;
 
 /// The state of the models of the folder.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +78,7 @@ pub enum NotLoaded {
 impl SharedPool {
     /// A pool that will be of these settings.
     pub fn new(settings: PoolSettings) -> Self {
-        let (models, _) = watch::channel(FolderState::default());
-        Self { inner: Arc::new(Inner { settings, begun: Mutex::default(), models }) }
+        Self { inner: Arc::new(Inner { settings, begun: Mutex::default() }) }
     }
 
     /// The settings.
@@ -77,25 +86,38 @@ impl SharedPool {
         &self.inner.settings
     }
 
-    /// The pool, which begins now if it has not yet. Calls meanwhile wait for the same start.
+    /// The pool, which begins now if it has not yet, or has ended. Calls meanwhile wait for the same start, and have its outcome.
     ///
     /// # Errors
-    /// [`WorkerError`] if its programs do not start; the next call tries again.
+    /// [`WorkerError`] if its programs do not start; a call after that tries again.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the start is continued without the call.
     pub async fn get(&self) -> Result<Arc<Pool>, Arc<WorkerError>> {
-        let mut begun = self.inner.begun.lock().await;
-        if let Some(begun) = &*begun {
-            return Ok(Arc::clone(&begun.pool));
-        }
-        let pool = Arc::new(Pool::start(self.inner.settings.clone()).await?);
-        let (load, models) = (Arc::clone(&pool), self.inner.models.clone());
-        let loading = tokio::spawn(load_folder(load, self.inner.settings.clone(), models));
-        *begun = Some(Begun { pool: Arc::clone(&pool), loading });
-        Ok(pool)
+        let mut outcome = self.begin();
+        let outcome = outcome.wait_for(Option::is_some).await;
+        let outcome = outcome.expect("a start ends with an outcome, unless it panics");
+        outcome.clone().expect("it was waited for")
     }
 
-    /// The pool if it has begun; `None` before, and while it begins.
+    /// The pool if it has begun; `None` before, while it begins, and once it has ended.
     pub fn running(&self) -> Option<Arc<Pool>> {
-        self.inner.begun.try_lock().ok()?.as_ref().map(|begun| Arc::clone(&begun.pool))
+        self.with_begun(|begun| match &*begun.as_ref()?.outcome.borrow() {
+            Some(Ok(pool)) if !pool.is_closed() => Some(Arc::clone(pool)),
+            _ => None,
+        })
+    }
+
+    /// The start that is on its way, or has led to a pool that runs; if there is none, one begins.
+    fn begin(&self) -> watch::Receiver<Option<Outcome>> {
+        self.with_begun(|begun| match begun {
+            Some(begun) if begun.is_of_use() => begun.outcome.clone(),
+            _ => begun.insert(Begun::new(self.inner.settings.clone())).outcome.clone(),
+        })
+    }
+
+    fn with_begun<T>(&self, look: impl FnOnce(&mut Option<Begun>) -> T) -> T {
+        look(&mut self.inner.begun.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Loads the model of that name from the folder, once it was tried; one of that name is replaced.
@@ -110,13 +132,19 @@ impl SharedPool {
         // Only a process that ends cuts it short.
         let path = path.map_err(|_| DetectError::Closed)??;
         pool.load(name, &path).await?;
-        self.inner.models.send_modify(|state| _ = state.refused.remove(name));
+        self.with_begun(|begun| {
+            if let Some(begun) = begun {
+                begun.models.send_modify(|state| _ = state.refused.remove(name));
+            }
+        });
         Ok(())
     }
 
     /// The state of the models of the folder now.
     pub fn folder(&self) -> FolderState {
-        self.inner.models.borrow().clone()
+        self.with_begun(|begun| {
+            begun.as_ref().map_or_else(FolderState::default, |begun| begun.models.borrow().clone())
+        })
     }
 
     /// Waits until each model of the folder was tried, if the pool has begun: a name that is unknown then is no name.
@@ -124,10 +152,15 @@ impl SharedPool {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn settled(&self) -> FolderState {
-        if self.inner.begun.lock().await.is_none() {
+        let begun = self.with_begun(|begun| {
+            begun.as_ref().map(|begun| (begun.outcome.clone(), begun.models.subscribe()))
+        });
+        let Some((mut outcome, mut models)) = begun else { return FolderState::default() };
+        let has_begun =
+            matches!(outcome.wait_for(Option::is_some).await.as_deref(), Ok(Some(Ok(_))));
+        if !has_begun {
             return self.folder();
         }
-        let mut models = self.inner.models.subscribe();
         let state = models.wait_for(|state| state.is_settled).await;
         state.map_or_else(|_| self.folder(), |state| state.clone())
     }
@@ -142,10 +175,37 @@ impl PartialEq for SharedPool {
 
 impl Eq for SharedPool {}
 
+impl Begun {
+    fn new(settings: PoolSettings) -> Self {
+        let (outcome, received) = watch::channel(None);
+        let (models, _) = watch::channel(FolderState::default());
+        let state = models.clone();
+        let task = tokio::spawn(async move {
+            let started = Pool::start(settings.clone()).await.map(Arc::new);
+            // It is also there for a call that comes later.
+            outcome.send_replace(Some(started.clone()));
+            if let Ok(pool) = started {
+                load_folder(pool, settings, state).await;
+            }
+        });
+        Self { outcome: received, models, task }
+    }
+
+    /// Whether a call may wait for it, or has its pool.
+    fn is_of_use(&self) -> bool {
+        match &*self.outcome.borrow() {
+            Some(Ok(pool)) => !pool.is_closed(),
+            Some(Err(_)) => false,
+            // A task that panicked leaves nothing to wait for.
+            None => !self.task.is_finished(),
+        }
+    }
+}
+
 impl Drop for Begun {
     fn drop(&mut self) {
-        // It holds the pool.
-        self.loading.abort();
+        // It starts the pool, or holds it.
+        self.task.abort();
     }
 }
 

@@ -358,6 +358,56 @@ async fn a_shared_pool_loads_the_models_of_its_folder_and_says_which_it_does_not
 }
 
 #[tokio::test]
+async fn a_shared_pool_that_has_ended_is_replaced() {
+    let fake = Fake::new(r#"{"protocol": 2}"#, FOUND);
+    let shared = SharedPool::new(fake.settings());
+    let pool = shared.get().await.unwrap();
+    let client = pool.client();
+    client.detect(image(1)).await.unwrap();
+    assert!(Arc::ptr_eq(&pool, &shared.running().unwrap()));
+    pool.task.abort();
+    while !pool.is_closed() {
+        tokio::task::yield_now().await;
+    }
+    assert!(client.is_closed() && shared.running().is_none());
+    assert!(matches!(client.detect(image(1)).await, Err(DetectError::Closed)));
+    let another = shared.get().await.unwrap();
+    another.client().detect(image(1)).await.unwrap();
+    assert!(Arc::ptr_eq(&another, &shared.get().await.unwrap()));
+    assert!(shared.settled().await.is_settled, "the models are those of the pool that runs");
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_leaves_the_start_to_others() {
+    let fake = Fake::new(r#"time.sleep(0.3) or {"protocol": 2}"#, FOUND);
+    let shared = SharedPool::new(fake.settings());
+    let started = fake.folder.path().join("starts");
+    tokio::select! {
+        _ = shared.get() => panic!("it takes a while"),
+        () = async { while !started.exists() { time::sleep(Duration::from_millis(5)).await } } => {}
+    }
+    shared.get().await.unwrap().client().detect(image(1)).await.unwrap();
+    assert_eq!(fs::read(started).unwrap(), b"x", "the program of the first call serves the second");
+}
+
+#[tokio::test]
+async fn all_calls_that_wait_share_the_outcome_of_one_start() {
+    let fake = Fake::new(r#"time.sleep(0.3) or sys.exit("out of cheese")"#, FOUND);
+    let shared = SharedPool::new(fake.settings());
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        let shared = shared.clone();
+        calls.spawn(async move { shared.get().await.unwrap_err() });
+    }
+    let errors = calls.join_all().await;
+    assert!(errors.iter().all(|error| Arc::ptr_eq(error, &errors[0])), "{errors:?}");
+    let starts = || fs::read(fake.folder.path().join("starts")).unwrap().len();
+    assert_eq!(starts(), 1);
+    shared.get().await.unwrap_err();
+    assert_eq!(starts(), 2, "a later call tries again");
+}
+
+#[tokio::test]
 async fn a_model_that_loads_for_long_stops_no_worker_and_no_request() {
     let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, FOUND);
     let mut settings = PoolSettings { workers: 2, ..fake.settings() };
