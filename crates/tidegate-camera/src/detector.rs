@@ -116,6 +116,8 @@ pub struct Detections {
 /// A running detector. Dropping it kills its program.
 #[derive(Debug)]
 pub struct Detector {
+    /// The pool that it is a model of, and shares with others; none: the pool is its own.
+    shared: Option<SharedPool>,
     pool: Arc<tidegate_workers::Pool>,
     client: Client,
     /// The model of a pool that has several.
@@ -136,7 +138,8 @@ impl Detector {
         if let (Some(shared), Some(model)) = (&spec.pool, spec.kind.model()) {
             let pool = shared.get().await.map_err(|source| DetectorError::Program { source })?;
             let (client, hello) = (pool.client(), pool.hello());
-            return Ok(Self { pool, client, model: Some(model), scene: None, hello });
+            let (shared, model) = (Some(shared.clone()), Some(model));
+            return Ok(Self { shared, pool, client, model, scene: None, hello });
         }
         let program = match spec.kind {
             DetectorKind::Command(words) => Program::Command(words),
@@ -149,7 +152,18 @@ impl Detector {
             .await
             .map_err(|source| DetectorError::Program { source })?;
         let (client, hello) = (pool.client(), pool.hello());
-        Ok(Self { pool: Arc::new(pool), client, model: None, scene: None, hello })
+        let pool = Arc::new(pool);
+        Ok(Self { shared: None, pool, client, model: None, scene: None, hello })
+    }
+
+    /// Has the pool that is shared now, where the one before has ended.
+    async fn renew(&mut self) -> Result<(), DetectorError> {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.pool.is_closed()) else {
+            return Ok(());
+        };
+        let pool = shared.get().await.map_err(|source| DetectorError::Program { source })?;
+        (self.client, self.hello, self.pool) = (pool.client(), pool.hello(), pool);
+        Ok(())
     }
 
     /// The detector's own name: `moving`.
@@ -181,6 +195,7 @@ impl Detector {
         source: FrameSize,
         background: &[Bytes],
     ) -> Result<FrameSize, DetectorError> {
+        self.renew().await?;
         let background = if self.needs_background() { background.to_vec() } else { Vec::new() };
         let scene = self.scene.insert(Arc::new(Scene::new(source, background)));
         Ok(self.client.prepare(Arc::clone(scene)).await?)
@@ -204,6 +219,7 @@ impl Detector {
     /// # Errors
     /// As [`Self::detect`].
     pub async fn detect_timed(&mut self, jpeg: &[u8]) -> Result<Detections, DetectorError> {
+        self.renew().await?;
         let scene = Some(Arc::clone(self.scene.as_ref().ok_or(DetectorError::NoScene)?));
         let model = self.model.clone();
         let request = Request { scene, model, ..Request::encoded(Bytes::copy_from_slice(jpeg)) };

@@ -136,7 +136,12 @@ impl Pooled {
         if turns.len() >= TURNS_MAX && !turns.contains_key(&caller) {
             turns.clear();
         }
-        turns.entry(caller).or_insert_with(|| pool.client()).clone()
+        let client = turns.entry(caller).or_insert_with(|| pool.client());
+        // One of a pool that has ended is of no more use.
+        if client.is_closed() {
+            *client = pool.client();
+        }
+        client.clone()
     }
 }
 

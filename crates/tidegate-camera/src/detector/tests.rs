@@ -49,6 +49,28 @@ async fn cameras_share_the_pool_that_has_their_detector() {
 }
 
 #[tokio::test]
+async fn a_shared_pool_that_has_ended_is_replaced_under_its_cameras() {
+    let hello = r#"{"protocol": 2, "scenes": 4, "models": [{"name": "face"}]}"#;
+    let body = r#"send({"id": id, "boxes": [[0, 0, 9, 9, 1, request["model"]]]})"#;
+    let fake = Fake::with_hello(hello, body);
+    let DetectorKind::Command(words) = fake.spec().kind else { panic!("it is a command") };
+    let pool = SharedPool::new(PoolSettings::new(Program::Command(words)));
+    let spec = DetectorSpec { pool: Some(pool), ..DetectorSpec::new(DetectorKind::Face) };
+    // The pool's task ends with the runtime in which it began.
+    let begun = tokio::task::spawn_blocking(move || {
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut detector = Detector::start(spec).await.unwrap();
+            detector.begin_scene(SIZE, &[]).await.unwrap();
+            detector
+        })
+    });
+    let mut detector = begun.await.unwrap();
+    let found = detector.detect(b"frame").await.unwrap();
+    assert_eq!(&*found[0].label, "face");
+    assert_eq!(fake.starts(), 2);
+}
+
+#[tokio::test]
 async fn a_program_that_dies_is_started_again_with_its_scene() {
     // Dies at the second request of its first run, and tells how many backgrounds it was given.
     let body =

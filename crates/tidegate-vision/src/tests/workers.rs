@@ -1,17 +1,23 @@
 //! Detection by a pool of programs, which are killed, answer nonsense and do not start.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use serde_json::json;
 use tempfile::TempDir;
-use tidegate_workers::{PoolSettings, Program, SharedPool};
+use tidegate_message::FrameSize;
+use tidegate_wire::NodeId;
+use tidegate_workers::{PoolSettings, Program, Request, SharedPool};
+use tokio::{runtime::Runtime, task::spawn_blocking};
 
 use super::{
     Served, access,
     client::{Came, Socket},
     images, user,
 };
-use crate::{VisionSettings, detector::Pooled};
+use crate::{
+    VisionSettings,
+    detector::{Detector as _, Pooled},
+};
 
 /// A program that speaks version 2 of the detector protocol; a model does what its name says.
 const PROGRAM: &str = r#"
@@ -71,13 +77,36 @@ impl Fake {
         }
     }
 
-    async fn serve(&self, models_dir: Option<PathBuf>) -> Served {
+    fn pooled(&self, models_dir: Option<PathBuf>) -> Pooled {
         let path = self.folder.path().join("fake.py").display().to_string();
         let program = Program::Command(vec!["python3".into(), path]);
-        let pool = SharedPool::new(PoolSettings { models_dir, ..PoolSettings::new(program) });
-        let detector = std::sync::Arc::new(Pooled::new(pool));
+        Pooled::new(SharedPool::new(PoolSettings { models_dir, ..PoolSettings::new(program) }))
+    }
+
+    async fn serve(&self, models_dir: Option<PathBuf>) -> Served {
+        let detector = Arc::new(self.pooled(models_dir));
         let settings = VisionSettings::default();
         Served::with(settings, detector, access(None), Some(user("ada"))).await
+    }
+}
+
+#[tokio::test]
+async fn a_pool_that_has_ended_is_replaced_for_callers_that_it_knew() {
+    let fake = Fake::new(PROGRAM);
+    let detector = Arc::new(fake.pooled(None));
+    let ask = async |detector: &Pooled| {
+        let size = FrameSize { width: 180, height: 240 };
+        let request = Request::encoded(images::jpeg(180, 240).into());
+        detector.detect(NodeId([1; 32]), size, request).await
+    };
+    // The pool's task ends with the runtime in which it began.
+    let first = detector.clone();
+    let ended = spawn_blocking(move || {
+        Runtime::new().unwrap().block_on(ask(&first)).unwrap();
+    });
+    ended.await.unwrap();
+    for _ in 0..2 {
+        ask(&detector).await.unwrap();
     }
 }
 
