@@ -8,7 +8,8 @@
 //! Always true: no more than [`ScheduleConfig::queue_max`] requests and [`ScheduleConfig::queue_bytes_max`] bytes wait; each accepted
 //! request ends exactly once, by [`Action::Fail`] or by [`Schedule::answered`] or [`Schedule::cancel`]; a worker has never more in
 //! flight than it said; a request that was lost with a worker is tried again without company, so that it takes no other along; one of a
-//! stream goes to a worker that looks at nothing else, so that until it is looked at a newer one can take its place.
+//! stream goes to a worker that looks at nothing else, so that until it is looked at a newer one can take its place; while these two wait
+//! for such a worker one gets nothing new, which therefore is theirs once it has answered, and the others are filled as before.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -502,22 +503,9 @@ impl Schedule {
     }
 
     fn send(&mut self, now: Instant) -> Option<Action> {
-        let first = *self.queues.get(self.turns.front()?)?.front().expect("no queue is empty");
-        let Entry { job: Job { group, stream, .. }, alone, .. } = self.jobs[&first];
-        let free = |worker: &Worker| match worker.state {
-            _ if worker.loading.is_some() => None,
-            // Behind others at a worker, an image of a stream would grow old where no newer one can take its place.
-            State::Ready(capacity) if alone || stream.is_some() => {
-                (worker.in_flight.is_empty() && !worker.alone).then_some(capacity)
-            }
-            State::Ready(capacity) if !worker.alone => {
-                (worker.in_flight.len() < capacity.in_flight).then_some(capacity)
-            }
-            _ => None,
-        };
-        let able = self.workers.iter().enumerate();
-        let able = able.filter_map(|(index, worker)| Some((index, worker, free(worker)?)));
-        let (index, worker, capacity) = able.min_by_key(|(_, worker, _)| worker.in_flight.len())?;
+        let (first, index, capacity) = self.first_that_goes()?;
+        let Entry { job: Job { group, .. }, alone, .. } = self.jobs[&first];
+        let worker = &self.workers[index];
         let room = capacity.batch.min(capacity.in_flight - worker.in_flight.len());
         let count = if alone { 1 } else { room };
         let is_idle = worker.in_flight.is_empty();
@@ -553,6 +541,36 @@ impl Schedule {
         Some(Action::Send(WorkerId(index), batch))
     }
 
+    /// The first request in the order of turns that a worker has room for, with that worker and how much it takes.
+    ///
+    /// Requests that need an idle worker are passed over while there is none. Their wait has a bound: the worker that has the least in
+    /// flight gets nothing new meanwhile, and another takes its part only by having less.
+    fn first_that_goes(&self) -> Option<(JobId, usize, Capacity)> {
+        let mut drains = None;
+        for client in &self.turns {
+            let first = *self.queues.get(client)?.front().expect("no queue is empty");
+            let entry = &self.jobs[&first];
+            // Behind others at a worker, an image of a stream would grow old where no newer one can take its place.
+            let needs_idle = entry.alone || entry.job.stream.is_some();
+            if needs_idle && drains.is_some() {
+                continue;
+            }
+            let able = self.workers.iter().enumerate().filter(|(index, _)| Some(*index) != drains);
+            let able = able
+                .filter_map(|(index, worker)| Some((index, worker, worker.room_for(needs_idle)?)));
+            let least = able.min_by_key(|(_, worker, _)| worker.in_flight.len());
+            if let Some((index, _, capacity)) = least {
+                return Some((first, index, capacity));
+            }
+            if !needs_idle {
+                return None;
+            }
+            let ready = self.workers.iter().enumerate().filter(|(_, worker)| worker.takes());
+            drains = Some(ready.min_by_key(|(_, worker)| worker.in_flight.len())?.0);
+        }
+        None
+    }
+
     /// At most `count` requests that fit: one of each client in the order of turns, then a second one of each, and so on.
     fn take(&self, count: usize, fits: impl Fn(&Entry) -> bool) -> Vec<JobId> {
         let mut taken = Vec::with_capacity(count);
@@ -585,6 +603,14 @@ impl Worker {
     /// Whether it may be sent requests, if it has room for them.
     const fn takes(&self) -> bool {
         self.ready() && self.loading.is_none()
+    }
+
+    /// How much it takes, if it has room for one request more: for one that is to be the only one, if it has nothing.
+    fn room_for(&self, needs_idle: bool) -> Option<Capacity> {
+        let State::Ready(capacity) = self.state else { return None };
+        let limit = if needs_idle { 1 } else { capacity.in_flight };
+        let has_room = self.takes() && !self.alone && self.in_flight.len() < limit;
+        has_room.then_some(capacity)
     }
 
     /// When it is ended unless it has answered something.

@@ -113,6 +113,83 @@ fn an_image_of_a_stream_waits_where_a_newer_one_can_take_its_place() {
 }
 
 #[test]
+fn an_image_of_a_stream_that_waits_leaves_room_at_other_workers_to_others() {
+    let mut schedule = ready(ScheduleConfig::default(), 2, 4, 1);
+    let plain: Vec<_> = (0..8).map(|client| schedule.submit(at(0), job(client)).unwrap()).collect();
+    for (index, id) in plain.iter().take(2).enumerate() {
+        assert_eq!(schedule.poll_action(at(0)), sent(index, &[*id]));
+    }
+    for id in &plain[2..] {
+        schedule.cancel(*id);
+    }
+    let stream = schedule.submit(at(1), Job { stream: Some(7), ..job(20) }).unwrap();
+    let behind: Vec<_> = (0..6).map(|_| schedule.submit(at(1), job(21)).unwrap()).collect();
+    for id in &behind[..3] {
+        assert_eq!(schedule.poll_action(at(1)), sent(1, &[*id]), "the first is left to drain");
+    }
+    assert_eq!(schedule.poll_action(at(1)), None);
+    schedule.answered(at(9), WorkerId(0), plain[0]);
+    assert_eq!(schedule.poll_action(at(9)), sent(0, &[stream]));
+    assert_eq!(schedule.poll_action(at(9)), sent(0, &[behind[3]]));
+}
+
+#[test]
+fn streams_and_others_share_the_workers_and_neither_waits_for_ever() {
+    for seed in 0..100 {
+        let mut random = Random(seed);
+        let workers = 1 + random.below(4) as usize;
+        let capacity = 1 + random.below(4) as usize;
+        let (streams, others) = (1 + random.below(3), 1 + random.below(3));
+        let mut schedule = ready(ScheduleConfig::default(), workers, capacity, 1);
+        let mut in_flight: Vec<VecDeque<(Instant, JobId)>> = vec![VecDeque::new(); workers];
+        let mut of: BTreeMap<JobId, u64> = BTreeMap::new();
+        let mut looked_at = vec![at(0); (streams + others) as usize];
+        let mut now = at(0);
+        for _ in 0..3000 {
+            now = later(now, MS);
+            for (worker, jobs) in in_flight.iter_mut().enumerate() {
+                while jobs.front().is_some_and(|(by, _)| *by <= now) {
+                    let (_, id) = jobs.pop_front().unwrap();
+                    schedule.answered(now, WorkerId(worker), id);
+                }
+            }
+            // The others have always more to ask than is answered, the streams a new image all the time.
+            for client in 0..streams + others {
+                let stream = (client < streams).then_some(0);
+                let job = Job { stream, ..job(client) };
+                while schedule.queues.get(&job.client).map_or(0, VecDeque::len) < 4 {
+                    of.insert(schedule.submit(now, job).unwrap(), client);
+                    if stream.is_some() {
+                        break;
+                    }
+                }
+            }
+            while let Some(action) = schedule.poll_action(now) {
+                match action {
+                    Action::Send(WorkerId(worker), jobs) => {
+                        for id in jobs {
+                            looked_at[of[&id] as usize] = now;
+                            let begins = in_flight[worker].back().map_or(now, |(by, _)| *by);
+                            let by = later(begins, (5 + random.below(10) as u32) * MS);
+                            in_flight[worker].push_back((by, id));
+                        }
+                    }
+                    Action::Fail(_, Failure::Superseded) => {}
+                    other => panic!("seed {seed}: {other:?}"),
+                }
+            }
+            let with_room = in_flight.iter().filter(|jobs| jobs.len() < capacity).count();
+            assert!(with_room <= 1, "seed {seed}: {with_room} of {workers} could take more");
+            // Each turn costs at most what one worker has in flight.
+            let bound = (streams + others + 1) as u32 * capacity as u32 * 15 * MS;
+            for (client, last) in looked_at.iter().enumerate() {
+                assert!(now.since(*last) <= bound, "seed {seed}: client {client} of {streams}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_full_queue_refuses_with_a_time_that_was_measured() {
     let config = ScheduleConfig { queue_max: 4, client_queue_max: 3, ..ScheduleConfig::default() };
     let mut schedule = ready(config, 1, 1, 1);
