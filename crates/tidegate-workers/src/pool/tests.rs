@@ -379,7 +379,7 @@ async fn a_shared_pool_that_has_ended_is_replaced() {
 
 #[tokio::test]
 async fn a_call_that_is_dropped_leaves_the_start_to_others() {
-    let fake = Fake::new(r#"time.sleep(0.3) or {"protocol": 2}"#, FOUND);
+    let fake = Fake::new(r#"(time.sleep(0.3) or {"protocol": 2})"#, FOUND);
     let shared = SharedPool::new(fake.settings());
     let started = fake.folder.path().join("starts");
     tokio::select! {
@@ -392,7 +392,7 @@ async fn a_call_that_is_dropped_leaves_the_start_to_others() {
 
 #[tokio::test]
 async fn all_calls_that_wait_share_the_outcome_of_one_start() {
-    let fake = Fake::new(r#"time.sleep(0.3) or sys.exit("out of cheese")"#, FOUND);
+    let fake = Fake::new(r#"(time.sleep(0.3) or sys.exit("out of cheese"))"#, FOUND);
     let shared = SharedPool::new(fake.settings());
     let mut calls = JoinSet::new();
     for _ in 0..20 {

@@ -145,7 +145,7 @@ fn streams_and_others_share_the_workers_and_neither_waits_for_ever() {
         let mut of: BTreeMap<JobId, u64> = BTreeMap::new();
         let mut looked_at = vec![at(0); (streams + others) as usize];
         let mut now = at(0);
-        for _ in 0..3000 {
+        for _ in 0..1000 {
             now = later(now, MS);
             for (worker, jobs) in in_flight.iter_mut().enumerate() {
                 while jobs.front().is_some_and(|(by, _)| *by <= now) {
@@ -157,7 +157,7 @@ fn streams_and_others_share_the_workers_and_neither_waits_for_ever() {
             for client in 0..streams + others {
                 let stream = (client < streams).then_some(0);
                 let job = Job { stream, ..job(client) };
-                while schedule.queues.get(&job.client).map_or(0, VecDeque::len) < 4 {
+                while schedule.queues.get(&job.client).map_or(0, VecDeque::len) <= workers * capacity {
                     of.insert(schedule.submit(now, job).unwrap(), client);
                     if stream.is_some() {
                         break;
