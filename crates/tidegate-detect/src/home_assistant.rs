@@ -259,6 +259,8 @@ mod tests {
             decode: Duration::ZERO,
             infer: Duration::ZERO,
             bound: Duration::ZERO,
+            accuracy_kept: true,
+            measured_until: tokio::time::Instant::now(),
             kept: true,
             skipped: 0,
         }))

@@ -8,6 +8,7 @@ use tidegate_api::{Missed, Stages};
 use tidegate_frame::score;
 use tidegate_message::{CameraName, FrameSize, Instant};
 use tidegate_workers::Prediction;
+use tokio::time;
 
 use crate::budget::Spent;
 
@@ -106,7 +107,7 @@ pub struct Detection {
     pub poses: Vec<Vec<[f64; 3]>>,
     /// Where the time went up to the detector.
     pub stages: Stages,
-    /// From there until the detector looked, and between its answer and this.
+    /// From there until the detector looked, and from its answer to [`Self::measured_until`].
     pub wait: Duration,
     /// Decoding.
     pub decode: Duration,
@@ -114,13 +115,25 @@ pub struct Detection {
     pub infer: Duration,
     /// The application's bound.
     pub bound: Duration,
-    /// Whether the detection keeps both bounds.
+    /// Whether the frame keeps the bound of accuracy.
+    pub accuracy_kept: bool,
+    /// The end of the times: at first when the answer came, then when the detection left.
+    pub measured_until: time::Instant,
+    /// Whether the detection keeps both bounds, as of [`Self::measured_until`].
     pub kept: bool,
     /// Frames that came since the last detection and were not looked at, because a newer one was there.
     pub skipped: u64,
 }
 
 impl Detection {
+    /// It leaves now: the time since its answer counts, too, and with it whether the bounds are kept.
+    pub fn leave(&mut self, now: time::Instant) {
+        let age = now.saturating_duration_since(self.measured_until);
+        self.wait = self.wait.saturating_add(age);
+        self.measured_until = now;
+        self.kept = self.accuracy_kept && self.total() <= self.bound;
+    }
+
     /// From capture to the detection.
     pub fn total(&self) -> Duration {
         let stages = [self.stages.total(), self.wait, self.decode, self.infer];
@@ -200,6 +213,13 @@ pub struct About<'a> {
 }
 
 impl Report {
+    /// It leaves now, to the bus or the screen; to be called just before. A detection may have waited for that.
+    pub fn leave(&mut self, now: time::Instant) {
+        if let Self::Detection(found) = self {
+            found.leave(now);
+        }
+    }
+
     /// Its type in messages.
     pub const fn word(&self) -> &'static str {
         match self {
@@ -446,6 +466,8 @@ mod tests {
             decode: 7 * MS,
             infer: Duration::from_micros(8250),
             bound: 200 * MS,
+            accuracy_kept: true,
+            measured_until: time::Instant::now(),
             kept: true,
             skipped: 2,
         }
@@ -461,6 +483,30 @@ mod tests {
         (found.kept, found.boxes) = (false, Vec::new());
         let text = Report::Detection(Box::new(found)).to_string();
         assert!(text.contains("  nothing  36 ms of 200, not kept ("), "{text}");
+    }
+
+    #[test]
+    fn a_detection_that_leaves_late_does_not_keep_its_bound() {
+        let begin = detection();
+        let leaves_after = |millis: u32| {
+            let mut report = Report::Detection(Box::new(begin.clone()));
+            report.leave(begin.measured_until + millis * MS);
+            match report {
+                Report::Detection(found) => (found.wait, found.kept),
+                other => panic!("{other:?}"),
+            }
+        };
+        // Its times sum up to 36.25 ms.
+        assert_eq!(leaves_after(0), (6 * MS, true));
+        assert_eq!(leaves_after(163), (169 * MS, true));
+        assert_eq!(leaves_after(164), (170 * MS, false));
+        let mut found = begin.clone();
+        found.leave(begin.measured_until + 100 * MS);
+        found.leave(begin.measured_until + 163 * MS);
+        assert_eq!((found.wait, found.kept), (169 * MS, true), "no time is counted twice");
+        found.accuracy_kept = false;
+        found.leave(found.measured_until);
+        assert!(!found.kept);
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl Speaker<'_> {
         self.retain(out).await
     }
 
-    async fn say(&mut self, camera: &CameraName, report: Report) -> Result<(), BusError> {
+    async fn say(&mut self, camera: &CameraName, mut report: Report) -> Result<(), BusError> {
         let topic = self.topic(camera);
         if let Report::Original { captured_at, jpeg } = &report {
             return match &self.store {
@@ -248,6 +248,7 @@ impl Speaker<'_> {
         }
         let model = self.detector.name();
         let about = About { detector: &self.settings.name, model: &model, camera };
+        report.leave(time::Instant::now());
         let message = report.json(about).to_string();
         self.publish(&topic, message.as_bytes(), false).await?;
         let out = self.home_assistant.as_mut().map(|entities| entities.report(camera, &report));

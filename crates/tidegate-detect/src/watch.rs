@@ -114,6 +114,7 @@ struct Looked {
     frame: Frame,
     source: FrameSize,
     took: Duration,
+    answered_at: time::Instant,
     outcome: Result<Outcome, DetectError>,
 }
 
@@ -340,7 +341,9 @@ impl Watch {
         let client = client.clone();
         work.spawn(async move {
             let outcome = client.look(request).await;
-            Done::Looked(Box::new(Looked { frame, source, took: now.elapsed(), outcome }))
+            let answered_at = time::Instant::now();
+            let took = answered_at - now;
+            Done::Looked(Box::new(Looked { frame, source, took, answered_at, outcome }))
         });
     }
 
@@ -376,7 +379,7 @@ impl Watch {
         work: &mut JoinSet<Done>,
         looked: Looked,
     ) -> Result<(), End> {
-        let Looked { frame, source, took, outcome } = looked;
+        let Looked { frame, source, took, answered_at, outcome } = looked;
         match outcome {
             Ok(outcome) => {
                 state.budget.took(state.now(), took);
@@ -391,7 +394,7 @@ impl Watch {
                     return Ok(());
                 }
                 state.last = Some((frame.epoch, frame.captured_at));
-                let detection = self.detection(state, &frame, source, took, outcome);
+                let detection = self.detection(state, &frame, source, (took, answered_at), outcome);
                 self.fetch(state, work, &detection);
                 self.tell(Report::Detection(Box::new(detection))).await
             }
@@ -430,7 +433,7 @@ impl Watch {
         state: &mut State,
         frame: &Frame,
         source: FrameSize,
-        took: Duration,
+        (took, answered_at): (Duration, time::Instant),
         outcome: Outcome,
     ) -> Detection {
         let Outcome { mut boxes, mut classes, poses, times, .. } = outcome;
@@ -453,10 +456,12 @@ impl Watch {
             decode: times.decode,
             infer: times.infer,
             bound,
+            accuracy_kept: frame.accuracy_kept,
+            measured_until: answered_at,
             kept: false,
             skipped: std::mem::take(&mut state.skipped),
         };
-        detection.kept = frame.accuracy_kept && frame.stages.total() + took <= bound;
+        detection.leave(time::Instant::now());
         detection
     }
 

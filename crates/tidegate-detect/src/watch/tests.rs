@@ -330,6 +330,19 @@ async fn the_newest_frame_is_looked_at_and_the_others_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_detection_that_waits_to_be_published_says_so() {
+    let (mut world, events) = World::new(60 * MS, 1, |_| {});
+    play(&events[0], 0, 100 * MS, 1).await;
+    time::sleep(110 * MS).await;
+    let mut report = world.report().await;
+    report.leave(time::Instant::now());
+    let Report::Detection(found) = report else { panic!("{report:?}") };
+    // 40 ms of network, 60 ms of the detector, and 150 ms that no one took the report.
+    assert_eq!((found.wait, found.total(), found.kept), (150 * MS, 250 * MS, false));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn boxes_are_filtered_and_originals_are_fetched_no_more_often_than_asked() {
     let (mut world, events) = World::new(10 * MS, 1, |settings| {
         settings.score_min = 0.5;
