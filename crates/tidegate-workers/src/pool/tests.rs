@@ -384,7 +384,7 @@ async fn a_call_that_is_dropped_leaves_the_start_to_others() {
     let started = fake.folder.path().join("starts");
     tokio::select! {
         _ = shared.get() => panic!("it takes a while"),
-        () = async { while !started.exists() { time::sleep(Duration::from_millis(5)).await } } => {}
+        () = async { while !started.exists() { tokio::task::yield_now().await } } => {}
     }
     shared.get().await.unwrap().client().detect(image(1)).await.unwrap();
     assert_eq!(fs::read(started).unwrap(), b"x", "the program of the first call serves the second");

@@ -157,7 +157,9 @@ fn streams_and_others_share_the_workers_and_neither_waits_for_ever() {
             for client in 0..streams + others {
                 let stream = (client < streams).then_some(0);
                 let job = Job { stream, ..job(client) };
-                while schedule.queues.get(&job.client).map_or(0, VecDeque::len) <= workers * capacity {
+                while schedule.queues.get(&job.client).map_or(0, VecDeque::len)
+                    <= workers * capacity
+                {
                     of.insert(schedule.submit(now, job).unwrap(), client);
                     if stream.is_some() {
                         break;
