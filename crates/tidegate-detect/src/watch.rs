@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Always true: each frame that comes is looked at, or counted as one for which a newer was there, or answered with the reason; reports are
-//! in the order of capture; a camera or a detector that is gone ends no other camera, and is tried again with growing waits.
+//! in the order of capture; a camera or a detector that is gone ends no other camera, and is tried again with growing waits, and so is
+//! a camera over which we panic.
 
 use async_recursion::async_recursion as boxed;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ use tokio::{
     task::{JoinError, JoinSet},
     time,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     budget::Budget,
@@ -73,6 +74,7 @@ impl WatchSettings {
 }
 
 /// Looks at the newest frames of one camera until it is stopped.
+#[derive(Clone)]
 pub struct Watch {
     /// The camera.
     pub camera: CameraName,
@@ -135,9 +137,30 @@ enum End {
 }
 
 impl Watch {
-    /// Looks at frames until `stop`.
+    /// Looks at frames until `stop`. A panic is reported, and the camera is looked at again.
     #[boxed]
     pub async fn run(self, stop: CancellationToken) {
+        let mut retry = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            // In a task of its own, so that a panic is seen here.
+            let looking = tokio::spawn(self.clone().keep_looking(stop.clone()));
+            let Err(error) = AbortOnDropHandle::new(looking).await else { return };
+            tracing::error!(camera = %self.camera, %error, "looking at a camera ended by a panic, and is started again");
+            let retry_after = retry.next_wait();
+            let error = "a fault of Tidegate, which the log of the node describes".into();
+            let again = async {
+                self.tell(Report::DetectorFailed { error, retry_after }).await?;
+                time::sleep(retry_after).await;
+                Ok::<(), End>(())
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                again = again => if again.is_err() { return },
+            }
+        }
+    }
+
+    async fn keep_looking(self, stop: CancellationToken) {
         let mut state = State::new(self.settings.bounds.latency());
         loop {
             let end = tokio::select! {

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -30,6 +30,7 @@ struct FakeFrames {
     requests: Mutex<Vec<SubscribeRequest>>,
     updates: Arc<Mutex<Vec<Duration>>>,
     originals: Mutex<Vec<Instant>>,
+    panics: AtomicBool,
 }
 
 struct FakeSubscription {
@@ -47,6 +48,7 @@ impl Frames for FakeFrames {
         &self,
         request: SubscribeRequest,
     ) -> Result<Box<dyn Subscription>, ApiError> {
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "a mistake of ours");
         let events = self.subscriptions.lock().unwrap().pop_front();
         let events = events.ok_or_else(|| ApiError::new(Code::CAMERA_UNKNOWN, "no such camera"))?;
         self.requests.lock().unwrap().push(request);
@@ -339,6 +341,17 @@ async fn a_detection_that_waits_to_be_published_says_so() {
     let Report::Detection(found) = report else { panic!("{report:?}") };
     // 40 ms of network, 60 ms of the detector, and 150 ms that no one took the report.
     assert_eq!((found.wait, found.total(), found.kept), (150 * MS, 250 * MS, false));
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_camera_over_which_we_panic_is_reported_and_looked_at_again() {
+    let (mut world, events) = World::new(10 * MS, 1, |_| {});
+    world.frames.panics.store(true, Ordering::Relaxed);
+    let report = world.report().await;
+    assert!(matches!(report, Report::DetectorFailed { .. }), "{report:?}");
+    play(&events[0], 7, 100 * MS, 1).await;
+    assert_eq!(world.detection().await.captured_at, Instant::from_millis(7));
     world.end().await;
 }
 
