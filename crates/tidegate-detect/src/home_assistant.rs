@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Always true: a label is announced before its first state; a state is published when it changes; a camera that is no longer watched
-//! leaves no entity.
+//! leaves no entity; sections, cameras and labels with other names have other identifiers and topics.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use tidegate_message::CameraName;
 
 use crate::{
     report::{Detection, Report},
-    topic::level,
+    topic::{AVAILABILITY, ORIGINAL, level},
 };
 
 /// Labels of one camera that are announced: a model with more has classes that no one watches.
@@ -65,8 +65,8 @@ impl HomeAssistant {
     pub(crate) fn begin(&mut self, camera: &CameraName, topic: String) -> Vec<Retained> {
         let mut out = Vec::new();
         if self.originals {
-            let name = json!({ "name": "original", "image_topic": format!("{topic}/original"), "content_type": "image/jpeg" });
-            out.push(self.config("image", camera, &topic, "original", name));
+            let name = json!({ "name": "original", "image_topic": format!("{topic}/{ORIGINAL}"), "content_type": "image/jpeg" });
+            out.push(self.config("image", camera, &topic, ORIGINAL, name));
         }
         let new = Camera { topic, counts: BTreeMap::new(), is_available: true };
         let topic = new.topic.clone();
@@ -102,10 +102,10 @@ impl HomeAssistant {
             topics.push(format!("{topic}/{}", level(label)));
         }
         if self.originals {
-            topics.push(self.config_topic("image", camera, "original"));
-            topics.push(format!("{topic}/original"));
+            topics.push(self.config_topic("image", camera, ORIGINAL));
+            topics.push(format!("{topic}/{ORIGINAL}"));
         }
-        topics.push(format!("{topic}/availability"));
+        topics.push(format!("{topic}/{AVAILABILITY}"));
         topics.into_iter().map(|topic| Retained { topic, payload: Vec::new() }).collect()
     }
 
@@ -189,7 +189,7 @@ impl HomeAssistant {
     ) -> Retained {
         let mut config = own;
         config["unique_id"] = format!("{}_{component}", self.id(camera, what)).into();
-        config["availability_topic"] = format!("{topic}/availability").into();
+        config["availability_topic"] = format!("{topic}/{AVAILABILITY}").into();
         config["device"] = json!({
             "identifiers": [format!("tidegate_{}", word(camera.as_str()))],
             "name": camera.as_str(),
@@ -212,16 +212,17 @@ impl HomeAssistant {
 
 fn availability(topic: &str, is_available: bool) -> Retained {
     let payload = if is_available { "online" } else { "offline" };
-    Retained { topic: format!("{topic}/availability"), payload: payload.into() }
+    Retained { topic: format!("{topic}/{AVAILABILITY}"), payload: payload.into() }
 }
 
-/// A name as a part of an identifier, which has letters, digits, `_` and `-`; others by their number, so that no two names are one.
+/// A name as a part of an identifier, which has letters, digits, `_` and `-`. Letters and digits stand for themselves, others are a number
+/// between two `-`, and `_` is between parts alone: no two lists of names are one identifier.
 fn word(text: &str) -> String {
     let mut word = String::new();
     for c in text.chars() {
         match c {
-            'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-' => word.push(c),
-            c => word.push_str(&format!("_{:x}_", u32::from(c))),
+            'a'..='z' | 'A'..='Z' | '0'..='9' => word.push(c),
+            c => word.push_str(&format!("-{:x}-", u32::from(c))),
         }
     }
     word
@@ -280,7 +281,7 @@ mod tests {
         let (prefix, labels) = ("homeassistant".to_owned(), vec!["person".to_owned()]);
         let mut entities = HomeAssistant::new(prefix, "people".to_owned(), labels, true);
         let out = entities.begin(&camera, "d/yard.1".to_owned());
-        let id = "tidegate_yard_2e_1_people";
+        let id = "tidegate_yard-2e-1_people";
         let of =
             |component: &str, what: &str| format!("homeassistant/{component}/{id}_{what}/config");
         let (image, sensor, binary) =
@@ -302,14 +303,14 @@ mod tests {
         let out = entities.report(&camera, &detection(&["person", "person", "traffic light"]));
         let said_now = said(&out);
         assert_eq!(said_now[0], ("d/yard.1/person", "2".to_owned()));
-        assert_eq!(said_now.last().unwrap(), &("d/yard.1/traffic_light", "1".to_owned()));
+        assert_eq!(said_now.last().unwrap(), &("d/yard.1/traffic%20light", "1".to_owned()));
         assert_eq!(said_now.len(), 4, "two entities and two states");
         assert_eq!(
             entities.report(&camera, &detection(&["person", "traffic light", "person"])),
             []
         );
         let out = entities.report(&camera, &detection(&["person"]));
-        let expected = [("d/yard.1/person", "1"), ("d/yard.1/traffic_light", "0")];
+        let expected = [("d/yard.1/person", "1"), ("d/yard.1/traffic%20light", "0")];
         assert_eq!(said(&out), expected.map(|(topic, text)| (topic, text.to_owned())));
 
         let out = entities.report(&camera, &Report::CameraOffline("gone".into()));
@@ -326,6 +327,35 @@ mod tests {
         );
         assert!(out.iter().all(|message| message.payload.is_empty()), "{out:?}");
         assert_eq!(entities.end(&camera), []);
+    }
+
+    #[test]
+    fn no_two_labels_of_cameras_and_sections_have_one_identifier_or_topic() {
+        let cameras = ["a", "b", "a_b", "a_b_c", "a-b", "a.b", "a_2e_b", "a-2e-b", "a-", "a_", "A"];
+        let labels =
+            ["c", "b_c", "original", "availability", "traffic light", "traffic_light", "a%20b", ""];
+        let mut seen = std::collections::BTreeSet::new();
+        let mut count = 0;
+        for camera in cameras {
+            for detector in cameras {
+                let labels = labels.map(str::to_owned).to_vec();
+                let mut entities =
+                    HomeAssistant::new("h".to_owned(), detector.to_owned(), labels, true);
+                let topic = format!("d/{camera}/{detector}");
+                let out = entities.begin(&camera.parse().unwrap(), topic.clone());
+                for message in out {
+                    let config = serde_json::from_slice::<Value>(&message.payload).ok();
+                    let id =
+                        config.and_then(|config| config["unique_id"].as_str().map(str::to_owned));
+                    assert!(id.is_none_or(|id| seen.insert(id)), "{}", message.topic);
+                    assert!(seen.insert(message.topic.clone()), "{}", message.topic);
+                    count += 1;
+                }
+                assert!(seen.insert(format!("{topic}/original")));
+            }
+        }
+        // An image, availability, and two entities and a state of each label.
+        assert_eq!(count, cameras.len() * cameras.len() * (2 + 3 * labels.len()));
     }
 
     #[test]

@@ -85,6 +85,37 @@ impl DetectSettings {
         };
         entities(self) == entities(other)
     }
+
+    /// Whether a state for Home Assistant or an original of one may be published where the other publishes, too.
+    pub fn mixes_with(&self, other: &Self) -> bool {
+        self.topics().any(|mine| {
+            other.topics().any(|theirs| {
+                let meet = |a: &Option<String>, b: &Option<String>| match (a, b) {
+                    (Some(a), Some(b)) => pattern::topics_meet(a, b),
+                    _ => false,
+                };
+                // JSON on one topic says of which section it is.
+                let [(mine, below_mine), (theirs, below_theirs)] = [mine.clone(), theirs];
+                meet(&below_mine, &below_theirs)
+                    || meet(&below_mine, &Some(theirs))
+                    || meet(&Some(mine), &below_theirs)
+            })
+        })
+    }
+
+    /// Its topics, by patterns: that of messages of JSON, and those below it, if there are any.
+    fn topics(&self) -> impl Iterator<Item = (String, Option<String>)> {
+        let below = match (&self.home_assistant, &self.originals) {
+            (Some(_), _) => Some("*"),
+            (None, Originals::Publish) => Some(topic::ORIGINAL),
+            (None, _) => None,
+        };
+        self.cameras.iter().map(move |cameras| {
+            let topic = self.topic.pattern(&self.name, cameras);
+            let below = below.map(|level| format!("{topic}/{level}"));
+            (topic, below)
+        })
+    }
 }
 
 /// Where the originals of detections go.

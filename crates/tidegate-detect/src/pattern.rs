@@ -29,6 +29,45 @@ impl CameraPattern {
     }
 }
 
+impl CameraPattern {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whether there is a topic that both patterns mean: texts in which `*` stands for any letters of one level.
+pub(crate) fn topics_meet(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) if words_meet(a.as_bytes(), b.as_bytes()) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The same of one level.
+fn words_meet(a: &[u8], b: &[u8]) -> bool {
+    // Whether the rest of `a` and each rest of `b` meet, from the ends on.
+    let mut behind = vec![false; b.len() + 1];
+    for i in (0..=a.len()).rev() {
+        let mut row = vec![false; b.len() + 1];
+        for j in (0..=b.len()).rev() {
+            row[j] = match (a.get(i), b.get(j)) {
+                (None, None) => true,
+                // A star stands for nothing, or for the other's next letter and more.
+                (Some(b'*'), other) => behind[j] || (other.is_some() && row[j + 1]),
+                (mine, Some(b'*')) => row[j + 1] || (mine.is_some() && behind[j]),
+                (Some(mine), Some(other)) => mine == other && behind[j + 1],
+                _ => false,
+            };
+        }
+        behind = row;
+    }
+    behind[0]
+}
+
 impl FromStr for CameraPattern {
     type Err = PatternError;
 
@@ -80,6 +119,27 @@ mod tests {
         for wrong in ["", "a b", "a/*", "+", "#"] {
             let error = wrong.parse::<CameraPattern>().unwrap_err().to_string();
             assert!(error.contains("names no camera"), "{error}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_topics_meet_where_one_topic_is_of_both() {
+        for (a, b, expected) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/c", false),
+            ("a/b", "a/b/c", false),
+            ("a/*", "a/b", true),
+            ("a/*", "a/b/c", false),
+            ("a/yard-*", "a/*-door", true),
+            ("a/yard-*", "a/hall-*", false),
+            ("a/x*y", "a/x*z", false),
+            ("a*b*c/d", "ab*c/*", true),
+            ("*/x", "cam1/*", true),
+            ("ab*ba", "aba", false), // the parts do not share letters
+            ("**", "", true),
+        ] {
+            assert_eq!(topics_meet(a, b), expected, "{a} {b}");
+            assert_eq!(topics_meet(b, a), expected, "{b} {a}");
         }
     }
 }

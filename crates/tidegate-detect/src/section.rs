@@ -29,6 +29,7 @@ use crate::{
     home_assistant::{HomeAssistant, Retained},
     report::{About, Report},
     store::Folder,
+    topic::ORIGINAL,
     watch::Watch,
 };
 
@@ -36,6 +37,8 @@ use crate::{
 const REPORTS_MAX: usize = 64;
 /// Originals on their way to the disk; one that finds no room is not kept, and said so.
 const ORIGINALS_MAX: usize = 8;
+/// How long the end of a section waits for the disk.
+const STORE_END_MAX: Duration = Duration::from_secs(2);
 /// How often a section that names cameras by a pattern looks which there are.
 const LIST_EVERY: Duration = Duration::from_secs(2);
 /// Waits between tries to reach the broker.
@@ -150,6 +153,10 @@ async fn serve(
     if served.is_ok() {
         speaker.leave(stop.for_good.is_cancelled()).await;
     }
+    // The folder may be that of the next section.
+    if let Some(store) = speaker.store {
+        store.end().await;
+    }
     served
 }
 
@@ -242,7 +249,7 @@ impl Speaker<'_> {
                 None => {
                     // Retained, so that a page that is opened shows the last one.
                     let is_retained = self.home_assistant.is_some();
-                    self.publish(&format!("{topic}/original"), jpeg, is_retained).await
+                    self.publish(&format!("{topic}/{ORIGINAL}"), jpeg, is_retained).await
                 }
             };
         }
@@ -256,7 +263,7 @@ impl Speaker<'_> {
     }
 
     /// The section ends: its cameras are no longer watched.
-    async fn leave(mut self, for_good: bool) {
+    async fn leave(&mut self, for_good: bool) {
         let entities = self.home_assistant.as_mut();
         let out = entities.map(|entities| entities.leave(for_good)).unwrap_or_default();
         // A broker that stops takes it no more.
@@ -310,7 +317,7 @@ impl Speaker<'_> {
 struct Store {
     originals: mpsc::Sender<(CameraName, Instant, Bytes)>,
     /// It ends once the sender is dropped, and what was sent is written.
-    _thread: JoinHandle<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Store {
@@ -334,7 +341,19 @@ impl Store {
                 }
             }
         });
-        Self { originals, _thread: thread }
+        Self { originals, thread }
+    }
+
+    /// Waits until all originals are written; not for ever.
+    async fn end(self) {
+        drop(self.originals);
+        match time::timeout(STORE_END_MAX, self.thread).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "keeping originals ended by a panic"),
+            Err(_) => {
+                tracing::warn!("the last originals are still being written: the disk is too slow")
+            }
+        }
     }
 
     fn keep(&self, camera: &CameraName, at: Instant, jpeg: &Bytes) {

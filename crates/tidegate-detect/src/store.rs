@@ -5,12 +5,13 @@
 //! ```
 //!
 //! Always true: a file is there whole or not at all, a loss of power aside; the files of the folder that have such names take no more than the bound, and other
-//! files are not touched.
+//! files are not touched; files and folders that are made here are for the user of the node alone.
 
 use std::{
     collections::BTreeMap,
     fs,
     io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -39,7 +40,7 @@ impl Folder {
     /// # Errors
     /// The folder cannot be made or read.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
+        make(path)?;
         let mut folder =
             Self { path: path.to_owned(), bytes_max, pictures: BTreeMap::new(), bytes: 0 };
         for entry in fs::read_dir(path)? {
@@ -86,9 +87,11 @@ impl Folder {
         self.make_room(bytes)?;
         let key = (at.as_nanos(), camera.clone());
         let path = self.path_of(&key);
-        fs::create_dir_all(path.parent().unwrap_or(&self.path))?;
+        make(path.parent().unwrap_or(&self.path))?;
         let unfinished = path.with_extension(UNFINISHED);
-        let mut file = fs::File::create(&unfinished)?;
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&unfinished)?;
         file.write_all(jpeg)?;
         drop(file);
         fs::rename(&unfinished, &path)?;
@@ -117,8 +120,14 @@ impl Folder {
     }
 }
 
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn files(folder: &Path) -> Vec<String> {
@@ -135,6 +144,20 @@ mod tests {
         }
         found.sort();
         found
+    }
+
+    #[test]
+    fn pictures_are_for_the_user_of_the_node_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("originals");
+        let mut kept = Folder::open(&path, 100).unwrap();
+        kept.keep(&"a".parse().unwrap(), Instant::from_nanos(3), &[7; 30]).unwrap();
+        for (path, expected) in
+            [(path.clone(), 0o700), (path.join("a"), 0o700), (path.join("a/3.jpg"), 0o600)]
+        {
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, expected, "{}: {mode:o}", path.display());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From `[detect.NAME]` to the settings of detectors, and the frames of the node for them.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -41,8 +42,44 @@ pub(super) fn planned(config: &Config) -> Result<Vec<DetectSettings>, ApiError> 
         );
         problems.say(Code::CONFIG_INVALID, text);
     }
+    for (index, second) in detectors.iter().enumerate() {
+        for text in detectors[..index].iter().flat_map(|first| conflicts(first, second)) {
+            problems.say(Code::CONFIG_INVALID, text);
+        }
+    }
     problems.into_result()?;
     Ok(detectors)
+}
+
+/// Reasons why two detectors cannot run side by side.
+fn conflicts(first: &DetectSettings, second: &DetectSettings) -> Vec<String> {
+    let mut found = Vec::new();
+    if let (Originals::Keep { folder: of_first, .. }, Originals::Keep { folder: of_second, .. }) =
+        (&first.originals, &second.originals)
+        && is_same(of_first, of_second)
+    {
+        found.push(format!(
+            "detect.{}.original_dir: {} is the folder of detect.{}, too, and each would remove the originals of the other; name another \
+             folder",
+            second.name,
+            of_second.display(),
+            first.name
+        ));
+    }
+    if first.mixes_with(second) {
+        found.push(format!(
+            "detect.{}.topic: its states for Home Assistant or originals and the messages of detect.{} may be on one topic; give it \
+             another, such as detections/{{camera}}/{{detector}}",
+            second.name, first.name
+        ));
+    }
+    found
+}
+
+/// Whether two paths name one folder, by links that there are, too.
+fn is_same(first: &Path, second: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    first == second || real(first) == real(second)
 }
 
 fn detector(
@@ -233,8 +270,6 @@ impl Subscription for OwnSubscription {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use tidegate_message::error_chain;
 
     use super::*;
@@ -300,6 +335,55 @@ mod tests {
             let error = planned(&config(text)).expect_err("it is wrong");
             let chain = error_chain(&error);
             assert!(chain.contains(expected), "{text}: {chain}");
+        }
+    }
+
+    #[test]
+    fn detectors_share_no_folder_of_originals_and_no_topic_of_states() {
+        let keeps = "original = \"on-detection\"\noriginal_dir =";
+        let folder = |first: &str, second: &str| {
+            format!(
+                "[detect.a]\ncameras = \"cam1\"\n{keeps} \"{first}\"\n[detect.b]\ncameras = \"cam2\"\n{keeps} \"{second}\"\n"
+            )
+        };
+        let section = |name: &str, cameras: &str, topic: &str, rest: &str| {
+            format!("[detect.{name}]\ncameras = \"{cameras}\"\ntopic = \"{topic}\"\n{rest}\n")
+        };
+        let (home, publishes) = ("home_assistant = true", "original = \"on-detection\"");
+        let pair = |(cameras, other): (&str, &str), (topic, another): (&str, &str), rest: &str| {
+            format!("{}{}", section("a", cameras, topic, home), section("b", other, another, rest))
+        };
+        let seen = ("seen/{camera}", "seen/{camera}");
+        let deeper = ("seen/{camera}", "seen/{camera}/{detector}");
+        for (text, expected) in [
+            (folder("kept", "other"), None),
+            (folder("kept", "kept/b"), None),
+            (folder("kept", "kept/"), Some("detect.b.original_dir: /site/kept")),
+            (folder("/", "/usr/.."), Some("is the folder of detect.a, too")),
+            (pair(("cam1", "cam2"), seen, home), None),
+            (pair(("cam1", "cam1"), seen, ""), None), // JSON says whose it is
+            (pair(("cam1", "x, cam*"), seen, home), Some("detect.b.topic: its states")),
+            (pair(("cam1", "*"), seen, publishes), Some("the messages of detect.a")),
+            (pair(("cam1", "cam1"), deeper, ""), Some("detect.b.topic: its states")),
+            (
+                pair(("cam1", "cam1"), ("x/{camera}/{detector}", "x/{camera}/{detector}"), home),
+                None,
+            ),
+            (
+                format!(
+                    "{}{}",
+                    section("a", "cam1", "seen/{camera}", publishes),
+                    section("b", "cam1", "seen/{camera}/{detector}", "")
+                ),
+                None, // it is on seen/cam1/b, and the original on seen/cam1/original
+            ),
+        ] {
+            let said = planned(&config(&text)).err().map(|error| error_chain(&error));
+            match (&said, expected) {
+                (None, None) => {}
+                (Some(said), Some(expected)) if said.contains(expected) => {}
+                _ => panic!("{text}: {said:?} and not {expected:?}"),
+            }
         }
     }
 
