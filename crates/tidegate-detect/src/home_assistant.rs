@@ -23,6 +23,9 @@ use crate::{
 /// Labels of one camera that are announced: a model with more has classes that no one watches.
 const LABELS_MAX: usize = 64;
 
+/// The key of an entity's owner in its discovery message.
+const OWNER: &str = "tidegate";
+
 /// A retained message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Retained {
@@ -35,6 +38,8 @@ pub(crate) struct Retained {
 #[derive(Debug)]
 pub(crate) struct HomeAssistant {
     prefix: String,
+    /// The node that announces them, if its name stays.
+    node: Option<String>,
     detector: String,
     /// Labels that each camera has from the begin.
     labels: Vec<String>,
@@ -54,11 +59,12 @@ impl HomeAssistant {
     /// Entities of that section below `prefix`; of each camera those of `labels` from the begin, others once they are found.
     pub(crate) fn new(
         prefix: String,
+        node: Option<String>,
         detector: String,
         labels: Vec<String>,
         originals: bool,
     ) -> Self {
-        Self { prefix, detector, labels, originals, cameras: BTreeMap::new() }
+        Self { prefix, node, detector, labels, originals, cameras: BTreeMap::new() }
     }
 
     /// The camera is watched from now on; its messages have that topic.
@@ -196,6 +202,10 @@ impl HomeAssistant {
             "manufacturer": "Tidegate",
         });
         config["origin"] = json!({ "name": "Tidegate", "sw_version": env!("CARGO_PKG_VERSION") });
+        if let Some(node) = &self.node {
+            // Home Assistant passes over keys that it does not know.
+            config[OWNER] = json!({ "node": node, "detector": self.detector });
+        }
         let topic = self.config_topic(component, camera, what);
         Retained { topic, payload: config.to_string().into_bytes() }
     }
@@ -208,6 +218,20 @@ impl HomeAssistant {
         let [camera, detector, what] = [camera.as_str(), &self.detector, what].map(word);
         format!("tidegate_{camera}_{detector}_{what}")
     }
+}
+
+/// Who announced an entity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) node: String,
+    pub(crate) detector: String,
+}
+
+/// Who announced the entity of that discovery message; none if it is not one of ours.
+pub(crate) fn owner(payload: &[u8]) -> Option<Owner> {
+    let config: Value = serde_json::from_slice(payload).ok()?;
+    let text = |key: &str| config[OWNER][key].as_str().map(str::to_owned);
+    Some(Owner { node: text("node")?, detector: text("detector")? })
 }
 
 fn availability(topic: &str, is_available: bool) -> Retained {
@@ -279,7 +303,8 @@ mod tests {
     fn entities_come_before_their_states_and_go_with_their_camera() {
         let camera: CameraName = "yard.1".parse().unwrap();
         let (prefix, labels) = ("homeassistant".to_owned(), vec!["person".to_owned()]);
-        let mut entities = HomeAssistant::new(prefix, "people".to_owned(), labels, true);
+        let mut entities =
+            HomeAssistant::new(prefix, Some("n-1".into()), "people".to_owned(), labels, true);
         let out = entities.begin(&camera, "d/yard.1".to_owned());
         let id = "tidegate_yard-2e-1_people";
         let of =
@@ -299,6 +324,9 @@ mod tests {
         assert_eq!(config["availability_topic"], "d/yard.1/availability");
         assert_eq!(config["unique_id"], format!("{id}_person_binary_sensor"));
         assert_eq!(config["device"]["name"], "yard.1");
+        let expected = Owner { node: "n-1".to_owned(), detector: "people".to_owned() };
+        assert_eq!(owner(&out[2].payload), Some(expected));
+        assert_eq!((owner(b""), owner(b"{}"), owner(b"[1]")), (None, None, None));
 
         let out = entities.report(&camera, &detection(&["person", "person", "traffic light"]));
         let said_now = said(&out);
@@ -340,7 +368,7 @@ mod tests {
             for detector in cameras {
                 let labels = labels.map(str::to_owned).to_vec();
                 let mut entities =
-                    HomeAssistant::new("h".to_owned(), detector.to_owned(), labels, true);
+                    HomeAssistant::new("h".to_owned(), None, detector.to_owned(), labels, true);
                 let topic = format!("d/{camera}/{detector}");
                 let out = entities.begin(&camera.parse().unwrap(), topic.clone());
                 for message in out {
@@ -361,7 +389,8 @@ mod tests {
     #[test]
     fn a_model_of_a_thousand_classes_does_not_fill_the_list() {
         let camera: CameraName = "a".parse().unwrap();
-        let mut entities = HomeAssistant::new("h".to_owned(), "d".to_owned(), Vec::new(), false);
+        let mut entities =
+            HomeAssistant::new("h".to_owned(), None, "d".to_owned(), Vec::new(), false);
         entities.begin(&camera, "t".to_owned());
         let labels: Vec<String> = (0..1000).map(|label| format!("class {label}")).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();

@@ -19,6 +19,7 @@ pub mod budget;
 mod detector;
 mod frames;
 mod home_assistant;
+mod left_over;
 mod pattern;
 mod report;
 mod section;
@@ -43,6 +44,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 pub use self::{
     detector::{Detector, Look, PoolDetector, Started},
     frames::{Frames, Subscription},
+    left_over::Kept,
     pattern::{CameraPattern, PatternError},
     report::{About, Detection, Infeasible, Party, Report},
     topic::{TopicError, TopicTemplate},
@@ -153,6 +155,8 @@ pub struct Shared {
     pub bus: Bus,
     /// Programs of the node.
     pub pool: SharedPool,
+    /// The memory of what was announced to Home Assistant; none: an earlier start is not known of.
+    pub kept: Option<Kept>,
 }
 
 /// A running section.
@@ -177,6 +181,10 @@ pub async fn run(
     mut configured: channel::Receiver<Vec<DetectSettings>>,
     stop: CancellationToken,
 ) {
+    let left_over = shared.kept.clone().map(|kept| {
+        let (bus, configured) = (shared.bus.clone(), configured.clone());
+        AbortOnDropHandle::new(tokio::spawn(left_over::run(kept, bus, configured, stop.clone())))
+    });
     let mut running: BTreeMap<String, Running> = BTreeMap::new();
     loop {
         let wanted = configured.borrow_and_update().clone();
@@ -191,6 +199,11 @@ pub async fn run(
         }
     }
     end(running.into_iter().collect()).await;
+    if let Some(left_over) = left_over
+        && let Err(error) = left_over.await
+    {
+        tracing::error!(%error, "clearing entities of Home Assistant ended by a panic");
+    }
 }
 
 async fn exchange(

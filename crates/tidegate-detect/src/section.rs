@@ -100,7 +100,8 @@ async fn serve(
         home_assistant: settings.home_assistant.clone().map(|prefix| {
             let labels = settings.watch.labels.iter().flatten().cloned().collect();
             let publishes = matches!(settings.originals, Originals::Publish);
-            HomeAssistant::new(prefix, settings.name.clone(), labels, publishes)
+            let node = shared.kept.as_ref().map(|kept| kept.node.clone());
+            HomeAssistant::new(prefix, node, settings.name.clone(), labels, publishes)
         }),
         store: settings
             .originals

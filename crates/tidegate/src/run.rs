@@ -159,9 +159,9 @@ pub async fn node(
     let exchanged = Exchanged { cameras, detectors };
     let guarded =
         Guarded::start(config, reload, access, Some(upwards), Some(exchanged), &health, manager)?;
-    let detectors = guarded
-        .bus()
-        .map(|bus| detect::start(node.frames(), bus, pool, detecting, stop.child_token()));
+    let detectors = guarded.bus().map(|bus| {
+        detect::start(node.frames(), bus, pool, detecting, detect::kept(config), stop.child_token())
+    });
     let name = config.node.name.clone();
     let _valid = AbortOnDropHandle::new(tokio::spawn(watch_certificate(
         health.condition("certificate"),

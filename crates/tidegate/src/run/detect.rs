@@ -11,9 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use tidegate_api::{ApiError, Changes, Event, Original, SubscribeRequest, SubscriptionId};
-use tidegate_config::{Config, DetectSection, problems::Problems, words::OriginalRule};
+use tidegate_config::{Config, DetectSection, Purpose, problems::Problems, words::OriginalRule};
 use tidegate_detect::{
-    CameraPattern, DetectSettings, Frames, Originals, Shared, Subscription, TopicTemplate,
+    CameraPattern, DetectSettings, Frames, Kept, Originals, Shared, Subscription, TopicTemplate,
     WatchSettings,
 };
 use tidegate_identity::{access::Identity, auth::Admitted};
@@ -24,7 +24,7 @@ use tidegate_workers::{PoolSettings, Program, SharedPool, protocol};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::workers;
+use super::{node_name::numbered_node, workers};
 
 /// The detectors that `config` describes.
 ///
@@ -179,19 +179,35 @@ impl Detectors {
     }
 }
 
+/// The memory of what detectors announced to Home Assistant; none where the data folder cannot keep the number of the node.
+pub(super) fn kept(config: &Config) -> Option<Kept> {
+    match numbered_node(config, Purpose::Run) {
+        Ok(node) => Some(Kept { node, path: config.state_dir().join("detect.prefixes") }),
+        Err(error) => {
+            let error = error.chain();
+            tracing::warn!(
+                error,
+                "entities of detectors that are taken out while the node is down stay at Home Assistant"
+            );
+            None
+        }
+    }
+}
+
 /// Runs detectors until `stop`, once the node's frames are there.
 pub(super) fn start(
     frames: oneshot::Receiver<Arc<dyn tidegate_rpc::Frames>>,
     bus: Bus,
     pool: SharedPool,
     configured: watch::Receiver<Vec<DetectSettings>>,
+    kept: Option<Kept>,
     stop: CancellationToken,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         // A node that ends before it serves has none.
         let Ok(frames) = frames.await else { return };
         let frames = Arc::new(OwnFrames { frames, identity: identity() });
-        tidegate_detect::run(Shared { frames, bus, pool }, configured, stop).await;
+        tidegate_detect::run(Shared { frames, bus, pool, kept }, configured, stop).await;
     }))
 }
 

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest};
-use tidegate_load::client::{Client, Message};
+use tidegate_load::client::{Client, Message, Outgoing};
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use super::{
@@ -217,6 +217,47 @@ fn a_reload_adds_changes_and_removes_a_detector_and_touches_no_other() {
     program.reload(&of(other));
     program.line_with("detector started, stopped or restarted");
     reader.json("detections/yard/other", "detection");
+    program.stop();
+}
+
+#[test]
+fn entities_of_a_detector_that_was_taken_out_while_the_node_was_down_are_cleared() {
+    let folder = site();
+    let path = folder.path().to_owned();
+    let stays = "[detect.stays]\ncameras = \"hall\"\nlabels = \"person\"\nhome_assistant = true\n";
+    let goes =
+        "[detect.goes]\ncameras = \"hall\"\nlabels = \"person\"\nhome_assistant = \"site/ha\"\n";
+    let program = Program::start_in(folder, &settings(&path, &format!("{stays}{goes}")));
+    let config = |prefix: &str, detector: &str| {
+        format!("{prefix}/sensor/tidegate_hall_{detector}_person/config")
+    };
+    let (stayed, gone) = (config("homeassistant", "stays"), config("site/ha", "goes"));
+    let foreign = config("site/ha", "foreign");
+    let mut reader = Reader::connect(&program, &["homeassistant/#", "site/ha/#"]);
+    reader.payload(&stayed);
+    let text = String::from_utf8(reader.payload(&gone)).expect("JSON");
+    // Another node, whose announcements come here by a bridge, has a detector of that name, too.
+    let node = serde_json::from_str::<Value>(&text).expect("JSON")["tidegate"]["node"].clone();
+    let other = text.replace(node.as_str().expect("it says so"), "another-1");
+    let qos = QoS::AtLeastOnce;
+    let publish = |reader: &mut Reader, topic: &str, payload: &[u8], retain: bool| {
+        let message = Outgoing { topic, payload, qos, retain, ..Outgoing::default() };
+        reader.0.publish(&message).expect("it may");
+    };
+    publish(&mut reader, &foreign, other.as_bytes(), true);
+    drop(reader);
+    let program = Program::start_in(program.stop_and_keep(), &settings(&path, stays));
+    program.line_with("entities of Home Assistant were cleared");
+    let mut reader = Reader::connect(&program, &["homeassistant/#", "site/ha/#"]);
+    publish(&mut reader, "site/ha/end", b"", false);
+    let left = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    reader.until(|message| {
+        left.borrow_mut().insert(message.topic.clone());
+        (message.topic == "site/ha/end").then_some(())
+    });
+    let left = left.into_inner();
+    assert!(left.contains(&stayed) && left.contains(&foreign), "{left:?}");
+    assert!(!left.contains(&gone), "{left:?}");
     program.stop();
 }
 
