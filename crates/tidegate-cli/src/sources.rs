@@ -70,7 +70,7 @@ impl Found {
     }
 }
 
-/// Waits for frames of a source, and counts them.
+/// Waits for frames of a source, and counts them. The source keeps what it has: no file is deleted.
 ///
 /// # Errors
 /// [`Code::CAMERA_OFFLINE`] with the cause; [`Code::CONFIG_INVALID`] for a source that is none.
@@ -118,7 +118,7 @@ async fn first_frame(
     spec: &SourceSpec,
     last: &mut Option<String>,
 ) -> Result<(Source, FrameSize, SourceFrame), String> {
-    let mut source = Source::open(spec).await.map_err(|error| error_chain(&error))?;
+    let mut source = Source::open(&spec.for_trial()).await.map_err(|error| error_chain(&error))?;
     while let Some(next) = source.next().await {
         match next {
             Ok(frame) => match inspect(&frame.picture.jpeg, &FrameLimits::default()) {
@@ -214,6 +214,8 @@ fn cameras_found(found: &[Camera]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_camera::source::read_pictures;
+
     use super::*;
 
     #[test]
@@ -232,6 +234,24 @@ mod tests {
         );
         assert!(lines[2].contains("cameras test rtsp://USER@ADDRESS/PATH"), "{text}");
         assert!(cameras_found(&[]).contains("no camera has answered"));
+    }
+
+    #[tokio::test]
+    async fn a_trial_deletes_no_picture() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let scene = "scene:street?size=320x180&fps=240".parse().expect("a source");
+        let pictures = read_pictures(&scene, 3).await.expect("it gives pictures");
+        for (number, picture) in pictures.iter().enumerate() {
+            let path = folder.path().join(format!("{number}.jpg"));
+            std::fs::write(path, &picture.jpeg).expect("a file");
+        }
+        let spec = format!("watch:{}?delete=1", folder.path().display()).parse().expect("a source");
+        let found = try_source(&spec, 60).await.expect("it gives frames");
+        assert_eq!(found.frames, 3, "each was taken");
+        let clip = read_pictures(&spec, 3).await.expect("it gives pictures");
+        assert_eq!(clip.len(), 3);
+        let left = std::fs::read_dir(folder.path()).expect("it is there").count();
+        assert_eq!(left, 3, "nothing is deleted");
     }
 
     #[tokio::test]

@@ -336,9 +336,18 @@ impl SourceSpec {
         }
     }
 
-    /// The same source without its loop.
-    pub(super) fn once(&self) -> Self {
+    /// The same source for a trial, which takes nothing from it: the files of a watched folder stay.
+    pub fn for_trial(&self) -> Self {
         let mut spec = self.clone();
+        if let Self::Watch { delete, .. } = &mut spec {
+            *delete = false;
+        }
+        spec
+    }
+
+    /// The same source for a trial, and without its loop.
+    pub(super) fn once(&self) -> Self {
+        let mut spec = self.for_trial();
         match &mut spec {
             Self::Folder { repeat, .. }
             | Self::Mjpeg { repeat, .. }
@@ -702,6 +711,20 @@ mod tests {
                 None => again,
             };
             assert_eq!(again, spec, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_trial_takes_nothing_away() {
+        for (text, trial) in [
+            ("watch:in?delete=1", "watch:in?old=1"),
+            ("watch:in?delete=1&old=0", "watch:in"),
+            ("watch:in?fps=2", "watch:in?fps=2"),
+            ("folder:in?fps=5&loop=1", "folder:in?fps=5&loop=1"),
+        ] {
+            let spec = SourceSpec::parse(text).unwrap();
+            assert_eq!(spec.for_trial().to_string(), trial);
+            assert_eq!(spec.once(), spec.for_trial().once(), "{text}");
         }
     }
 
