@@ -7,13 +7,14 @@
 //!
 //! Files are ordered by the time of their last change of state on this machine (`ctime`): that of the end of their upload, whatever time the
 //! uploading camera gives them, and by name where that is one. Where the kernel tells nothing (a folder of another machine, too many events at
-//! once), a scan finds what is later than all that was taken.
+//! once), a scan finds what is later than all that was taken. Once names were lost, for want of room here or in the kernel, no file that is as
+//! new as the oldest of them is taken until a scan has looked from there: it would have the scan begin behind the lost ones.
 //!
-//! Always true: a file is taken once it is whole, and once; no more than [`WAITING_MAX`] names are held, and of the others the oldest are
-//! found when there is room; a file that was written again since it was read is not deleted.
+//! Always true: a file is taken once it is whole, and once; no more than [`WAITING_MAX`] names are held, all of them older than those that
+//! were lost, and of the others the oldest are found when there is room; a file that was written again since it was read is not deleted.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     ffi::OsStr,
     fs::{self, Metadata},
     io::{self, Read as _},
@@ -53,8 +54,10 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// A file that a scan finds was not taken before if it was written no longer than this before the last that was: its state may have changed
 /// since, for example its permissions.
 const WRITTEN_MAX: Duration = Duration::from_secs(600);
-/// Files that were taken last, of which the kernel may tell again.
-const RECENT_MAX: usize = 256;
+/// Files that were taken last, of which the kernel may tell again, and which a scan finds again that looks for what was lost.
+const RECENT_MAX: usize = 4_096;
+/// The clock of a file system, by which its files get their times, may be so much behind that of the system.
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// A file: its `ctime` in nanoseconds, and where it is.
 type Key = (i64, PathBuf);
@@ -77,16 +80,45 @@ pub(super) struct Watched {
     waiting: BTreeMap<Key, bool>,
     /// No scan finds what is not later. None takes all that is there.
     after: Option<Key>,
-    recent: VecDeque<Key>,
+    /// Where it began, which no scan looks behind.
+    begin: Option<Key>,
+    recent: Recent,
     /// There are files that are neither taken nor waiting.
     missed: bool,
     /// The oldest of those that were not whole when they were looked at; the next scan begins with it.
     unfinished: Option<Key>,
+    /// The names of files from this one on may have been lost.
+    lost: Option<Key>,
+    /// When the kernel had told all, by the clock of the system.
+    told_at: i64,
     /// The capture time that was given last.
     captured: Instant,
     scan_at: Moment,
     /// The file that was given last, which is to be deleted.
     given: Option<Key>,
+}
+
+/// The files that were taken last.
+#[derive(Debug, Default)]
+struct Recent {
+    order: VecDeque<Key>,
+    keys: HashSet<Key>,
+}
+
+impl Recent {
+    fn contains(&self, key: &Key) -> bool {
+        self.keys.contains(key)
+    }
+
+    fn push(&mut self, key: Key) {
+        if self.order.len() == RECENT_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+        self.order.push_back(key.clone());
+        self.keys.insert(key);
+    }
 }
 
 #[derive(Debug)]
@@ -101,8 +133,8 @@ struct Folder {
 struct Found {
     /// The oldest files that are whole.
     files: BTreeSet<Key>,
-    /// There were more.
-    more: bool,
+    /// The oldest of those beyond them.
+    more: Option<Key>,
     /// The oldest that is not whole yet, as far as is known.
     unsettled: Option<Key>,
     /// The folders that changed last, by that time.
@@ -112,7 +144,7 @@ struct Found {
 /// The content of a file.
 enum Content {
     Picture(Picture),
-    /// It is not there any more, or is being written again, which has an end that is told.
+    /// It is not there any more.
     Gone,
     /// It has changed since it was found.
     Changed(Key),
@@ -146,10 +178,13 @@ impl Watched {
             folders: HashMap::new(),
             event: 0,
             waiting: BTreeMap::new(),
+            begin: after.clone(),
             after,
-            recent: VecDeque::new(),
+            recent: Recent::default(),
             missed: true,
             unfinished: None,
+            lost: None,
+            told_at: SourceClock::wall().as_nanos(),
             captured: Instant::MIN,
             scan_at: Moment::now(),
             given: None,
@@ -174,13 +209,13 @@ impl Watched {
             delete(key).await?;
         }
         loop {
-            self.take_events().map_err(|source| self.failed(source))?;
-            if let Some((key, is_told)) = self.waiting.pop_first() {
+            self.take_events().await.map_err(|source| self.failed(source))?;
+            if let Some((key, is_told)) = self.pop() {
                 let wanted = key.clone();
                 let content = joined(spawn_blocking(move || read(wanted, is_told)).await);
                 match content {
                     Ok(Content::Changed(new)) => self.wait(new, false),
-                    Ok(Content::Gone) => self.missed = true,
+                    Ok(Content::Gone) => {}
                     Ok(Content::Partial) => self.unfinished(key),
                     Ok(Content::Picture(picture)) => {
                         self.taken(key.clone());
@@ -219,6 +254,17 @@ impl Watched {
         self.captured
     }
 
+    /// The oldest file that waits and that the kernel has said to be whole, or that has not changed for a while.
+    fn pop(&mut self) -> Option<(Key, bool)> {
+        let now = SourceClock::wall();
+        let mut waiting = self.waiting.iter();
+        let key = waiting.find(|((at, _), is_told)| **is_told || is_settled(now, *at));
+        let key = key.map(|(key, _)| key.clone());
+        // The others are looked at again by the time of the next scan.
+        self.missed |= key.is_none() && !self.waiting.is_empty();
+        self.waiting.remove_entry(&key?)
+    }
+
     fn unfinished(&mut self, key: Key) {
         self.missed = true;
         self.unfinished = match self.unfinished.take() {
@@ -228,13 +274,20 @@ impl Watched {
     }
 
     /// Takes up what the kernel tells.
-    fn take_events(&mut self) -> io::Result<()> {
+    async fn take_events(&mut self) -> io::Result<()> {
         loop {
             let Some(arrival) = self.arrivals.told() else {
+                let now = SourceClock::wall().as_nanos();
                 match self.events.try_read(&mut self.buffer) {
-                    Ok(0) => return Ok(()),
+                    Ok(0) => {
+                        self.told_at = now;
+                        return Ok(());
+                    }
                     Ok(length) => self.arrivals.read(&self.buffer[..length]),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.told_at = now;
+                        return Ok(());
+                    }
                     Err(error) => return Err(error),
                 }
                 continue;
@@ -244,15 +297,14 @@ impl Watched {
                 Arrival::File(watch, name) => {
                     if let Some(path) = self.place_of(watch, &name)
                         && is_picture(&path)
-                        && let Some(status) = status(&path)
+                        && let Some(key) = joined(spawn_blocking(move || found(path)).await)
                     {
-                        self.wait(key(path, &status), true);
+                        self.wait(key, true);
                     }
                 }
                 Arrival::Folder(watch, name) => {
                     if let Some(path) = self.place_of(watch, &name) {
-                        // Files that came before it was watched are told by no one.
-                        self.folder_came(&path);
+                        self.folder_came(path).await;
                     }
                 }
                 Arrival::Gone(watch) => {
@@ -263,7 +315,11 @@ impl Watched {
                         return Err(io::ErrorKind::NotFound.into());
                     }
                 }
-                Arrival::Lost => self.missed = true,
+                Arrival::Lost => {
+                    // The kernel had room for all until then.
+                    let tick = i64::try_from(TICK_MAX.as_nanos()).unwrap_or(i64::MAX);
+                    self.lose((self.told_at.saturating_sub(tick), PathBuf::new()));
+                }
             }
         }
     }
@@ -275,23 +331,25 @@ impl Watched {
         Some(folder.path.join(name))
     }
 
-    /// Watches a new folder and those in it, and takes up their files.
-    fn folder_came(&mut self, path: &Path) {
-        let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
-        if depth > DEPTH_MAX || is_hidden(path) || self.watch(path.to_owned()).is_err() {
-            // One that is gone again has nothing, and of others scans find the files.
-            self.missed = true;
-            return;
-        }
-        let Ok(entries) = fs::read_dir(path) else { return };
-        for entry in entries.flatten().take(WAITING_MAX) {
-            let path = entry.path();
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => self.folder_came(&path),
-                // It may be in the middle of being written: its end is told, or the scan looks again.
-                Ok(kind) if kind.is_file() && is_picture(&path) => self.missed = true,
-                _ => {}
+    /// Watches a new folder and those in it, and takes up their files: the kernel tells nothing of those that came before it was asked to.
+    async fn folder_came(&mut self, path: PathBuf) {
+        let mut came = vec![path];
+        while let Some(path) = came.pop() {
+            let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
+            if depth > DEPTH_MAX || is_hidden(&path) || self.watch(path.clone()).is_err() {
+                // One that is gone again has nothing, and of others scans find the files.
+                self.missed = true;
+                continue;
             }
+            let Listed { files, more, folders } = joined(spawn_blocking(move || list(&path)).await);
+            // They may be in the middle of being written: each is taken once it is told or settled.
+            for key in files {
+                self.wait(key, false);
+            }
+            if let Some(more) = more {
+                self.lose(more);
+            }
+            came.extend(folders);
         }
     }
 
@@ -315,31 +373,46 @@ impl Watched {
         if self.recent.contains(&key) {
             return;
         }
-        if self.waiting.len() >= WAITING_MAX && !self.waiting.contains_key(&key) {
-            self.missed = true;
+        if self.lost.as_ref().is_some_and(|lost| key >= *lost) {
             return;
         }
         *self.waiting.entry(key).or_default() |= is_told;
+        if self.waiting.len() > WAITING_MAX
+            && let Some((newest, _)) = self.waiting.pop_last()
+        {
+            self.lose(newest);
+        }
+    }
+
+    /// Files from that one on are lost until the next scan finds them.
+    fn lose(&mut self, from: Key) {
+        self.missed = true;
+        self.waiting.split_off(&from);
+        self.lost = Some(match self.lost.take() {
+            Some(older) => older.min(from),
+            None => from,
+        });
     }
 
     fn taken(&mut self, key: Key) {
-        if self.recent.len() == RECENT_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(key.clone());
+        self.recent.push(key.clone());
         self.after = self.after.take().max(Some(key));
     }
 
     /// Looks for files that were missed, and for folders to watch.
     async fn scan(&mut self, root: PathBuf) -> io::Result<()> {
         let began = Moment::now();
-        let again = self.unfinished.take().map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));
+        let again = self.unfinished.take().into_iter().chain(self.lost.take()).min();
+        let again = again.map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));
         let after = match again {
-            Some(again) => self.after.clone().map(|after| after.min(again)),
+            Some(again) => self.after.clone().map(|after| after.min(again)).max(self.begin.clone()),
             None => self.after.clone(),
         };
         let found = joined(spawn_blocking(move || scan(&root, after.as_ref())).await)?;
-        self.missed = found.more;
+        self.missed = false;
+        if let Some(more) = found.more {
+            self.lose(more);
+        }
         if let Some(key) = found.unsettled {
             self.unfinished(key);
         }
@@ -403,7 +476,7 @@ fn scan(root: &Path, after: Option<&Key>) -> io::Result<Found> {
             if !is_news {
                 continue;
             }
-            if now.since(Instant::from_nanos(key.0)) < SETTLED_AFTER {
+            if !is_settled(now, key.0) {
                 found.unsettled = Some(match found.unsettled {
                     Some(older) => key.min(older),
                     None => key,
@@ -412,12 +485,43 @@ fn scan(root: &Path, after: Option<&Key>) -> io::Result<Found> {
             }
             found.files.insert(key);
             if found.files.len() > WAITING_MAX {
-                found.files.pop_last();
-                found.more = true;
+                found.more = found.files.pop_last();
             }
         }
     }
     Ok(found)
+}
+
+/// The content of a folder that has come.
+#[derive(Debug, Default)]
+struct Listed {
+    /// The oldest of its pictures.
+    files: BTreeSet<Key>,
+    /// The oldest of those beyond them.
+    more: Option<Key>,
+    folders: Vec<PathBuf>,
+}
+
+/// The pictures and the folders in a folder, as many as can be watched; nothing of one that is gone.
+fn list(folder: &Path) -> Listed {
+    let mut listed = Listed::default();
+    let Ok(entries) = fs::read_dir(folder) else { return listed };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() && listed.folders.len() < FOLDERS_MAX => {
+                listed.folders.push(path);
+            }
+            Ok(kind) if kind.is_file() && is_picture(&path) => {
+                listed.files.extend(found(path));
+                if listed.files.len() > WAITING_MAX {
+                    listed.more = listed.files.pop_last();
+                }
+            }
+            _ => {}
+        }
+    }
+    listed
 }
 
 /// A file that was read.
@@ -444,7 +548,6 @@ fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
         }
         let mut bytes = Vec::with_capacity(length);
         file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
-        // Written to while it was read: its end will be told.
         let is_same = bytes.len() == length && changed_at(&file.metadata()?) == at;
         io::Result::Ok(if is_same { Read::Whole(bytes) } else { Read::Written })
     })();
@@ -453,9 +556,8 @@ fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
         Ok(Read::TooLarge) => {
             return Err(SourceError::NotJpeg { path, reason: SplitError::TooLarge { bytes_max } });
         }
-        // Once: one that changes all the time has a writer, whose end is told.
-        Ok(Read::Changed(now)) if is_told => return Ok(Content::Changed((now, path))),
-        Ok(Read::Changed(_) | Read::Written) => return Ok(Content::Gone),
+        Ok(Read::Changed(now)) => return Ok(Content::Changed((now, path))),
+        Ok(Read::Written) => return Ok(Content::Partial),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Gone),
         Err(source) => return Err(SourceError::Picture { path, source }),
     };
@@ -474,6 +576,17 @@ fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
 /// A file by its name alone: links are not followed.
 fn status(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(Metadata::is_file)
+}
+
+/// A file that is there.
+fn found(path: PathBuf) -> Option<Key> {
+    let status = status(&path)?;
+    Some(key(path, &status))
+}
+
+/// Whether a file that changed at that time has not changed for a while since.
+fn is_settled(now: Instant, at: i64) -> bool {
+    now.since(Instant::from_nanos(at)) >= SETTLED_AFTER
 }
 
 fn key(path: PathBuf, status: &Metadata) -> Key {
