@@ -5,6 +5,7 @@
 //! it is sound.
 
 pub mod arrivals;
+pub mod beneath;
 pub mod bpf;
 pub mod clock;
 pub mod datagram;

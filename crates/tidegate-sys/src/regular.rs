@@ -34,6 +34,11 @@ fn checked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         }
         opened => opened?,
     };
+    only(file)
+}
+
+/// A file that was opened without waiting, if it is regular.
+pub(crate) fn only(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
         return Ok(file);

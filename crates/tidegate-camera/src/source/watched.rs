@@ -11,7 +11,8 @@
 //! new as the oldest of them is taken until a scan has looked from there: it would have the scan begin behind the lost ones.
 //!
 //! Always true: a file is taken once it is whole, and once; no more than [`WAITING_MAX`] names are held, all of them older than those that
-//! were lost, and of the others the oldest are found when there is room; a file that was written again since it was read is not deleted.
+//! were lost, and of the others the oldest are found when there is room; a file that was written again since it was read is not deleted;
+//! no file is read or deleted to which a link leads.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -20,6 +21,7 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,7 +29,7 @@ use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::Instant;
 use tidegate_sys::{
     arrivals::{self, Arrival, Arrivals, WatchId},
-    regular,
+    beneath::Beneath,
 };
 use tokio::{
     net::unix::pipe,
@@ -66,6 +68,8 @@ type Key = (i64, PathBuf);
 #[derive(Debug)]
 pub(super) struct Watched {
     root: PathBuf,
+    /// The same folder, by which its files are opened and deleted.
+    beneath: Arc<Beneath>,
     /// Delete what was taken.
     delete: bool,
     clock: SourceClock,
@@ -168,8 +172,10 @@ impl Watched {
         let events = arrivals.descriptor().and_then(pipe::Receiver::from_owned_fd_unchecked);
         let events = events.map_err(failed)?;
         let after = (!old).then(|| (SourceClock::wall().as_nanos(), PathBuf::new()));
+        let beneath = Arc::new(Beneath::open(root).map_err(failed)?);
         let mut watched = Self {
             root: root.to_owned(),
+            beneath,
             delete,
             clock: clock.clone(),
             arrivals,
@@ -206,13 +212,13 @@ impl Watched {
     /// then there is nothing more.
     pub(super) async fn next(&mut self) -> Result<(Picture, Instant), SourceError> {
         if let Some(key) = self.given.take().filter(|_| self.delete) {
-            delete(key).await?;
+            delete(self.beneath.clone(), key).await?;
         }
         loop {
             self.take_events().await.map_err(|source| self.failed(source))?;
             if let Some((key, is_told)) = self.pop() {
-                let wanted = key.clone();
-                let content = joined(spawn_blocking(move || read(wanted, is_told)).await);
+                let (beneath, wanted) = (self.beneath.clone(), key.clone());
+                let content = joined(spawn_blocking(move || read(&beneath, wanted, is_told)).await);
                 match content {
                     Ok(Content::Changed(new)) => self.wait(new, false),
                     Ok(Content::Gone) => {}
@@ -295,9 +301,11 @@ impl Watched {
             self.event += 1;
             match arrival {
                 Arrival::File(watch, name) => {
+                    let beneath = self.beneath.clone();
                     if let Some(path) = self.place_of(watch, &name)
                         && is_picture(&path)
-                        && let Some(key) = joined(spawn_blocking(move || found(path)).await)
+                        && let Some(key) =
+                            joined(spawn_blocking(move || found(&beneath, path)).await)
                     {
                         self.wait(key, true);
                     }
@@ -341,7 +349,9 @@ impl Watched {
                 self.missed = true;
                 continue;
             }
-            let Listed { files, more, folders } = joined(spawn_blocking(move || list(&path)).await);
+            let beneath = self.beneath.clone();
+            let listed = joined(spawn_blocking(move || list(&beneath, &path)).await);
+            let Listed { files, more, folders } = listed;
             // They may be in the middle of being written: each is taken once it is told or settled.
             for key in files {
                 self.wait(key, false);
@@ -433,9 +443,9 @@ impl Watched {
 }
 
 /// Deletes a file that is as it was when it was taken.
-async fn delete((at, path): Key) -> Result<(), SourceError> {
-    let deleted = spawn_blocking(move || match status(&path) {
-        Some(status) if changed_at(&status) == at => match fs::remove_file(&path) {
+async fn delete(beneath: Arc<Beneath>, (at, path): Key) -> Result<(), SourceError> {
+    let deleted = spawn_blocking(move || match status(&beneath, &path) {
+        Some(status) if changed_at(&status) == at => match beneath.remove(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(SourceError::Delete { path, source })
             }
@@ -503,7 +513,7 @@ struct Listed {
 }
 
 /// The pictures and the folders in a folder, as many as can be watched; nothing of one that is gone.
-fn list(folder: &Path) -> Listed {
+fn list(beneath: &Beneath, folder: &Path) -> Listed {
     let mut listed = Listed::default();
     let Ok(entries) = fs::read_dir(folder) else { return listed };
     for entry in entries.flatten() {
@@ -513,7 +523,7 @@ fn list(folder: &Path) -> Listed {
                 listed.folders.push(path);
             }
             Ok(kind) if kind.is_file() && is_picture(&path) => {
-                listed.files.extend(found(path));
+                listed.files.extend(found(beneath, path));
                 if listed.files.len() > WAITING_MAX {
                     listed.more = listed.files.pop_last();
                 }
@@ -534,10 +544,10 @@ enum Read {
     TooLarge,
 }
 
-fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
+fn read(beneath: &Beneath, (at, path): Key, is_told: bool) -> Result<Content, SourceError> {
     let bytes_max = SourceSpec::FRAME_BYTES_MAX;
     let read = (|| {
-        let mut file = regular::open(&path)?;
+        let mut file = beneath.file(&path)?;
         let status = file.metadata()?;
         if changed_at(&status) != at {
             return Ok(Read::Changed(changed_at(&status)));
@@ -574,13 +584,13 @@ fn read((at, path): Key, is_told: bool) -> Result<Content, SourceError> {
 }
 
 /// A file by its name alone: links are not followed.
-fn status(path: &Path) -> Option<Metadata> {
-    fs::symlink_metadata(path).ok().filter(Metadata::is_file)
+fn status(beneath: &Beneath, path: &Path) -> Option<Metadata> {
+    beneath.status(path).ok().filter(Metadata::is_file)
 }
 
 /// A file that is there.
-fn found(path: PathBuf) -> Option<Key> {
-    let status = status(&path)?;
+fn found(beneath: &Beneath, path: PathBuf) -> Option<Key> {
+    let status = status(beneath, &path)?;
     Some(key(path, &status))
 }
 

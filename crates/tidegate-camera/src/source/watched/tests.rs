@@ -22,6 +22,11 @@ async fn next(source: &mut Source) -> Result<Bytes, String> {
     next.map(|frame| frame.picture.jpeg).map_err(|error| tidegate_message::error_chain(&error))
 }
 
+/// The state of a file.
+fn status(path: &Path) -> Option<Metadata> {
+    fs::symlink_metadata(path).ok()
+}
+
 /// Puts a file there as FTP servers do that rename it at the end.
 fn put(folder: &Path, name: &str, bytes: &[u8]) {
     let part = folder.join(format!(".{name}.part"));
@@ -269,39 +274,65 @@ fn a_scan_finds_the_oldest_that_are_later_and_as_many_as_there_is_room_for() {
 fn a_file_is_read_as_it_was_found() {
     let image = jpegs(1).remove(0);
     let folder = tempfile::tempdir().expect("a folder");
+    let beneath = Beneath::open(folder.path()).expect("a folder");
     let path = folder.path().join("1.jpg");
     fs::write(&path, &image).expect("a file");
     let at = changed_at(&status(&path).expect("it is there"));
     for is_told in [true, false] {
-        let content = read((at, path.clone()), is_told).expect("it is read");
+        let content = read(&beneath, (at, path.clone()), is_told).expect("it is read");
         assert!(matches!(content, Content::Picture(_)));
     }
     for is_told in [true, false] {
-        let changed = read((at - 1, path.clone()), is_told).expect("it is read");
+        let changed = read(&beneath, (at - 1, path.clone()), is_told).expect("it is read");
         assert!(matches!(changed, Content::Changed((now, _)) if now == at));
     }
     // Half an upload that has come to a halt is not whole for a scan, and is all there is for its writer who left.
     fs::write(&path, &image[..image.len() / 2]).expect("a file");
     let at = changed_at(&status(&path).expect("it is there"));
-    assert!(matches!(read((at, path.clone()), false), Ok(Content::Partial)));
-    assert!(matches!(read((at, path.clone()), true), Ok(Content::Picture(_))));
+    assert!(matches!(read(&beneath, (at, path.clone()), false), Ok(Content::Partial)));
+    assert!(matches!(read(&beneath, (at, path.clone()), true), Ok(Content::Picture(_))));
     fs::remove_file(&path).expect("it is there");
-    assert!(matches!(read((at, path.clone()), true), Ok(Content::Gone)));
+    assert!(matches!(read(&beneath, (at, path.clone()), true), Ok(Content::Gone)));
     let huge = fs::File::create(&path).expect("a file");
     huge.set_len(1 << 40).expect("it has holes");
     let at = changed_at(&status(&path).expect("it is there"));
-    assert!(matches!(read((at, path.clone()), true), Err(SourceError::NotJpeg { .. })));
+    assert!(matches!(read(&beneath, (at, path.clone()), true), Err(SourceError::NotJpeg { .. })));
 }
 
 #[tokio::test]
 async fn a_file_that_was_written_again_is_not_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
+    let beneath = Arc::new(Beneath::open(folder.path()).expect("a folder"));
     let path = folder.path().join("1.jpg");
     fs::write(&path, b"new").expect("a file");
     let at = changed_at(&status(&path).expect("it is there"));
-    delete((at - 1, path.clone())).await.expect("it is left");
+    delete(beneath.clone(), (at - 1, path.clone())).await.expect("it is left");
     assert!(path.exists());
-    delete((at, path.clone())).await.expect("it is deleted");
+    delete(beneath.clone(), (at, path.clone())).await.expect("it is deleted");
     assert!(!path.exists());
-    delete((at, path)).await.expect("it is gone already");
+    delete(beneath.clone(), (at, path)).await.expect("it is gone already");
+}
+
+#[tokio::test]
+async fn no_file_is_read_or_deleted_to_which_a_link_leads() {
+    let images = jpegs(1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, out) = (folder.path().join("in"), folder.path().join("out"));
+    fs::create_dir(&root).expect("a folder");
+    fs::create_dir(&out).expect("a folder");
+    let secret = out.join("1.jpg");
+    fs::write(&secret, &images[0]).expect("a file");
+    let at = changed_at(&status(&secret).expect("it is there"));
+    // In the place of a folder and of a file, after the names were told.
+    std::os::unix::fs::symlink(&out, root.join("day")).expect("a link");
+    std::os::unix::fs::symlink(&secret, root.join("2.jpg")).expect("a link");
+    let beneath = Arc::new(Beneath::open(&root).expect("a folder"));
+    for name in ["day/1.jpg", "2.jpg"] {
+        let path = root.join(name);
+        let content = read(&beneath, (at, path.clone()), true).expect("it is none");
+        assert!(matches!(content, Content::Gone), "{name}");
+        delete(beneath.clone(), (at, path)).await.expect("it is left");
+        assert!(secret.exists(), "{name}");
+    }
+    assert!(root.join("2.jpg").is_symlink(), "it is no picture that was taken");
 }
