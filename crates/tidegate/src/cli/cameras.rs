@@ -316,9 +316,18 @@ impl NewCamera {
     }
 }
 
-/// Gives a file to the user who has a node's folder: the node of a service is not run by who configures it.
+/// Gives a file to the user who has a node's folder: the node of a service is not run by the user who configures it.
+///
+/// # Errors
+/// The system's, and that there is no such folder, so that the user of the node is not known.
 fn give_to_owner_of(folder: &Path, path: &Path) -> io::Result<()> {
-    let Ok(folder) = fs::metadata(folder) else { return Ok(()) };
+    let folder = fs::metadata(folder).map_err(|error| {
+        let text = format!(
+            "its folder {}, whose owner that is, cannot be looked at: {error}",
+            folder.display()
+        );
+        io::Error::new(error.kind(), text)
+    })?;
     let own = fs::metadata(path)?;
     match (own.uid(), own.gid()) == (folder.uid(), folder.gid()) {
         true => Ok(()),
@@ -490,6 +499,25 @@ mod tests {
         let here = std::env::current_dir().expect("a folder");
         let placed = format!("watch:{}?delete=1", here.join("in").display());
         assert_eq!(config.cameras["b"].source, placed);
+    }
+
+    #[test]
+    fn the_password_is_given_to_the_owner_of_the_nodes_folder_or_that_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (data, path) = (folder.path().join("data"), folder.path().join("hall.password"));
+        fs::write(&path, "s3cret").expect("a file");
+        let error = give_to_owner_of(&data, &path).expect_err("the owner is not known");
+        assert!(error.to_string().contains("data, whose owner that is"), "{error}");
+        fs::create_dir(&data).expect("a folder");
+        give_to_owner_of(&data, &path).expect("it has it already");
+        if tidegate_sys::folder::user() != 0 {
+            println!("skipped: only root gives files to others");
+            return;
+        }
+        chown(&data, Some(4_711), Some(4_712)).expect("root may");
+        give_to_owner_of(&data, &path).expect("root may");
+        let owner = fs::metadata(&path).expect("a file");
+        assert_eq!((owner.uid(), owner.gid()), (4_711, 4_712));
     }
 
     #[tokio::test]
