@@ -2,7 +2,11 @@
 //!
 //! Always true: neither `Debug` nor `Display` of an address shows a user, a password or a value that may be one.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use tidegate_message::host::without_brackets;
 use zeroize::Zeroizing;
@@ -91,21 +95,40 @@ pub(super) struct Login {
     pub(super) password: Zeroizing<String>,
 }
 
+/// Addresses at which clouds give their machines the keys of these. No camera is there.
+const METADATA: [IpAddr; 6] = [
+    // Most clouds.
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    // OpenStack.
+    IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // Oracle Cloud.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    // AWS.
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // Google Cloud.
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    // Alibaba Cloud.
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+];
+
 /// How far an address reaches: a camera that redirects to a nearer place than its own would have this machine ask its own services, or
 /// those of its link, such as the metadata of a cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+enum Scope {
     /// This machine.
     Machine,
     /// The link.
     Link,
     /// Further.
     Network,
+    /// The metadata of a cloud.
+    Metadata,
 }
 
 impl Scope {
-    pub(super) fn of(address: IpAddr) -> Self {
+    fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
+            address if METADATA.contains(&address) => Self::Metadata,
             // All of 0.0.0.0/8 is "this host" (RFC 1122, section 3.2.1.3), and connects to it.
             IpAddr::V4(v4) if v4.is_loopback() || v4.octets()[0] == 0 => Self::Machine,
             IpAddr::V6(v6) if v6.is_loopback() || v6.is_unspecified() => Self::Machine,
@@ -116,9 +139,26 @@ impl Scope {
     }
 
     /// Whether a camera that is there may redirect to `address`.
-    pub(super) fn may_send_to(self, address: IpAddr) -> bool {
+    fn may_send_to(self, address: IpAddr) -> bool {
         let to = Self::of(address);
-        to == Self::Network || to == self
+        to == Self::Network || to == self && to != Self::Metadata
+    }
+}
+
+/// Where a camera was found, and so where its redirections may lead.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Home(Option<Scope>);
+
+impl Home {
+    /// The first address that has answered is the camera's own.
+    pub(super) fn found(&mut self, address: IpAddr) {
+        self.0.get_or_insert(Scope::of(address));
+    }
+
+    /// Whether a request may go to `address`. One to the address that the user gave may go anywhere; one that follows a redirection to no
+    /// nearer place than the camera's, whatever name it has: the same name may resolve to another address by then.
+    pub(super) fn allows(self, address: IpAddr, is_redirected: bool) -> bool {
+        !is_redirected || self.0.is_some_and(|home| home.may_send_to(address))
     }
 }
 
@@ -419,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_camera_sends_to_no_nearer_place_than_its_own() {
-        use Scope::{Link, Machine, Network};
+        use Scope::{Link, Machine, Metadata, Network};
         for (address, scope) in [
             ("127.0.0.1", Machine),
             ("127.9.9.9", Machine),
@@ -428,20 +468,50 @@ mod tests {
             ("::1", Machine),
             ("::", Machine),
             ("::ffff:127.0.0.1", Machine),
-            ("169.254.169.254", Link),
+            ("169.254.1.1", Link),
+            ("169.254.169.254", Metadata),
+            ("::ffff:169.254.169.254", Metadata),
+            ("fe80::a9fe:a9fe", Metadata),
             ("::ffff:169.254.1.1", Link),
             ("fe80::1", Link),
             ("192.168.1.7", Network),
             ("10.0.0.1", Network),
             ("fd00::1", Network),
+            ("fd00:ec2::254", Metadata),
+            ("fd20:ce::254", Metadata),
+            ("100.100.100.200", Metadata),
+            ("::ffff:100.100.100.200", Metadata),
+            ("100.100.100.201", Network),
             ("2001:db8::1", Network),
         ] {
             let address = address.parse().unwrap();
             assert_eq!(Scope::of(address), scope, "{address}");
-            for home in [Machine, Link, Network] {
-                let is_near = scope != Network && scope != home;
-                assert_eq!(home.may_send_to(address), !is_near, "{home:?} {address}");
+            for home in [Machine, Link, Network, Metadata] {
+                let allowed = scope == Network || scope == home && scope != Metadata;
+                assert_eq!(home.may_send_to(address), allowed, "{home:?} {address}");
             }
+        }
+    }
+
+    #[test]
+    fn a_redirection_to_the_same_name_is_checked_as_any_other() {
+        let places = ["127.0.0.1", "169.254.1.1", "169.254.169.254", "192.168.1.7"];
+        let places = places.map(|text| text.parse::<IpAddr>().unwrap());
+        let [machine, link, _, network] = places;
+        for (own, allowed) in [
+            (network, [false, false, false, true]),
+            (machine, [true, false, false, true]),
+            (link, [false, true, false, true]),
+        ] {
+            let mut home = Home::default();
+            for to in places {
+                assert!(home.allows(to, false), "the user gave it");
+                assert!(!home.allows(to, true), "where the camera is is not known");
+            }
+            home.found(own);
+            // An answer by a redirection does not change where the camera is.
+            home.found(network);
+            assert_eq!(places.map(|to| home.allows(to, true)), allowed, "{own}");
         }
     }
 

@@ -26,7 +26,7 @@ use tidegate_process::http::{Body, HttpClient, HttpError};
 
 use super::{
     Rate, SourceError, SourceSpec, SplitError, Splitter,
-    address::{CameraAddress, Scope, without_secrets},
+    address::{CameraAddress, Home, without_secrets},
     login::Challenge,
     rtsp::any_certificate,
 };
@@ -94,7 +94,7 @@ pub enum HttpCameraError {
     },
     /// It redirects to this machine or to its link, and is not there itself.
     #[error(
-        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not; give that address if it is meant"
+        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not, or of a cloud's metadata; give that address if it is meant"
     )]
     Inward {
         /// Where to.
@@ -142,8 +142,6 @@ pub(super) struct HttpCamera {
     period: Duration,
     waits: Waits,
     client: HttpClient,
-    /// Where the camera was found.
-    home: Option<Scope>,
     /// The challenge of a host, and how often it was answered.
     challenge: Option<(String, Challenge, u32)>,
     answer: Option<Answer>,
@@ -200,7 +198,6 @@ impl HttpCamera {
             period: rate.map_or(SNAPSHOT_PERIOD, Rate::period),
             waits,
             client: HttpClient::new(any_certificate(), 0).lenient(),
-            home: None,
             challenge: None,
             answer: None,
             is_single: false,
@@ -354,10 +351,10 @@ impl HttpCamera {
     async fn answered(&mut self) -> Result<Response<Body>, HttpCameraError> {
         let mut address = self.address.clone();
         let (mut redirects, mut was_refused) = (0, false);
+        let mut home = Home::default();
         loop {
             let request = self.request(&address);
-            let (home, is_own) = (self.home, address.is_same_host(&self.address));
-            let allowed = |to| is_own || home.is_some_and(|home| home.may_send_to(to));
+            let allowed = |to| home.allows(to, redirects > 0);
             let answer = self.client.open_where(request, &allowed);
             let answer = timeout(self.waits.answer, answer).await;
             let answer = answer
@@ -366,8 +363,8 @@ impl HttpCamera {
                     true => HttpCameraError::Inward { place: address.to_string() },
                     false => HttpCameraError::Unreachable(error),
                 })?;
-            if is_own {
-                self.home = answer.body().peer().map(Scope::of);
+            if let Some(peer) = answer.body().peer() {
+                home.found(peer);
             }
             let status = answer.status();
             match status {

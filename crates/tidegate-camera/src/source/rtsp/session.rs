@@ -36,7 +36,7 @@ use super::{
     sdp::{self, Media},
 };
 use crate::source::{
-    address::{CameraAddress, Scope, without_secrets},
+    address::{CameraAddress, Home, without_secrets},
     login::Challenge,
     spec::RtspTransport,
 };
@@ -88,7 +88,7 @@ pub enum RtspError {
     },
     /// It redirects to this machine or to its link, and is not there itself.
     #[error(
-        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not; give that address if it is meant"
+        "the camera redirects to {place}, an address of this machine or of its link (loopback or link-local), where the camera itself is not, or of a cloud's metadata; give that address if it is meant"
     )]
     Inward {
         /// Where to.
@@ -240,14 +240,13 @@ impl Session {
         address: &CameraAddress,
         transport: RtspTransport,
     ) -> Result<(Self, Media), RtspError> {
-        let own = address;
-        let mut address = own.clone();
-        let mut home = None;
-        for _ in 0..=REDIRECTS_MAX {
-            let is_own = address.is_same_host(own);
-            let allowed = |to| is_own || home.is_some_and(|home: Scope| home.may_send_to(to));
-            let (mut session, scope) = Self::connect(address.clone(), &allowed).await?;
-            home = home.or(Some(scope));
+        let mut address = address.clone();
+        let mut home = Home::default();
+        for redirects in 0..=REDIRECTS_MAX {
+            let allowed = |to| home.allows(to, redirects > 0);
+            let mut session = Self::connect(address.clone(), &allowed).await?;
+            let (_, peer) = session.ends;
+            home.found(peer);
             let described = session.describe().await?;
             if !(300..400).contains(&described.status) {
                 let media = session.play(described, transport).await?;
@@ -264,11 +263,8 @@ impl Session {
         })
     }
 
-    /// Connects to a camera that is allowed where it is, and says how far that is.
-    async fn connect(
-        address: CameraAddress,
-        allowed: Allowed<'_>,
-    ) -> Result<(Self, Scope), RtspError> {
+    /// Connects to a camera that is allowed where it is.
+    async fn connect(address: CameraAddress, allowed: Allowed<'_>) -> Result<Self, RtspError> {
         let started = Instant::now();
         let connected = http::connect(address.host(), address.port(), allowed);
         let connected = timeout(ANSWER_MAX, connected).await;
@@ -279,7 +275,6 @@ impl Session {
         })?;
         let peer = tcp.peer_addr().map_err(RtspError::Unreachable)?.ip();
         let own = tcp.local_addr().map_err(RtspError::Unreachable)?.ip();
-        let scope = Scope::of(peer);
         let rtt = started.elapsed();
         tcp.set_nodelay(true).map_err(RtspError::Unreachable)?;
         let wire: Box<dyn Wire> = if address.is_tls() {
@@ -293,7 +288,7 @@ impl Session {
         } else {
             Box::new(tcp)
         };
-        let session = Self {
+        Ok(Self {
             wire,
             buffer: BytesMut::new(),
             base: address.request(),
@@ -310,8 +305,7 @@ impl Session {
             early: Early::default(),
             repeated: None,
             rtt,
-        };
-        Ok((session, scope))
+        })
     }
 
     async fn describe(&mut self) -> Result<Answer, RtspError> {
