@@ -147,7 +147,7 @@ struct Order {
     expected: Option<u16>,
     /// Packets that came before their time, by how far they are ahead.
     held: BTreeMap<u16, Bytes>,
-    /// When those before the held ones are given up.
+    /// When the gap before the first of the held ones is given up: each gap has its own time, from when it is the first.
     due: Option<Moment>,
     ready: VecDeque<Bytes>,
 }
@@ -161,36 +161,44 @@ impl Order {
         match ahead {
             0 => {
                 self.expected = Some(number);
-                self.pass(packet);
+                self.pass(now, packet);
             }
             // Late or for the second time.
             _ if ahead > u16::MAX - BEHIND_MAX => {}
             _ if ahead > u16::MAX / 2 => {
                 self.held.clear();
+                self.due = None;
                 self.expected = Some(number);
-                self.pass(packet);
+                self.pass(now, packet);
             }
             _ => {
                 self.held.insert(ahead, packet);
                 self.due.get_or_insert(now + HELD_FOR);
                 if self.held.len() > HELD_MAX {
-                    self.skip();
+                    self.skip(now);
                 }
             }
         }
     }
 
     /// Hands on the packet that is expected, and those that waited for it.
-    fn pass(&mut self, packet: Bytes) {
+    fn pass(&mut self, now: Moment, packet: Bytes) {
         self.ready.push_back(packet);
         self.advance(1);
+        let mut is_closed = false;
         while let Some(packet) = self.held.remove(&0) {
             self.ready.push_back(packet);
             self.advance(1);
+            is_closed = true;
         }
-        if self.held.is_empty() {
-            self.due = None;
+        if is_closed {
+            self.next_gap(now);
         }
+    }
+
+    /// The first gap is closed or given up; the time of another one behind it begins.
+    fn next_gap(&mut self, now: Moment) {
+        self.due = (!self.held.is_empty()).then(|| now + HELD_FOR);
     }
 
     fn advance(&mut self, by: u16) {
@@ -200,19 +208,19 @@ impl Order {
     }
 
     /// The packets before the first that is held are lost.
-    fn skip(&mut self) {
-        let Some((&ahead, _)) = self.held.first_key_value() else { return };
-        self.advance(ahead);
-        if let Some(packet) = self.held.remove(&0) {
-            self.pass(packet);
+    fn skip(&mut self, now: Moment) {
+        if let Some((&ahead, _)) = self.held.first_key_value() {
+            self.advance(ahead);
+            if let Some(packet) = self.held.remove(&0) {
+                self.pass(now, packet);
+            }
         }
+        self.next_gap(now);
     }
 
     fn give_up(&mut self, now: Moment) {
         if self.due.take_if(|due| *due <= now).is_some() {
-            self.skip();
-            // Another gap behind this one has its own time.
-            self.due = (!self.held.is_empty()).then(|| now + HELD_FOR);
+            self.skip(now);
         }
     }
 
@@ -278,6 +286,36 @@ mod tests {
             order.take(now, packet(number));
         }
         assert_eq!(ready(&mut order).len(), HELD_MAX + 1, "no more are held");
+    }
+
+    #[test]
+    fn a_gap_behind_one_that_has_closed_has_its_whole_time() {
+        let begin = Moment::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut order = Order::default();
+        for number in [1, 4, 6] {
+            order.take(begin, packet(number));
+        }
+        order.take(at(40), packet(2));
+        assert_eq!(order.due(), Some(begin + HELD_FOR), "3 is waited for since then");
+        order.take(at(50), packet(3));
+        assert_eq!(ready(&mut order), [1, 2, 3, 4]);
+        assert_eq!(order.due(), Some(at(50) + HELD_FOR), "5 has its own time");
+        order.give_up(begin + HELD_FOR);
+        order.take(at(80), packet(5));
+        assert_eq!(ready(&mut order), [5, 6], "it came in time");
+        assert_eq!(order.due(), None);
+        // A gap that is given up for want of room.
+        order.take(at(90), packet(8));
+        order.take(at(90), packet(1_000));
+        for number in (10..).take(HELD_MAX - 1) {
+            order.take(at(100), packet(number));
+        }
+        assert_eq!(ready(&mut order), [8]);
+        assert_eq!(order.due(), Some(at(100) + HELD_FOR), "9 has its own time");
+        // A sender that begins again leaves no gap.
+        order.take(at(110), packet(40_000));
+        assert_eq!((ready(&mut order), order.due()), (vec![40_000], None));
     }
 
     #[tokio::test]
