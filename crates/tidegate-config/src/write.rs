@@ -124,20 +124,30 @@ pub fn without_camera(text: &str, name: &str) -> Result<String, EditError> {
     let mut document: DocumentMut = text.parse()?;
     let cameras = document.get_mut(CAMERAS).ok_or_else(absent)?;
     let cameras = cameras.as_table_like_mut().ok_or(EditError::Value)?;
-    let removed = cameras.remove(name).ok_or_else(absent)?;
+    let mut removed = vec![cameras.remove(name).ok_or_else(absent)?];
     if cameras.is_empty() {
-        document.remove(CAMERAS);
+        removed.extend(document.remove(CAMERAS));
     }
-    let Item::Table(section) = removed else { return Ok(document.to_string()) };
+    // From behind: the comments above `[camera]` come before those above a section of it.
+    for section in removed.iter().filter_map(Item::as_table) {
+        keep_comments(&mut document, section);
+    }
+    Ok(document.to_string())
+}
+
+const CAMERAS: &str = "camera";
+
+/// Puts the comments of the section before one that was taken out above the section behind it.
+fn keep_comments(document: &mut DocumentMut, section: &Table) {
     let above = section.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
     let kept = of_the_section_before(above);
     if let Some(position) = section.position()
         && !kept.is_empty()
     {
         let mut next = None;
-        find_next(&document, &mut Vec::new(), position, &mut next);
+        find_next(document, &mut Vec::new(), position, &mut next);
         let next = next.map(|(_, path)| path).unwrap_or_default();
-        match table_at(&mut document, &next).filter(|_| !next.is_empty()) {
+        match table_at(document, &next).filter(|_| !next.is_empty()) {
             Some(table) => {
                 let own = table.decor().prefix().and_then(|prefix| prefix.as_str());
                 let prefix = format!("{kept}{}", own.unwrap_or_default());
@@ -149,10 +159,7 @@ pub fn without_camera(text: &str, name: &str) -> Result<String, EditError> {
             }
         }
     }
-    Ok(document.to_string())
 }
-
-const CAMERAS: &str = "camera";
 
 /// Of the comments above a section, those that a blank line parts from it: they stand at the end of the section before.
 fn of_the_section_before(above: &str) -> &str {
@@ -295,6 +302,28 @@ mod tests {
             without_camera(last, "hall").unwrap(),
             "[node]\nname = \"a\"\n# health_listen = \"x\"\n"
         );
+    }
+
+    #[test]
+    fn the_last_camera_leaves_the_comments_of_the_section_before() {
+        let before = "[node]\nname = \"a\"\n# health_listen = \"x\"\n";
+        let behind = "\n# of the log\n[log]\n";
+        for cameras in [
+            "[camera]\nhall.source = \"scene:street\"\n",
+            "[camera]\nhall = { source = \"scene:street\" }\n",
+            "# our cameras\n[camera]\n[camera.hall]\nsource = \"scene:street\"\n",
+        ] {
+            for behind in ["", behind] {
+                let text = format!("{before}\n{cameras}{behind}");
+                let without = without_camera(&text, "hall").unwrap();
+                assert_eq!(without, format!("{before}{behind}"), "{text}");
+            }
+        }
+        let both =
+            "[camera]\n# yard.source = \"folder:x\"\n\n[camera.hall]\nsource = \"scene:street\"\n";
+        let text = format!("{before}\n{both}{behind}");
+        let kept = "# yard.source = \"folder:x\"\n";
+        assert_eq!(without_camera(&text, "hall").unwrap(), format!("{before}{kept}{behind}"));
     }
 
     #[test]
