@@ -191,11 +191,12 @@ const RULES: &[Rule] = &[
             "tidegate-uplinks",
         ],
     ),
+    // Its paths are served by the API, whose errors of bodies they meet, and on listeners of its own by the same rules.
     rule(
         "tidegate-vision",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-process", "tidegate-workers"],
+        &["tidegate-identity", "tidegate-process", "tidegate-rpc", "tidegate-workers"],
     ),
     // Pictures are those of the API, whose trait is there, and detections come by the bus.
     rule(

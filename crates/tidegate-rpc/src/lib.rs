@@ -14,7 +14,9 @@
 //! stable code.
 
 mod failure;
+pub mod origin;
 pub mod server;
+pub mod unread;
 
 use std::sync::{Arc, atomic::AtomicBool};
 

@@ -46,7 +46,7 @@ use self::{
     status::OrStatus as _,
     web::Web,
 };
-use super::{Detection, Frames};
+use super::{Detection, Frames, unread::KEEP_ALIVE};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -83,9 +83,6 @@ const OPEN_STREAMS_MAX: u32 = 128;
 
 /// Longest message of a call for descriptions of the API.
 const REFLECTION_BYTES_MAX: usize = 64 << 10;
-
-/// A peer that is gone is noticed after twice this.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Where and as what to serve.
 #[derive(Clone, Debug)]

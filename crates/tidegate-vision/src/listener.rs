@@ -3,7 +3,8 @@
 //! Every caller has the rights of one configured user. Callers at different addresses have turns and memory of their own, as different
 //! callers of the API have.
 //!
-//! Always true: at most so many connections are open, half of them at most from one address; a connection that is silent is ended.
+//! Always true: at most so many connections are open, half of them at most from one address; a connection that is silent, or does not read
+//! its answers, is ended; a page of another site changes nothing and opens no WebSocket.
 
 use async_recursion::async_recursion as boxed;
 use std::{
@@ -17,7 +18,10 @@ use std::{
 use axum::{
     Router,
     body::Body,
+    extract::State,
     http::{Request, Response, StatusCode},
+    middleware::{self, Next},
+    response::IntoResponse as _,
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -34,6 +38,10 @@ use tidegate_process::{
     clock,
     descriptors::{self, Descriptor, Front},
 };
+use tidegate_rpc::{
+    origin::{self, Scheme},
+    unread,
+};
 use tidegate_wire::NodeId;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -44,7 +52,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Vision, classic, refused::json_answer, router};
+use crate::{Refused, Vision, classic, refused::json_answer, router};
 
 /// Lines of a request's head, and its bytes.
 const HEADERS_MAX: usize = 64;
@@ -106,7 +114,10 @@ impl Listener {
     #[boxed]
     pub async fn serve(self, vision: Vision, stop: CancellationToken) {
         let Self { listener, settings, .. } = self;
-        let http = router(vision.clone()).fallback(not_found);
+        let scheme = if settings.tls.is_some() { Scheme::Https } else { Scheme::Http };
+        let http = router(vision.clone())
+            .fallback(not_found)
+            .layer(middleware::from_fn_with_state(scheme, of_no_other_site));
         let served = Arc::new(Served { vision, http, settings, stop: stop.clone() });
         let (mut connections, turned_away) = (JoinSet::new(), TurnedAway::default());
         // By address, as many references as it has connections, and one.
@@ -151,6 +162,19 @@ impl Listener {
     }
 }
 
+/// Lets a request pass that no page of another site has made: a browser is no proof that its user wants it, and here no login is either.
+async fn of_no_other_site(
+    State(scheme): State<Scheme>,
+    request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    match origin::check(&parts, scheme) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(error) => Refused::Denied(error).into_response(),
+    }
+}
+
 async fn not_found() -> Response<Body> {
     let error = json!({
         "code": Code::DETECT_INVALID.as_str(),
@@ -182,7 +206,9 @@ struct Served {
 
 impl Served {
     async fn greet(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, place: Place) {
-        if let Err(error) = socket.set_nodelay(true) {
+        let unread_max = self.vision.0.settings.request_timeout;
+        let set_up = socket.set_nodelay(true).and_then(|()| unread::limit(&socket, unread_max));
+        if let Err(error) = set_up {
             tracing::debug!(%error, %peer, "a connection for detection was not set up");
             return;
         }

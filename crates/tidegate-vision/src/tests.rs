@@ -5,6 +5,7 @@ mod client;
 pub(crate) mod images;
 mod inference;
 mod openapi;
+mod listener;
 mod requests;
 mod sockets;
 mod streams;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tidegate_identity::{
     access::{Access, Identity},
     callers::{Peer, refused_login},
@@ -33,7 +33,8 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{HTTP2, KEEP_ALIVE, gate::Room};
+use super::{HTTP2, gate::Room};
+use crate::unread;
 
 /// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one
 /// that takes longest gives way.
@@ -83,14 +84,9 @@ impl Connection {
         self.stream.get_ref().1.alpn_protocol() == Some(HTTP2)
     }
 
-    /// Makes it count among those of `tracker` while it lives, and has the kernel end it once its peer is gone or reads nothing: HTTP/1.1
-    /// asks nothing of a silent peer, as HTTP/2 does by its pings.
+    /// Makes it count among those of `tracker` while it lives, and has the kernel end it once its peer is gone or reads nothing.
     pub(super) fn watched(mut self, tracker: &TaskTracker) -> io::Result<Self> {
-        let socket = SockRef::from(self.stream.get_ref().0);
-        let probes =
-            TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE).with_retries(2);
-        socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(UNREAD_MAX))?;
+        unread::limit(self.stream.get_ref().0, UNREAD_MAX)?;
         self._lives = Some(tracker.token());
         Ok(self)
     }

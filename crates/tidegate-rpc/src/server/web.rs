@@ -9,7 +9,6 @@
 //! from another site changes nothing and opens no WebSocket; an answer that does not say otherwise is not kept by caches.
 
 mod body;
-mod origin;
 mod sessions;
 
 use std::sync::Arc;
@@ -34,7 +33,10 @@ use tonic::Status;
 pub use self::body::BodyError;
 use self::{body::Bounded, sessions::Sessions};
 use super::{connection::Caller, gate::Rooms};
-use crate::{Failure, Frames, Identity};
+use crate::{
+    Failure, Frames, Identity,
+    origin::{self, Scheme},
+};
 
 /// Bytes of a body in addition to those of a frame: the other fields of a form, and base64, which takes four bytes for three.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
@@ -89,7 +91,7 @@ struct Front {
 /// Lets a request to a public path pass, without its body.
 async fn show(request: Request, next: Next) -> Response {
     let (parts, _) = request.into_parts();
-    match origin::check(&parts) {
+    match origin::check(&parts, Scheme::Https) {
         Ok(()) => next.run(Request::from_parts(parts, Body::empty())).await,
         Err(error) => Failure::new(error).into_response(),
     }
@@ -124,7 +126,7 @@ impl Front {
     /// The connection and the caller of a request.
     async fn admitted(&self, parts: &Parts) -> Result<(Arc<Caller>, Arc<Identity>), ApiError> {
         let caller = caller(parts)?;
-        origin::check(parts)?;
+        origin::check(parts, Scheme::Https)?;
         let callers = &self.web.callers;
         let shown = authorization(&parts.headers);
         if shown.is_none()

@@ -8,8 +8,30 @@ use axum::http::{HeaderMap, Method, header, request::Parts};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
 
-/// Lets a request pass that reads, or that comes from a page of this node or from no page.
-pub(super) fn check(parts: &Parts) -> Result<(), ApiError> {
+/// The scheme by which pages of this node are reached at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without TLS.
+    Http,
+    /// With TLS.
+    Https,
+}
+
+impl Scheme {
+    /// What stands before the authority of an origin, and behind an authority that names the usual port.
+    fn affixes(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Http => ("http://", ":80"),
+            Self::Https => ("https://", ":443"),
+        }
+    }
+}
+
+/// Lets a request pass that reads, or that comes from a page of this node, of that scheme, or from no page.
+///
+/// # Errors
+/// [`Code::ACTION_DENIED`] for a request of another site's page.
+pub fn check(parts: &Parts, scheme: Scheme) -> Result<(), ApiError> {
     let reads = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     if reads && !parts.headers.contains_key(header::UPGRADE) {
         return Ok(());
@@ -18,8 +40,9 @@ pub(super) fn check(parts: &Parts) -> Result<(), ApiError> {
     let host = host.or_else(|| text(&parts.headers, "host"));
     let is_ours = match (text(&parts.headers, "origin"), text(&parts.headers, "sec-fetch-site")) {
         (Some(origin), _) => {
-            let page = origin.strip_prefix("https://");
-            page.zip(host).is_some_and(|(page, host)| is_same(page, host))
+            let (before, usual_port) = scheme.affixes();
+            let page = origin.strip_prefix(before);
+            page.zip(host).is_some_and(|(page, host)| is_same(page, host, usual_port))
         }
         (None, Some(site)) => matches!(site, "same-origin" | "none"),
         // A header that is no text is no browser's.
@@ -36,9 +59,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Whether two authorities are one; 443 is the port that none stands for.
-fn is_same(one: &str, other: &str) -> bool {
-    let bare = |text: &str| text.strip_suffix(":443").unwrap_or(text).to_ascii_lowercase();
+/// Whether two authorities are one; the usual port is the one that none stands for.
+fn is_same(one: &str, other: &str, usual_port: &str) -> bool {
+    let bare = |text: &str| text.strip_suffix(usual_port).unwrap_or(text).to_ascii_lowercase();
     bare(one) == bare(other)
 }
 
@@ -81,7 +104,24 @@ mod tests {
                 request = request.header("host", "node:7080");
             }
             let (parts, ()) = request.body(()).unwrap().into_parts();
-            assert_eq!(check(&parts).is_ok(), *expected, "{method} {uri} {headers:?}");
+            let checked = check(&parts, Scheme::Https);
+            assert_eq!(checked.is_ok(), *expected, "{method} {uri} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_ours_by_its_scheme_and_authority() {
+        for (scheme, host, origin, expected) in [
+            (Scheme::Http, "node:8008", "http://node:8008", true),
+            (Scheme::Http, "node", "http://node:80", true),
+            (Scheme::Http, "node:443", "http://node", false),
+            (Scheme::Http, "node:8008", "https://node:8008", false),
+            (Scheme::Https, "node", "https://node:443", true),
+            (Scheme::Https, "node", "https://node:80", false),
+        ] {
+            let request = Request::post("/").header("host", host).header("origin", origin);
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(check(&parts, scheme).is_ok(), expected, "{scheme:?} {host} {origin}");
         }
     }
 }
