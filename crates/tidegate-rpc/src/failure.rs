@@ -11,7 +11,6 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use http_body_util::LengthLimitError;
 use serde_json::json;
 use tidegate_api::{ApiError, http_status};
 use tidegate_message::Code;
@@ -43,23 +42,16 @@ impl Failure {
 
     /// A body that did not come whole: too long, too slow, broken off, or without room for it.
     pub fn of_body(error: &(dyn Error + 'static)) -> Self {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if error.is::<LengthLimitError>() {
-                let text = "the body is longer than this node takes";
-                return Self::new(ApiError::new(Code::FRAME_TOO_LARGE, text));
+        let error = BodyError::of(error);
+        let failure = |code| Self::new(ApiError::new(code, error.to_string()));
+        match error {
+            BodyError::Slow => {
+                failure(Code::LIMIT_REACHED).with_status(StatusCode::REQUEST_TIMEOUT)
             }
-            if let Some(error) = error.downcast_ref::<BodyError>() {
-                let status = match error {
-                    BodyError::Slow => StatusCode::REQUEST_TIMEOUT,
-                    BodyError::Full => StatusCode::TOO_MANY_REQUESTS,
-                };
-                let error = ApiError::new(Code::LIMIT_REACHED, error.to_string());
-                return Self::new(error).with_status(status);
-            }
-            cause = error.source();
+            BodyError::Full => failure(Code::LIMIT_REACHED),
+            BodyError::TooLong { .. } => failure(Code::FRAME_TOO_LARGE),
+            BodyError::Broken => failure(Code::REQUEST_INVALID),
         }
-        Self::invalid("the body broke off before its end")
     }
 
     /// The same with another status than that of its code.
@@ -131,6 +123,7 @@ mod tests {
         for (error, status) in [
             (axum::Error::new(BodyError::Slow), 408),
             (axum::Error::new(BodyError::Full), 429),
+            (axum::Error::new(BodyError::TooLong { bytes_max: 9 }), 413),
             (axum::Error::new(std::io::Error::other("reset")), 400),
         ] {
             assert_eq!(Failure::of_body(&error).status(), status, "{error}");

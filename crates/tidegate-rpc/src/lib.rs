@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 pub use self::{
     failure::Failure,
-    server::{BodyError, Server, ServerConfig, ServerError},
+    server::{BodyBound, BodyError, Server, ServerConfig, ServerError},
 };
 pub use axum::Router;
 pub use tidegate_identity::access::Identity;

@@ -35,7 +35,7 @@ use tonic::{
     transport::server::Server as Http,
 };
 
-pub use self::web::BodyError;
+pub use self::web::{BodyBound, BodyError};
 use self::{
     connection::{Caller, Connected, Entrance, accept},
     detection::DetectService,
@@ -159,6 +159,7 @@ impl Server {
         let service = Service::new(frames.clone(), &self.config, callers.clone(), stop.clone());
         let partial = Arc::new(Rooms::default());
         let bytes_max = self.config.frame_bytes_max;
+        let image_bytes_max = self.detection.as_ref().map(|(_, bytes_max)| *bytes_max);
         let detection = self.detection.map(|(detection, bytes_max)| {
             (DetectService::new(detection, callers.clone(), stop.clone()), bytes_max)
         });
@@ -171,6 +172,7 @@ impl Server {
             frames,
             partial,
             frame_bytes_max: bytes_max,
+            image_bytes_max,
         };
         let web = web::router(web, self.config.web, self.config.web_public);
         // One connection of each kind waits to be taken up; more wait in the kernel's backlog.

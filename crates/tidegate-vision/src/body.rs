@@ -24,6 +24,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use memchr::memmem;
 use serde::Deserialize;
+use tidegate_rpc::BodyError;
 use tidegate_wire::NodeId;
 use tokio::time::timeout;
 
@@ -148,7 +149,7 @@ impl Receiver {
             let frame = frame.map_err(|_| Refused::Slow { after: self.silent_max })?;
             let data = match frame {
                 None => break,
-                Some(Err(_)) => return Err(Refused::Broken),
+                Some(Err(error)) => return Err(BodyError::of(&error).into()),
                 // Trailers say nothing here.
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             };
@@ -534,7 +535,7 @@ mod tests {
         let parts = [chunk(10), chunk(20), Err(std::io::ErrorKind::ConnectionReset.into())];
         let body = Body::from_stream(futures::stream::iter(parts));
         let refused = receiver.receive(NodeId([1; 32]), Form::Raw, body).await.unwrap_err();
-        assert!(matches!(refused, Refused::Broken), "{refused}");
+        assert!(matches!(refused, Refused::Body(BodyError::Broken)), "{refused}");
 
         let body = Body::from_stream(futures::stream::iter((0..9).map(move |_| chunk(20_000))));
         let refused = receiver.receive(NodeId([1; 32]), Form::Raw, body).await.unwrap_err();

@@ -15,7 +15,7 @@ mod stream;
 use std::{
     fs, io,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -37,6 +37,7 @@ use serde_json::{Value, json, ser::Formatter};
 use tidegate_frame::score::Detection;
 use tidegate_identity::access::Identity;
 use tidegate_message::Action;
+use tidegate_rpc::{BodyBound, BodyError};
 use tidegate_workers::{DetectError, Image};
 use tokio::time::{Instant, timeout};
 
@@ -335,7 +336,7 @@ fn rejected(refused: &Refused) -> Response<Body> {
             "Content-Type must be 'image/png', 'image/jpeg', 'multipart/form-data', or 'application/x-www-urlencoded'",
         ),
         // As there: what is wrong with a request is one status and a sentence.
-        Refused::Image(_) | Refused::Request(_) | Refused::Broken => {
+        Refused::Image(_) | Refused::Request(_) | Refused::Body(BodyError::Broken) => {
             text(StatusCode::BAD_REQUEST, refused.message())
         }
         Refused::Detect(DetectError::Refused { .. }) => {
@@ -642,11 +643,15 @@ async fn upload_data(State(vision): State<Vision>, request: Request) -> Response
     }
     let (since, silent_max) = (Instant::now(), vision.0.settings.request_timeout);
     let mut body = request.into_body();
+    // The API bounds and charges bodies that are kept.
+    if let Some(bound) = request.extensions().get::<Arc<BodyBound>>() {
+        bound.discard(SPEED_BYTES_MAX as u64);
+    }
     let mut bytes = 0;
     loop {
         match timeout(silent_max, body.frame()).await {
             Err(_) => return rejected(&Refused::Slow { after: silent_max }),
-            Ok(Some(Err(_))) => return rejected(&Refused::Broken),
+            Ok(Some(Err(error))) => return rejected(&BodyError::of(&error).into()),
             Ok(Some(Ok(frame))) => bytes += frame.data_ref().map_or(0, Bytes::len),
             Ok(None) => break,
         }

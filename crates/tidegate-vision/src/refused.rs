@@ -10,6 +10,7 @@ use axum::{
 use serde_json::json;
 use tidegate_api::ApiError;
 use tidegate_message::{Code, error_chain};
+use tidegate_rpc::BodyError;
 use tidegate_workers::{DetectError, NotLoaded};
 
 use crate::{body::RequestError, budget::NoRoom, image::ImageError};
@@ -50,9 +51,9 @@ pub enum Refused {
         /// How long.
         after: Duration,
     },
-    /// The connection broke in the middle of the body.
-    #[error("the request ended before its body was there")]
-    Broken,
+    /// The body did not come whole: the connection ended, or the API refused more of it.
+    #[error(transparent)]
+    Body(#[from] BodyError),
     /// There is no memory for the request now.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -82,9 +83,12 @@ impl Refused {
             Self::Denied(error) => error.code(),
             Self::TooLarge { .. } => Code::IMAGE_TOO_LARGE,
             Self::Type { .. } => Code::IMAGE_TYPE,
-            Self::Request(_) | Self::Slow { .. } | Self::Broken | Self::Upgrade => {
-                Code::DETECT_INVALID
-            }
+            Self::Request(_) | Self::Slow { .. } | Self::Upgrade => Code::DETECT_INVALID,
+            Self::Body(error) => match error {
+                BodyError::Slow | BodyError::Broken => Code::DETECT_INVALID,
+                BodyError::Full => Code::LIMIT_REACHED,
+                BodyError::TooLong { .. } => Code::IMAGE_TOO_LARGE,
+            },
             Self::Image(error) => match error {
                 ImageError::Kind { .. } => Code::IMAGE_TYPE,
                 ImageError::Pixels { .. } => Code::IMAGE_TOO_LARGE,
@@ -109,8 +113,8 @@ impl Refused {
                 Code::LIMIT_REACHED => StatusCode::TOO_MANY_REQUESTS,
                 _ => StatusCode::INTERNAL_SERVER_ERROR,
             },
-            Self::Slow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::Request(_) | Self::Broken => StatusCode::BAD_REQUEST,
+            Self::Slow { .. } | Self::Body(BodyError::Slow) => StatusCode::REQUEST_TIMEOUT,
+            Self::Request(_) | Self::Body(BodyError::Broken) => StatusCode::BAD_REQUEST,
             Self::Upgrade => StatusCode::UPGRADE_REQUIRED,
             _ => match self.code() {
                 Code::IMAGE_TOO_LARGE => StatusCode::PAYLOAD_TOO_LARGE,
@@ -127,7 +131,9 @@ impl Refused {
     /// When another try is worth its while, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::NoRoom(_) | Self::Sockets { .. } => Some(ROOM_RETRY),
+            Self::NoRoom(_) | Self::Body(BodyError::Full) | Self::Sockets { .. } => {
+                Some(ROOM_RETRY)
+            }
             Self::Detect(
                 DetectError::Busy { retry_after, .. } | DetectError::NoWorker { retry_after, .. },
             ) => Some(*retry_after),
@@ -166,7 +172,7 @@ impl Refused {
                 headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
             }
             // The rest of a body that was not read would be taken for the next request.
-            Self::TooLarge { .. } | Self::Slow { .. } | Self::Broken | Self::NoRoom(_) => {
+            Self::TooLarge { .. } | Self::Slow { .. } | Self::Body(_) | Self::NoRoom(_) => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

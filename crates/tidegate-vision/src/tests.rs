@@ -2,6 +2,7 @@
 
 mod classic;
 mod client;
+mod front;
 pub(crate) mod images;
 mod inference;
 mod openapi;

@@ -50,7 +50,7 @@ const SMALL_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a message with a frame in addition to the frame.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
 /// Bytes of messages that have not come whole: of one connection, of one caller over all of them, and of all.
-const PARTIAL_BYTES_OF_PEER: usize = 64 << 20;
+pub(super) const PARTIAL_BYTES_OF_PEER: usize = 64 << 20;
 const PARTIAL_BYTES_OF_CALLER: usize = 128 << 20;
 const PARTIAL_BYTES: usize = 256 << 20;
 /// A message of which nothing came for this long ends once others lacked the room that it has.

@@ -22,7 +22,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http_body_util::Limited;
 use serde_json::{Value, json};
 use tidegate_api::{ApiError, MESSAGE_BYTES_MAX};
 use tidegate_identity::{access::Access, callers::Callers};
@@ -30,9 +29,12 @@ use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
 use tonic::Status;
 
-pub use self::body::BodyError;
+pub use self::body::{BodyBound, BodyError};
 use self::{body::Bounded, sessions::Sessions};
-use super::{connection::Caller, gate::Rooms};
+use super::{
+    connection::Caller,
+    gate::{PARTIAL_BYTES_OF_PEER, Rooms},
+};
 use crate::{
     Failure, Frames, Identity,
     origin::{self, Scheme},
@@ -63,6 +65,25 @@ pub(super) struct Web {
     pub(super) frames: Arc<dyn Frames>,
     pub(super) partial: Arc<Rooms>,
     pub(super) frame_bytes_max: u64,
+    /// Largest image to look at, where detection is served.
+    pub(super) image_bytes_max: Option<usize>,
+}
+
+impl Web {
+    /// Most bytes of a body that is kept.
+    fn body_bytes_max(&self) -> usize {
+        let frame = usize::try_from(self.frame_bytes_max).unwrap_or(MESSAGE_BYTES_MAX);
+        let frame =
+            (frame.saturating_add(2) / 3).saturating_mul(4).saturating_add(BESIDE_FRAME_BYTES);
+        // One that is longer than all that a connection may hold would never come whole.
+        frame.max(self.image_bytes_max.map_or(0, body_bytes_max)).min(PARTIAL_BYTES_OF_PEER)
+    }
+}
+
+/// Most bytes of a body with an image of at most `image_bytes_max`: in base64, which takes four bytes for three, with line ends or, in a
+/// form, percent signs.
+fn body_bytes_max(image_bytes_max: usize) -> usize {
+    (image_bytes_max / 2).saturating_mul(3).saturating_add(BESIDE_FRAME_BYTES)
 }
 
 /// The requests that are no calls of gRPC: those of `known` for callers that are known, those of `public` for everybody.
@@ -105,20 +126,13 @@ async fn admit(State(front): State<Arc<Front>>, request: Request, next: Next) ->
         Err(error) => return refusal(error, &parts.headers),
     };
     let web = &front.web;
-    let frame = usize::try_from(web.frame_bytes_max).unwrap_or(MESSAGE_BYTES_MAX);
-    let bytes_max =
-        (frame.saturating_add(2) / 3).saturating_mul(4).saturating_add(BESIDE_FRAME_BYTES);
-    let announced = parts.headers.get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|bytes| bytes > bytes_max as u64) {
-        let text = format!("the body is longer than this node takes, which is {bytes_max} bytes");
-        return Failure::new(ApiError::new(Code::FRAME_TOO_LARGE, text)).into_response();
-    }
     let of_caller = web.partial.of(identity.key);
     let rooms = [caller.partial.clone(), of_caller, web.partial.all.clone()];
     parts.extensions.insert(identity);
     parts.extensions.insert(web.frames.clone());
-    let body = Body::new(Limited::new(Bounded::new(body, rooms), bytes_max));
+    let bound = Arc::new(BodyBound::new(web.body_bytes_max() as u64));
+    parts.extensions.insert(bound.clone());
+    let body = Body::new(Bounded::new(body, rooms, bound));
     next.run(Request::from_parts(parts, body)).await
 }
 

@@ -1,8 +1,12 @@
-//! A body that is bounded in time and in what all bodies together hold.
+//! A body that is bounded in time, in length, and in what all bodies together hold.
 
 use std::{
+    error::Error,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -28,12 +32,57 @@ pub enum BodyError {
     /// This connection, caller or node holds as much as it may.
     #[error("too much is being received at the same time; send it again later")]
     Full,
+    /// It is longer than it may be.
+    #[error("the body is longer than this node takes, which is {bytes_max} bytes")]
+    TooLong {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The connection, or the stream, ended within it.
+    #[error("the body broke off before its end")]
+    Broken,
 }
 
-/// A body whose bytes are charged until it is dropped, and that ends if it comes too slowly.
+impl BodyError {
+    /// The reason among the causes of an error of a body; [`BodyError::Broken`] where none of them is ours.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<Self>() {
+                return *error;
+            }
+            cause = error.source();
+        }
+        Self::Broken
+    }
+}
+
+/// How long the body of a request may be, and whether its reader keeps it; an extension of each request of a known caller.
+#[derive(Debug)]
+pub struct BodyBound {
+    bytes_max: AtomicU64,
+    is_discarded: AtomicBool,
+}
+
+impl BodyBound {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Self { bytes_max: AtomicU64::new(bytes_max), is_discarded: AtomicBool::new(false) }
+    }
+
+    /// For a reader that drops each piece as it comes: the body may have `bytes_max` bytes, and is not charged. To be called before the first
+    /// piece is read.
+    pub fn discard(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.is_discarded.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A body whose bytes are charged until it is dropped, and that ends if it comes too slowly or is too long. One that announces that it is
+/// too long is not asked for.
 pub(super) struct Bounded {
     body: Body,
     holding: Holding,
+    bound: Arc<BodyBound>,
     came: u64,
     /// From the first time that it is read.
     pace: Option<Pace>,
@@ -45,8 +94,8 @@ struct Pace {
 }
 
 impl Bounded {
-    pub(super) fn new(body: Body, rooms: [Arc<Room>; 3]) -> Self {
-        Self { body, holding: Holding::new(rooms), came: 0, pace: None }
+    pub(super) fn new(body: Body, rooms: [Arc<Room>; 3], bound: Arc<BodyBound>) -> Self {
+        Self { body, holding: Holding::new(rooms), bound, came: 0, pace: None }
     }
 
     /// Whether less has come than should have by now.
@@ -72,6 +121,10 @@ impl HttpBody for Bounded {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let bytes_max = self.bound.bytes_max.load(Ordering::Relaxed);
+        if self.came.saturating_add(self.body.size_hint().lower()) > bytes_max {
+            return Poll::Ready(Some(Err(BodyError::TooLong { bytes_max }.into())));
+        }
         let frame = match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
@@ -83,7 +136,11 @@ impl HttpBody for Bounded {
         };
         if let Some(data) = frame.data_ref() {
             self.came = self.came.saturating_add(data.len() as u64);
-            if !self.holding.hold_more(data.len()) {
+            if self.came > bytes_max {
+                return Poll::Ready(Some(Err(BodyError::TooLong { bytes_max }.into())));
+            }
+            let is_kept = !self.bound.is_discarded.load(Ordering::Relaxed);
+            if is_kept && !self.holding.hold_more(data.len()) {
                 return Poll::Ready(Some(Err(BodyError::Full.into())));
             }
         }
@@ -109,6 +166,30 @@ mod tests {
         [bytes; 3].map(|bytes| Arc::new(Room::new(bytes)))
     }
 
+    fn bound(bytes_max: u64) -> Arc<BodyBound> {
+        Arc::new(BodyBound::new(bytes_max))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_discarded_is_not_charged_and_has_a_bound_of_its_own() {
+        let of = |body, bound: &Arc<BodyBound>| Bounded::new(body, rooms(50), bound.clone());
+        let too_long = |error: BoxError| BodyError::of(&*error);
+        let kept = bound(60);
+        let error = of(drops(30, 3), &kept).collect().await.err().map(too_long);
+        assert_eq!(error, Some(BodyError::Full), "the second piece finds no room");
+        let discarded = bound(60);
+        discarded.discard(100);
+        let came = of(drops(30, 3), &discarded).collect().await.expect("it holds nothing");
+        assert_eq!(came.to_bytes().len(), 90);
+        let error = of(drops(30, 4), &discarded).collect().await.err().map(too_long);
+        assert_eq!(error, Some(BodyError::TooLong { bytes_max: 100 }));
+        // One that says so itself is not waited for.
+        let began = Instant::now();
+        let error = of(Body::from(vec![7; 101]), &discarded).collect().await.err().map(too_long);
+        assert_eq!(error, Some(BodyError::TooLong { bytes_max: 100 }));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
     /// A body of which a piece of so many bytes comes every second, `count` times.
     fn drops(bytes: usize, count: usize) -> Body {
         let second = Duration::from_secs(1);
@@ -130,7 +211,7 @@ mod tests {
             (4 << 10, 30, Err("too slowly")), // after 20 s
             (9 << 10, 60, Ok(60 * (9 << 10))),
         ] {
-            let body = Bounded::new(drops(bytes, count), rooms(16 << 20));
+            let body = Bounded::new(drops(bytes, count), rooms(16 << 20), bound(16 << 20));
             match (body.collect().await, expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(got.to_bytes().len(), expected),
                 (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
@@ -142,10 +223,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_body_holds_is_bounded_and_given_back() {
         let rooms = rooms(100);
-        let held = Bounded::new(drops(30, 3), rooms.clone()).collect().await;
+        let held = Bounded::new(drops(30, 3), rooms.clone(), bound(1000)).collect().await;
         let error = held.expect_err("90 of 100 are more than one caller may have");
         assert_eq!(error.downcast_ref(), Some(&BodyError::Full));
-        let whole = Bounded::new(drops(30, 2), rooms).collect().await.expect("there is room again");
+        let whole = Bounded::new(drops(30, 2), rooms, bound(1000))
+            .collect()
+            .await
+            .expect("there is room again");
         assert_eq!(whole.to_bytes().len(), 60);
     }
 }
