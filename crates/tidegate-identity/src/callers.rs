@@ -129,27 +129,37 @@ impl Callers {
         Ok(shown)
     }
 
-    /// Lets a caller pass that has shown a certificate or a token. A password, which takes long to check by design, is for calls that
+    /// The caller, if it has shown a certificate or a token. A password, which takes long to check by design, is for calls that
     /// do something.
     ///
     /// # Errors
     /// [`Code::IDENTITY_REFUSED`], as for any call.
-    pub fn may_look(&self, peer: &Peer, authorization: Option<&[u8]>) -> Result<(), ApiError> {
+    pub fn may_look(
+        &self,
+        peer: &Peer,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Identity>, ApiError> {
         match proof_of(authorization, peer.address.ip())? {
-            None => {
-                self.by_certificate(peer)?;
-            }
+            None => self.by_certificate(peer),
             Some(proof) if proof.token.is_some() => {
                 let admitted = self.access.authenticator.authenticate(&proof, auth::now());
-                admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
+                let admitted = admitted.map_err(|rejected| self.refused(peer, "", rejected))?;
                 peer.has_proved.store(true, Ordering::Release);
+                Ok(Arc::new(Identity::of_user(admitted)))
             }
             Some(_) => {
                 let text = "reflection takes a certificate or a token, and no password";
-                return Err(ApiError::new(Code::IDENTITY_REFUSED, text));
+                Err(ApiError::new(Code::IDENTITY_REFUSED, text))
             }
         }
-        Ok(())
+    }
+
+    /// Fails if what `identity` showed is no longer valid, for a call that stays open.
+    ///
+    /// # Errors
+    /// Those of [`Access::still_holds`].
+    pub fn still_holds(&self, identity: &Identity) -> Result<(), ApiError> {
+        self.access.still_holds(identity)
     }
 
     /// The caller by that proof; none if there is none.

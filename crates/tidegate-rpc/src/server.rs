@@ -159,12 +159,13 @@ impl Server {
         let service = Service::new(frames.clone(), &self.config, callers.clone(), stop.clone());
         let partial = Arc::new(Rooms::default());
         let bytes_max = self.config.frame_bytes_max;
+        let has_detection = self.detection.is_some();
         let image_bytes_max = self.detection.as_ref().map(|(_, bytes_max)| *bytes_max);
         let detection = self.detection.map(|(detection, bytes_max)| {
             (DetectService::new(detection, callers.clone(), stop.clone()), bytes_max)
         });
         let gates = Gates::new(service, detection, callers.clone(), bytes_max, partial.clone());
-        let health = health(stop.clone());
+        let health = health(has_detection, callers.clone(), stop.clone());
         let web = Web {
             node: self.config.node,
             access: self.config.access.clone(),
@@ -256,19 +257,25 @@ fn router(
 }
 
 /// `grpc.health.v1`, for those who may look: the node serves until `stop`.
-fn health(stop: CancellationToken) -> HealthServer<HealthService> {
-    HealthServer::new(HealthService { stop }).max_decoding_message_size(REFLECTION_BYTES_MAX)
+fn health(
+    has_detection: bool,
+    callers: Arc<Callers>,
+    stop: CancellationToken,
+) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService { has_detection, callers, stop })
+        .max_decoding_message_size(REFLECTION_BYTES_MAX)
 }
 
-/// Lets a call of the reflection service pass: it says nothing to strangers.
-fn may_reflect(callers: &Callers, request: Request<()>) -> Result<Request<()>, Status> {
+/// Lets a call of the reflection service pass, with its caller among its extensions: it says nothing to strangers.
+fn may_reflect(callers: &Callers, mut request: Request<()>) -> Result<Request<()>, Status> {
     let caller = request.extensions().get::<Arc<Caller>>().cloned();
     let caller = caller
         .ok_or_else(|| ApiError::new(Code::INTERNAL, "the connection has no peer"))
         .or_status()?;
     let authorization = request.metadata().get("authorization");
     let authorization = authorization.map(|value| value.as_encoded_bytes());
-    callers.may_look(&caller.peer, authorization).or_status()?;
+    let identity = callers.may_look(&caller.peer, authorization).or_status()?;
+    request.extensions_mut().insert(identity);
     Ok(request)
 }
 

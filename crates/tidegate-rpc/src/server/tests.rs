@@ -1034,3 +1034,40 @@ async fn callers_that_may_look_see_the_health_of_the_node() {
     assert_eq!(unknown.code(), tonic::Code::NotFound);
     assert!(unknown.message().contains("tidegate.v1.Frames"), "{unknown:?}");
 }
+
+#[tokio::test]
+async fn watching_the_health_counts_and_ends_with_the_credentials_of_its_caller() {
+    use super::health_stubs::{HealthCheckRequest, HealthCheckResponse};
+    let issuer = Issuer::new();
+    let roles = Source {
+        path: "roles".into(),
+        text: "[user.eve]\nconnections_max = 1\n".to_owned().into(),
+    };
+    let sources = || Sources { roles: Some(roles.clone()), ..sources(&issuer) };
+    let (site, access) = Site::with(sources()).await;
+    let channel = http::channel_of_nobody(&site).await;
+    let watch = async |service: &str| {
+        let mut calls = tonic::client::Grpc::new(channel.clone());
+        calls.ready().await.unwrap();
+        let mut request = Request::new(HealthCheckRequest { service: service.to_owned() });
+        let shown = format!("Bearer {}", issuer.token("eve", 60));
+        request.metadata_mut().insert("authorization", shown.parse().unwrap());
+        let path = hyper::http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Watch");
+        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+        let answers: Result<tonic::Response<tonic::Streaming<HealthCheckResponse>>, _> =
+            calls.server_streaming(request, path, codec).await;
+        answers.map(tonic::Response::into_inner)
+    };
+    let mut watched = watch("").await.unwrap();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
+    assert_eq!(code(watch("").await), Code::LIMIT_REACHED);
+    drop(watched);
+    // Of a service that there is not, too.
+    let again = poll(Duration::from_secs(10), async || watch("cats").await.ok()).await;
+    let mut watched = again.expect("one gone, another may come");
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 3);
+    let without = Sources { tokens: None, ..sources() };
+    access.authenticator.exchange(access.authenticator.prepare(without).unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(10), watched.message()).await;
+    assert_eq!(code(ended.expect("it ends")), Code::IDENTITY_REFUSED);
+}

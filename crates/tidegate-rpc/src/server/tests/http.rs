@@ -275,7 +275,7 @@ async fn a_session_ends_when_its_browser_signs_out() {
 }
 
 /// HTTP/2 without credentials.
-async fn channel_of_nobody(site: &Site) -> Channel {
+pub(super) async fn channel_of_nobody(site: &Site) -> Channel {
     let ca = std::fs::read(site.folder.path().join("ca.pem")).unwrap();
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(ca))
