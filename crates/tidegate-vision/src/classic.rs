@@ -493,8 +493,9 @@ async fn added(
     let subject = subject.ok_or_else(|| bad("Missing 'subject' parameter"))?;
     let (image, _charge) = received.image().map_err(|refused| without_image(&refused, &form))?;
     let encoded = Image::Encoded(image.clone());
-    let looked = vision.look(&identity, Call::Face.model(), encoded, since).await;
-    let detected = looked.map_err(|refused| without_image(&refused, &form))?;
+    let found = vision.find(&identity, Call::Face.model(), encoded, since);
+    let found = vision.while_allowed(&identity, Action::Admin, LEARNS, found).await.flatten();
+    let detected = found.map_err(|refused| without_image(&refused, &form))?;
     let boxes = &detected.outcome.boxes;
     let time: (_, Item) = ("server_processing_time", elapsed(&detected, Way::Rest).into());
     let reason = |words: &str| {
@@ -642,11 +643,11 @@ async fn upload_data(State(vision): State<Vision>, request: Request) -> Response
         return bad("Please send response as a POST");
     }
     let (since, silent_max) = (Instant::now(), vision.0.settings.request_timeout);
-    let mut body = request.into_body();
     // The API bounds and charges bodies that are kept.
     if let Some(bound) = request.extensions().get::<Arc<BodyBound>>() {
         bound.discard(SPEED_BYTES_MAX as u64);
     }
+    let mut body = request.into_body();
     let mut bytes = 0;
     loop {
         match timeout(silent_max, body.frame()).await {

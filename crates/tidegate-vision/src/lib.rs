@@ -14,7 +14,7 @@
 //! once into the memory that the worker reads. A body that came in one piece is not gathered.
 //!
 //! Always true: no body is decoded before it is whole and within its bound; no worker is asked about bytes whose header is no image's of
-//! an allowed size; a caller that goes away takes its request out of the queue; a request ends with an answer or an error that names its
+//! an allowed size; a caller that goes away, or whose right is taken away, takes its request out of the queue; a request ends with an answer or an error that names its
 //! reason.
 
 mod answer;
@@ -35,9 +35,13 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use axum::{
@@ -55,7 +59,7 @@ use tidegate_identity::{
 };
 use tidegate_message::{Action, Code, FrameSize, Target};
 use tidegate_workers::{DetectError, Image, Request as Ask, SharedPool};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::{
@@ -78,6 +82,8 @@ use self::{
 
 /// The name of this front in the audit log.
 const FRONT: &str = "api";
+/// How often the right of a caller whose answer is not there yet is looked at again.
+const RIGHTS_CHECKED: Duration = Duration::from_secs(1);
 
 /// Detection for the callers of a node; a clone is the same.
 #[derive(Clone, Debug)]
@@ -150,6 +156,9 @@ impl Vision {
     ) -> Result<Detected, Refused> {
         let since = Instant::now();
         self.may(identity, Action::Detect, model)?;
+        // Held until the answer is there.
+        let mut charge = self.0.receiver.budget.open(identity.key);
+        charge.hold(image.len())?;
         self.look(identity, model, Image::Encoded(image), since).await
     }
 
@@ -176,8 +185,37 @@ impl Vision {
         })
     }
 
-    /// Looks at an image for a caller that may; `since` is when its request began.
+    /// Looks at an image for a caller that may, and may until the answer is there; `since` is when its request began.
     async fn look(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Image,
+        since: Instant,
+    ) -> Result<Detected, Refused> {
+        let found = self.find(identity, model, image, since);
+        self.while_allowed(identity, Action::Detect, model, found).await?
+    }
+
+    /// The answer of `work`, unless the caller loses its right, or its credentials end, before it is there.
+    async fn while_allowed<T>(
+        &self,
+        identity: &Identity,
+        action: Action,
+        model: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Refused> {
+        let mut work = pin!(work);
+        loop {
+            match timeout(RIGHTS_CHECKED, work.as_mut()).await {
+                Ok(answer) => return Ok(answer),
+                Err(_) => self.may(identity, action, model)?,
+            }
+        }
+    }
+
+    /// The same as [`Self::look`], for a caller whose right is another one.
+    async fn find(
         &self,
         identity: &Identity,
         model: &str,

@@ -5,8 +5,8 @@ mod client;
 mod front;
 pub(crate) mod images;
 mod inference;
-mod openapi;
 mod listener;
+mod openapi;
 mod requests;
 mod sockets;
 mod streams;
@@ -197,8 +197,13 @@ impl Detector for Echo {
 
 /// Rights by a roles file of that text.
 fn access(roles: Option<&str>) -> Access {
+    let authenticator = Arc::new(Authenticator::new(sources(roles)).unwrap());
+    Access { authenticator, ..Access::default() }
+}
+
+fn sources(roles: Option<&str>) -> Sources {
     let source = |text: &str| Source { path: "roles.toml".into(), text: text.to_owned().into() };
-    let sources = Sources {
+    Sources {
         passwords: None,
         acl: None,
         roles: roles.map(source),
@@ -206,9 +211,7 @@ fn access(roles: Option<&str>) -> Access {
         allow_anonymous: false,
         administrator: None,
         decoy_key: DecoyKey([0; 32]),
-    };
-    let authenticator = Arc::new(Authenticator::new(sources).unwrap());
-    Access { authenticator, ..Access::default() }
+    }
 }
 
 /// A user of this machine, who may administer where no roles file is.
@@ -283,6 +286,47 @@ impl Drop for Served {
         self.stop.cancel();
         self.task.abort();
     }
+}
+
+#[tokio::test]
+async fn an_image_of_a_call_is_charged_to_its_caller_until_the_answer() {
+    let (echo, stop) = (Echo::usual(), CancellationToken::new());
+    let settings = VisionSettings { held_bytes_max: 4000, ..VisionSettings::default() };
+    let vision = Vision::with(settings, echo.clone(), access(None), stop);
+    let mut image = images::jpeg(9, 9);
+    image.resize(2000, 7);
+    let detect = async |name: &str| {
+        let image = Bytes::from(image.clone());
+        vision.detect(&user(name), "gated", image).await.map(drop)
+    };
+    let first = tokio::spawn({
+        let (vision, image) = (vision.clone(), Bytes::from(image.clone()));
+        async move { vision.detect(&user("ada"), "gated", image).await.map(drop) }
+    });
+    until("it is under way", || echo.under_way.load(Ordering::SeqCst) == 1).await;
+    let refused = detect("ada").await.unwrap_err();
+    assert!(matches!(refused, crate::Refused::NoRoom(_)), "{refused}");
+    echo.gate.add_permits(2);
+    first.await.unwrap().unwrap();
+    detect("ada").await.expect("there is room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_no_longer_looked_at_when_the_right_to_it_is_taken_away() {
+    let (echo, stop) = (Echo::usual(), CancellationToken::new());
+    let may = "[role.r]\ndetect = [\"gated\"]\n[user.ada]\nroles = [\"r\"]\n";
+    let access = access(Some(may));
+    let vision = Vision::with(VisionSettings::default(), echo.clone(), access.clone(), stop);
+    let call = tokio::spawn({
+        let vision = vision.clone();
+        async move { vision.detect(&user("ada"), "gated", images::jpeg(9, 9).into()).await.map(drop) }
+    });
+    until("it is under way", || echo.under_way.load(Ordering::SeqCst) == 1).await;
+    let none = "[role.r]\ndetect = [\"face\"]\n[user.ada]\nroles = [\"r\"]\n";
+    access.authenticator.exchange(access.authenticator.prepare(sources(Some(none))).unwrap());
+    let refused = call.await.unwrap().unwrap_err();
+    assert_eq!(refused.status(), 403, "{refused}");
+    assert_eq!(echo.under_way.load(Ordering::SeqCst), 0, "the queue has it no longer");
 }
 
 /// Waits until that is true, some seconds at most.

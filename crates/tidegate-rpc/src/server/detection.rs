@@ -60,6 +60,7 @@ impl wire::Detect for DetectService {
         request: Request<proto::DetectRequest>,
     ) -> Result<Response<proto::DetectResponse>, Status> {
         let identity = caller(&request)?;
+        let _held = self.callers.enter(&identity).or_status()?; // until the answer
         let proto::DetectRequest { model, image, id } = request.into_inner();
         let result = detected(&*self.detection, &identity, &model, image).await.or_status()?;
         Ok(Response::new(proto::DetectResponse { id, result: Some(result) }))

@@ -1036,6 +1036,29 @@ async fn callers_that_may_look_see_the_health_of_the_node() {
 }
 
 #[tokio::test]
+async fn an_image_that_is_looked_at_counts_against_the_limit_of_its_caller() {
+    let (mut site, _access) = Site::with(sources(&Issuer::new())).await;
+    let bob = site.nobody().password("bob", b"ebb").unwrap();
+    let bob = Client::connect(&site.endpoint(), bob).await.unwrap();
+    let first = bob.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    let channel = http::channel_of_nobody(&site).await;
+    let ask = async || {
+        let mut calls = tidegate_client::proto::detect_client::DetectClient::new(channel.clone());
+        let mut asked = Request::new(image(1, "face", 9));
+        let shown = format!("Basic {}", STANDARD.encode("bob:ebb"));
+        asked.metadata_mut().insert("authorization", shown.parse().unwrap());
+        calls.detect(asked).await
+    };
+    assert_eq!(code(ask().await), Code::LIMIT_REACHED);
+    drop(first);
+    session.events.closed().await;
+    let again = poll(Duration::from_secs(10), async || ask().await.ok()).await;
+    again.expect("one gone, another may come");
+    ask().await.expect("the answer ends it");
+}
+
+#[tokio::test]
 async fn watching_the_health_counts_and_ends_with_the_credentials_of_its_caller() {
     use super::health_stubs::{HealthCheckRequest, HealthCheckResponse};
     let issuer = Issuer::new();
