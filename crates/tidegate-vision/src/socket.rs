@@ -8,7 +8,8 @@
 //! A socket that is silent holds no buffer: bytes are read into one of the thread's and unmasked into one that is taken when a message
 //! begins.
 //!
-//! Always true: at most a window of images of one socket is under way; bytes of messages are charged to the caller; a socket that is silent
+//! Always true: at most a window of images of one socket is under way; bytes of messages are charged to the caller, those of echoes until they
+//! are written; a socket that is silent
 //! for too long is closed, and one whose caller may no longer do it; one for which there is no room is closed with 1013 and the reason.
 
 use std::{
@@ -58,6 +59,10 @@ use crate::{
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
+/// Bytes that are decoded at a time, so that few messages wait however small they are. The rest is decoded once those are under way.
+const PIECE_BYTES: usize = 8 << 10;
+/// Bytes that a message costs in addition to its own.
+const MESSAGE_BYTES: usize = 256;
 /// Bytes of an id before an image.
 const ID_BYTES: usize = 8;
 /// How long the last words, and the other end's close, may take.
@@ -165,6 +170,8 @@ struct Incoming {
     buffer: Option<(Buffer, Charge, Instant)>,
     /// Messages that are there and not under way yet: those that came in one piece with the last one of the window.
     waiting: VecDeque<Message>,
+    /// Bytes behind that piece.
+    undecoded: Option<(Bytes, Charge)>,
     /// Length of the last one: the next is likely as long.
     usual: usize,
     caller: NodeId,
@@ -192,6 +199,13 @@ impl Incoming {
         io: &mut (impl AsyncRead + Unpin),
         out: &mut Vec<u8>,
     ) -> Result<(), Over> {
+        if let Some((mut bytes, charge)) = self.undecoded.take() {
+            let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
+            if !bytes.is_empty() {
+                self.undecoded = Some((bytes, charge));
+            }
+            return self.decode(&piece, out);
+        }
         poll_fn(|context| {
             SCRATCH.with_borrow_mut(|scratch| {
                 let mut read = ReadBuf::new(scratch);
@@ -205,7 +219,24 @@ impl Incoming {
         .await
     }
 
+    /// Decodes up to the end of the first piece with which a message is there.
     fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Over> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(PIECE_BYTES));
+            rest = after;
+            self.decode(piece, out)?;
+            if !self.waiting.is_empty() && !rest.is_empty() {
+                let mut charge = self.budget.open(self.caller);
+                charge.hold(rest.len()).map_err(Over::NoRoom)?;
+                self.undecoded = Some((Bytes::copy_from_slice(rest), charge));
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Over> {
         let now = Instant::now();
         let fresh = || (self.buffers.take(self.usual), self.budget.open(self.caller), now);
         let (buffer, charge, _) = self.buffer.get_or_insert_with(fresh);
@@ -218,7 +249,7 @@ impl Incoming {
                 // The bytes behind the message came with its last piece, so that they are few.
                 let tail = buffer[first.bytes..].to_vec();
                 buffer.truncate(first.bytes);
-                charge.hold(first.bytes).map_err(Over::NoRoom)?;
+                charge.hold(first.bytes + MESSAGE_BYTES).map_err(Over::NoRoom)?;
                 self.usual = first.bytes;
                 let is_text = first.is_text;
                 self.waiting.push_back(Message {
@@ -231,7 +262,7 @@ impl Incoming {
                 for MessageEnd { bytes, is_text } in rest {
                     let (message, after) = tail.split_at(bytes);
                     let mut charge = self.budget.open(self.caller);
-                    charge.hold(bytes).map_err(Over::NoRoom)?;
+                    charge.hold(bytes + MESSAGE_BYTES).map_err(Over::NoRoom)?;
                     let bytes = Bytes::copy_from_slice(message);
                     self.waiting.push_back(Message { bytes, is_text, charge, since: now });
                     tail = after;
@@ -267,6 +298,8 @@ struct Socket<S> {
     incoming: Incoming,
     under_way: FuturesUnordered<BoxFuture<'static, Said>>,
     out: Vec<u8>,
+    /// Charges of echoes in `out`.
+    unwritten: Vec<Charge>,
     messages: u64,
 }
 
@@ -277,13 +310,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             decoder: Decoder::of_client().with_messages(bytes_max as u64),
             buffer: None,
             waiting: VecDeque::new(),
+            undecoded: None,
             usual: 0,
             caller: identity.key,
             budget: vision.0.receiver.budget.clone(),
             buffers: vision.0.receiver.buffers.clone(),
         };
-        let (under_way, out) = (FuturesUnordered::new(), Vec::new());
-        Self { vision, identity, speech, io, incoming, under_way, out, messages: 0 }
+        let (under_way, out, unwritten) = (FuturesUnordered::new(), Vec::new(), Vec::new());
+        Self { vision, identity, speech, io, incoming, under_way, out, unwritten, messages: 0 }
     }
 
     /// Serves it until it ends. The lease of its caller and its place are `held` as long.
@@ -310,6 +344,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 }
                 self.out.clear();
                 self.out.shrink_to(READ_BYTES);
+                self.unwritten = Vec::new();
             }
             if let Some((code, reason)) = closing.take_if(|_| self.under_way.is_empty()) {
                 encode_close_with(code, &reason, &mut self.out);
@@ -406,6 +441,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             let text = classic::echo(&bytes)
                 .ok_or_else(|| (CloseCode::NOT_UTF8, "the text is not UTF-8".to_owned()))?;
             encode_text(text, None, &mut self.out);
+            self.unwritten.push(charge);
             return Ok(());
         }
         let refused = |refused: Refused| (CloseCode::POLICY, refused.message());
@@ -449,4 +485,49 @@ fn said(refused: &Refused, text: impl FnOnce() -> String) -> Said {
 /// `{"error": {"code", "message"}, "id"}`.
 fn failure(refused: &Refused, id: u64) -> String {
     json!({ "error": refused.json(), "id": id }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_wire::websocket::encode_binary;
+
+    use super::*;
+
+    #[test]
+    fn however_small_messages_are_few_wait_and_each_is_charged() {
+        let (budget, caller) = (Arc::new(Budget::new(1 << 20)), NodeId([1; 32]));
+        let mut incoming = Incoming {
+            decoder: Decoder::of_client().with_messages(1000),
+            buffer: None,
+            waiting: VecDeque::new(),
+            undecoded: None,
+            usual: 0,
+            caller,
+            budget: budget.clone(),
+            buffers: Arc::default(),
+        };
+        let has_room_for = |bytes: usize| budget.open(NodeId([2; 32])).hold(bytes).is_ok();
+        let all = (1 << 20) / 4 * 3;
+        let (mut frames, mut out, mut count) = (Vec::new(), Vec::new(), 0);
+        while frames.len() < READ_BYTES {
+            encode_binary(b"", Some([0; 4]), &mut frames);
+            count += 1;
+        }
+        assert!(incoming.receive(&frames, &mut out).is_ok());
+        let mut came = 0;
+        while !incoming.waiting.is_empty() {
+            let waiting = incoming.waiting.len();
+            assert!(waiting <= PIECE_BYTES / 6 + 1, "{waiting} wait");
+            assert!(!has_room_for(all - waiting * MESSAGE_BYTES / 2), "they are charged");
+            came += waiting;
+            incoming.waiting.clear();
+            if incoming.undecoded.is_some() {
+                let mut silent = tokio::io::empty();
+                let read = futures::FutureExt::now_or_never(incoming.read(&mut silent, &mut out));
+                assert!(matches!(read, Some(Ok(()))), "the rest is there");
+            }
+        }
+        assert_eq!(came, count);
+        assert!(incoming.buffer.is_none() && has_room_for(all), "all of it is given back");
+    }
 }

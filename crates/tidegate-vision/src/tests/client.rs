@@ -144,6 +144,12 @@ impl Socket {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// Takes some of the bytes that came, unread.
+    pub(super) async fn skip(&mut self, count: usize) {
+        let mut rest = vec![0; count];
+        self.stream.read_exact(&mut rest).await.unwrap();
+    }
+
     pub(super) async fn next(&mut self) -> Came {
         let mut piece = vec![0; 4096];
         loop {

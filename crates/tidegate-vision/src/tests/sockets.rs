@@ -202,3 +202,19 @@ async fn a_thousand_idle_sockets_cost_little_and_others_are_answered() {
     let reply = served.post("/v1/detect/face", jpeg).await;
     assert_eq!(reply.status, 200);
 }
+
+#[tokio::test]
+async fn an_echo_is_charged_until_it_is_written() {
+    let settings = VisionSettings { held_bytes_max: 64 << 20, ..VisionSettings::default() };
+    let served = Served::with(settings, Echo::usual(), access(None), Some(user("ada"))).await;
+    let mut socket = Socket::open(served.connect().await, "/ws/detector/detect/").await;
+    // More than the sockets of a machine hold.
+    let text = "x".repeat(14 << 20);
+    socket.text(&text).await;
+    // A frame of that length has ten bytes before the text.
+    socket.skip(10).await;
+    let all = (64 << 20) / 4 * 3;
+    assert!(!served.has_room_for(all), "most of the echo waits to be written");
+    socket.skip(text.len()).await;
+    until("nothing is held", || served.has_room_for(all)).await;
+}
