@@ -67,6 +67,17 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("peers", &["arrivals"]),
         ],
     ),
+    (
+        "tidegate-vision",
+        &[
+            ("ground", &["answer", "budget", "buffers", "detector", "image", "settings"]),
+            ("refusals", &["refused"]),
+            ("words", &["body", "openapi", "paper"]),
+            ("requests", &["inference", "models", "socket"]),
+            ("paths", &["classic"]),
+            ("listeners", &["listener"]),
+        ],
+    ),
 ];
 
 /// Files by the module that they belong to and the module that they import.

@@ -28,6 +28,7 @@ mod inference;
 mod listener;
 mod models;
 mod openapi;
+mod paper;
 mod refused;
 mod settings;
 mod socket;
@@ -64,11 +65,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::{
     answer::Detected,
-    body::RequestError,
     budget::NoRoom,
     detector::{Detector, ModelInfo, Models},
     listener::{ListenError, Listener, ListenerSettings, Protocol},
-    refused::Refused,
+    refused::{Refused, RequestError},
     settings::VisionSettings,
 };
 use self::{

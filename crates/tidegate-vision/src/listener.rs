@@ -52,7 +52,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Refused, Vision, classic, refused::json_answer, router};
+use crate::{Refused, Vision, classic, refused::json_answer, router, socket::Connection};
 
 /// Lines of a request's head, and its bytes.
 const HEADERS_MAX: usize = 64;
@@ -191,7 +191,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 
 /// The place of a connection among those of its listener and of its address.
 #[derive(Debug)]
-pub(crate) struct Place {
+struct Place {
     _of_address: Arc<()>,
     _descriptor: Descriptor,
 }
@@ -259,7 +259,7 @@ impl Served {
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(identity.clone());
             // A WebSocket keeps it, which lives longer than the connection's task.
-            request.extensions_mut().insert(place.clone());
+            request.extensions_mut().insert(Connection::new(place.clone()));
             hyper::service::Service::call(&router, request)
         });
         let mut builder = http1::Builder::new();

@@ -13,7 +13,7 @@ use tidegate_message::{Code, error_chain};
 use tidegate_rpc::BodyError;
 use tidegate_workers::{DetectError, NotLoaded};
 
-use crate::{body::RequestError, budget::NoRoom, image::ImageError};
+use crate::{budget::NoRoom, image::ImageError};
 
 /// How soon a request that found no room is worth another try.
 const ROOM_RETRY: Duration = Duration::from_secs(1);
@@ -217,4 +217,56 @@ pub(crate) fn bytes_answer(
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
+}
+
+/// The problem with a request.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// There is no image.
+    #[error("the request has no image; name its field or part: image")]
+    NoImage,
+    /// There is no subject.
+    #[error("the request has no field {name}")]
+    NoField {
+        /// Its name.
+        name: &'static str,
+    },
+    /// The body is not the JSON that it says it is.
+    #[error("the body is not a JSON object such as {{\"image\": \"BASE64\"}}")]
+    Json(#[source] serde_json::Error),
+    /// The text is not base64.
+    #[error("the image is not base64")]
+    Base64(#[source] base64::DecodeSliceError),
+    /// A percent sign without two digits.
+    #[error("the form has a percent sign without two hexadecimal digits behind it")]
+    Escape,
+    /// The parts have no boundary.
+    #[error("multipart/form-data needs boundary=TEXT of 1 to 70 characters")]
+    Boundary,
+    /// The parts are not as their type says.
+    #[error("the body is not made of parts that its boundary divides, or is cut off")]
+    Part,
+    /// The id before an image is missing.
+    #[error("a message has 8 bytes of id before its image; {found} bytes came")]
+    Id {
+        /// How many bytes the message has.
+        found: usize,
+    },
+    /// A text where an image is expected.
+    #[error("a text came; images are sent as binary messages")]
+    Text,
+    /// A parameter of the query that is missing or wrong.
+    #[error("the parameter {name} must be {bound}")]
+    Parameter {
+        /// Which.
+        name: &'static str,
+        /// The allowed values.
+        bound: &'static str,
+    },
+    /// A tensor that cannot be used.
+    #[error("the input is not usable: {problem}")]
+    Tensor {
+        /// The problem and the way out.
+        problem: &'static str,
+    },
 }

@@ -13,6 +13,7 @@
 //! for too long is closed, and one whose caller may no longer do it; one for which there is no room is closed with 1013 and the reason.
 
 use std::{
+    any::Any,
     cell::RefCell,
     collections::VecDeque,
     future::poll_fn,
@@ -49,12 +50,10 @@ use tokio::{
 
 use crate::{
     Place, Vision,
-    body::RequestError,
     budget::{Budget, Charge, NoRoom},
     buffers::{Buffer, Buffers},
-    classic::{self, Call},
-    listener,
-    refused::Refused,
+    paper::{self, Call},
+    refused::{Refused, RequestError},
 };
 
 /// Bytes that are read at a time.
@@ -91,6 +90,18 @@ impl Speech {
     }
 }
 
+/// The place of a connection at its listener, which counts it as long as a WebSocket over it is open; an extension of its requests.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    _place: Arc<dyn Any + Send + Sync>,
+}
+
+impl Connection {
+    pub(crate) fn new(place: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { _place: place }
+    }
+}
+
 /// The outcome of a message.
 #[derive(Debug)]
 enum Said {
@@ -110,8 +121,7 @@ pub(crate) fn open(
 ) -> Result<Response<Body>, Refused> {
     let answer = accept(request.headers())?;
     let (lease, place) = (vision.enter(&identity)?, vision.place()?);
-    // Its listener counts the connection as long as the WebSocket is open.
-    let connection = request.extensions().get::<Arc<listener::Place>>().cloned();
+    let connection = request.extensions().get::<Connection>().cloned();
     let upgrade = hyper::upgrade::on(&mut request);
     let vision = vision.clone();
     vision.clone().0.sockets.spawn(async move {
@@ -438,7 +448,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     fn classic(&mut self, message: Message, call: Call) -> Result<(), (CloseCode, String)> {
         let Message { bytes, is_text, charge, since } = message;
         if is_text {
-            let text = classic::echo(&bytes)
+            let text = paper::echo(&bytes)
                 .ok_or_else(|| (CloseCode::NOT_UTF8, "the text is not UTF-8".to_owned()))?;
             encode_text(text, None, &mut self.out);
             self.unwritten.push(charge);
@@ -448,11 +458,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.vision.may(&self.identity, Action::Detect, call.model()).map_err(refused)?;
         let (vision, identity) = (self.vision.clone(), self.identity.clone());
         self.under_way.push(Box::pin(async move {
-            let answered = classic::streamed(&vision, &identity, call, bytes, since).await;
+            let answered = paper::streamed(&vision, &identity, call, bytes, since).await;
             drop(charge);
             match answered {
                 Ok(text) => Said::Text(text),
-                Err(refused) => said(&refused, || classic::refused_text(&refused)),
+                Err(refused) => said(&refused, || paper::refused_text(&refused)),
             }
         }));
         Ok(())

@@ -1,4 +1,4 @@
-//! The persistent protocol of the paper's server over TCP, and its WebSockets' echo.
+//! The persistent protocol of the paper's server over TCP.
 //!
 //! ```text
 //!  ─▶ opcode (4 bytes, big-endian) ─ length (4) ─ image        1 face · 2 recognition · 3 pose · 4 objects · 5 ping
@@ -21,19 +21,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, failure, refused_text, streamed};
-use crate::{Refused, Vision, budget::Charge, buffers::Buffer};
+use crate::{
+    Refused, Vision,
+    budget::Charge,
+    buffers::Buffer,
+    paper::{Call, failure, refused_text, streamed},
+};
 
 /// Bytes for which room is made at once; an announced length costs its sender nothing.
 const FIRST_BYTES: usize = 64 << 10;
 /// How long a connection that ends is read further, so that its answer is not lost.
 const FAREWELL: Duration = Duration::from_secs(2);
 const PING: u32 = 5;
-
-/// The answer to a text on a WebSocket: the text.
-pub(crate) fn echo(bytes: &[u8]) -> Option<&str> {
-    str::from_utf8(bytes).ok()
-}
 
 /// Answers the requests of one connection until it ends, or is silent for too long.
 pub(crate) async fn converse(

@@ -177,7 +177,7 @@ async fn the_description_is_served_and_has_every_path_of_the_router() {
     for part in sources.split(".route(\"").skip(1) {
         routes.insert(part.split('"').next().unwrap().to_owned());
     }
-    for (path, _) in crate::classic::CALLS {
+    for (path, _) in crate::paper::CALLS {
         routes.extend([format!("{path}/"), format!("/ws{path}/"), format!("/ws{path}")]);
     }
     let described: BTreeSet<String> = paths.keys().cloned().collect();
