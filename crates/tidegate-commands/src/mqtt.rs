@@ -4,7 +4,7 @@ use async_recursion::async_recursion as boxed;
 use std::io;
 
 use tidegate_api::ApiError;
-use tidegate_cli::program::aside;
+use tidegate_cli::program::{aside, unprinted};
 use tidegate_load::command::{CommandError, PubArgs, SubArgs};
 use tidegate_message::Code;
 use tokio_util::sync::CancellationToken;
@@ -29,12 +29,12 @@ pub async fn subscribe(args: SubArgs, stop: CancellationToken) -> Result<(), Api
 }
 
 fn command_error(error: CommandError) -> ApiError {
-    let code = match &error {
-        CommandError::Client(client) => client.code(),
+    let code = match error {
+        // A closed pipe, as behind `tidegate sub | head`, has to be seen as one at the end of the program.
+        CommandError::Output { source } => return unprinted(source),
+        CommandError::Client(ref client) => client.code(),
         CommandError::NoMessage | CommandError::Connect(_) => Code::CONFIG_INVALID,
-        CommandError::File { .. } | CommandError::Input { .. } | CommandError::Output { .. } => {
-            Code::STORAGE_FAILED
-        }
+        CommandError::File { .. } | CommandError::Input { .. } => Code::STORAGE_FAILED,
     };
     failure(code, &error)
 }
@@ -45,5 +45,26 @@ pub(crate) fn failure(code: Code, error: &dyn std::error::Error) -> ApiError {
     match error.source() {
         Some(cause) => failure.caused_by(tidegate_message::error_chain(cause)),
         None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error, process::ExitCode};
+
+    use tidegate_cli::program::finish;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_enough_is_no_failure() {
+        for (kind, expected) in [
+            (io::ErrorKind::BrokenPipe, ExitCode::SUCCESS),
+            (io::ErrorKind::StorageFull, ExitCode::from(7)),
+        ] {
+            let error = command_error(CommandError::Output { source: kind.into() });
+            assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>), "{error:?}");
+            assert_eq!(format!("{:?}", finish(Err(error))), format!("{expected:?}"), "{kind}");
+        }
     }
 }
