@@ -53,15 +53,17 @@ pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec
     let (root, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-        let mut errors: Vec<(usize, String)> =
-            errors.iter().map(|error| (place(error), error.message().to_owned())).collect();
-        errors.sort();
-        // Later mistakes on one line follow from its first.
-        errors.dedup_by_key(|(at, _)| line(*at));
+        let mut errors: Vec<_> = errors.iter().map(|error| (place(error), error)).collect();
+        errors.sort_by_key(|(at, _)| *at);
+        // Later mistakes on one line follow from its first, and those of a section that is there twice from its head.
+        let head = |at: usize| text[..at].rfind("\n[").map_or(1, |end| line(end + 1));
+        errors.dedup_by(|(later, _), (earlier, error)| {
+            let is_head_twice = error.message() == TWICE && head(*earlier) == line(*earlier);
+            line(*later) == line(*earlier) || (is_head_twice && head(*later) == head(*earlier))
+        });
+        let errors = errors.into_iter().map(|(at, error)| (at, mistake(text, error)));
         wrong.extend(
-            errors
-                .into_iter()
-                .map(|(at, message)| ConfigError::Syntax { origin: origin(at), message }),
+            errors.map(|(at, message)| ConfigError::Syntax { origin: origin(at), message }),
         );
         return Vec::new();
     }
@@ -80,6 +82,19 @@ pub(super) fn file(path: &Path, text: &str, wrong: &mut Vec<ConfigError>) -> Vec
         _ => 0,
     });
     settings
+}
+
+/// The parser's message of a key that is there already.
+const TWICE: &str = "duplicate key";
+
+/// The parser's message, with the key where one is there twice.
+fn mistake(text: &str, error: &toml::de::Error) -> String {
+    match (error.message(), error.span().and_then(|span| text.get(span))) {
+        (TWICE, Some(key)) => {
+            format!("{key} is there a second time; take one of the two out")
+        }
+        (message, _) => message.to_owned(),
+    }
 }
 
 /// The settings of one section, then of those below it, such as `[mqtt.listener.main]` below `[mqtt]`.

@@ -157,6 +157,12 @@ fn mistakes_name_file_line_and_way_out() {
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), expected);
     }
+    // A camera whose name is taken is one mistake, and a key within it another.
+    let twice = "[camera.hall]\nsource = \"scene:street\"\n\n[camera.hall]\nsource = \"scene:street\"\nfps = 5\n";
+    let error = parse(twice).unwrap_err().to_string();
+    assert_eq!(error, "site.toml:4: hall is there a second time; take one of the two out");
+    let error = parse("[node]\nname = \"a\"\nname = \"b\"\n").unwrap_err().to_string();
+    assert_eq!(error, "site.toml:3: name is there a second time; take one of the two out");
     let error = parse("[node]\nname = \n").unwrap_err();
     assert!(matches!(error, ConfigError::Syntax { .. }));
     assert!(error.to_string().starts_with("site.toml:2: "), "{error}");
