@@ -250,7 +250,7 @@ impl Callers {
         };
         match rejected.refusal {
             Refusal::ProofRequired => {
-                let text = "no credentials were sent: send a certificate of the site, a token or a user name with its password is needed";
+                let text = "no credentials were sent: a certificate of the site, a token or a user name with its password is needed";
                 ApiError::new(code, text)
             }
             _ => ApiError::new(code, why),

@@ -21,7 +21,7 @@ use tidegate_process::{
     descriptors::{self, Descriptor, Front},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::mpsc,
     task::{AbortHandle, JoinSet},
@@ -48,6 +48,10 @@ const STRANGER_MAX: Duration = Duration::from_secs(15);
 
 /// A peer that has not finished its handshake by then is cut off.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes that are read of a peer without TLS after it was answered, and for how long.
+const PLAIN_BYTES_MAX: u64 = 64 << 10;
+const PLAIN_MAX: Duration = Duration::from_secs(1);
 
 /// A peer over HTTP/1.1 that acknowledges nothing, or reads nothing, for this long is cut off.
 const UNREAD_MAX: Duration = Duration::from_secs(60);
@@ -215,7 +219,7 @@ async fn admit(
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             let code = match error {
                 Refused::Socket(_) => Code::LINK_DOWN,
-                Refused::Tls(_) | Refused::Identity(_) => Code::IDENTITY_REFUSED,
+                Refused::Tls(_) | Refused::Plain | Refused::Identity(_) => Code::IDENTITY_REFUSED,
             };
             tracing::warn!(%peer, %code, %error, cause, "a connection to the API was refused");
             if code == Code::IDENTITY_REFUSED {
@@ -245,6 +249,10 @@ async fn handshake(
         false => &entrance.tls,
     };
     let acceptor = TlsAcceptor::from(tls.clone());
+    if speaks_plainly(&socket).await.map_err(Refused::Tls)? {
+        tell_of_tls(socket).await.map_err(Refused::Socket)?;
+        return Err(Refused::Plain);
+    }
     let stream = acceptor.accept(socket).await.map_err(Refused::Tls)?;
     let certificate = match stream.get_ref().1.peer_certificates() {
         // TLS let it in, so that it may show something else.
@@ -261,6 +269,32 @@ async fn handshake(
     Ok(Connection { stream, caller, stranger, _descriptor: descriptor, _lives: None })
 }
 
+/// Whether the peer begins with a method of HTTP, as browsers do for `http://`, in place of a record of TLS.
+async fn speaks_plainly(socket: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(socket.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase())
+}
+
+/// Answers a peer without TLS, so that its person sees why nothing else comes.
+async fn tell_of_tls(mut socket: TcpStream) -> io::Result<()> {
+    const TEXT: &str =
+        "This port speaks HTTPS: write https:// in place of http:// in the address.\n";
+    let length = TEXT.len();
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{TEXT}"
+    );
+    socket.write_all(answer.as_bytes()).await?;
+    socket.shutdown().await?;
+    // A socket that is closed with bytes unread resets its connection, and the answer may be lost by that.
+    let (mut unread, mut nowhere) = (socket.take(PLAIN_BYTES_MAX), tokio::io::sink());
+    match timeout(PLAIN_MAX, tokio::io::copy(&mut unread, &mut nowhere)).await {
+        Ok(read) => read.map(drop),
+        // A peer that sends nothing and does not close has the answer by then.
+        Err(_) => Ok(()),
+    }
+}
+
 /// Why a peer was turned away.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
@@ -268,6 +302,8 @@ enum Refused {
     Socket(#[source] io::Error),
     #[error("the TLS handshake failed")]
     Tls(#[source] io::Error),
+    #[error("the peer speaks HTTP without TLS; its address begins with https://")]
+    Plain,
     #[error("the certificate names no identity")]
     Identity(#[source] PkiError),
 }

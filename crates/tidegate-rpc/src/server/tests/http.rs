@@ -135,6 +135,21 @@ fn get_with(path: &str, headers: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_peer_that_speaks_http_without_tls_is_pointed_to_https() {
+    let (site, _access) = open_site().await;
+    // Neither a body that was not read nor a connection that stays open keeps the answer away.
+    for body in [0, 40 << 10] {
+        let mut peer = TcpStream::connect(site.address).await.unwrap();
+        let head = format!("POST /v1/login HTTP/1.1\r\nContent-Length: {body}\r\n\r\n");
+        peer.write_all(&[head.as_bytes(), &vec![b'x'; body]].concat()).await.unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+        assert!(answer.contains("write https:// in place of http://"), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn requests_of_http_are_for_callers_that_are_known() {
     let (site, _access) = open_site().await;
     let token = format!("Authorization: Bearer {}", Issuer::new().token("eve", 60));
