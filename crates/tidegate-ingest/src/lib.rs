@@ -69,7 +69,7 @@ pub struct Ingest {
 #[derive(Debug, thiserror::Error)]
 pub enum IngestError {
     /// Its address cannot be listened on.
-    #[error("ingest.{name} cannot listen on {address}")]
+    #[error("cannot listen on {address}; free it or set `listen` in [ingest.{name}]")]
     Listen {
         /// Its name.
         name: Arc<str>,

@@ -64,7 +64,7 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// An address cannot be listened on.
-    #[error("mqtt.listener.{listener} cannot listen on {address}")]
+    #[error("cannot listen on {address}; free it or set `listen` in [mqtt.listener.{listener}]")]
     Listen {
         /// The listener.
         listener: Arc<str>,

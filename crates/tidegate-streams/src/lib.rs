@@ -113,7 +113,7 @@ pub type Reloads = mpsc::Sender<oneshot::Sender<Result<ReloadedConfiguration, Ap
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The node link cannot listen.
-    #[error("the node link cannot listen")]
+    #[error("the node link cannot listen; free its address or set `listen` in [link]")]
     Link(#[from] LinkError),
     /// The API cannot serve.
     #[error("the API cannot be served")]
