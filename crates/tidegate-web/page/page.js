@@ -460,7 +460,8 @@ function drawBoxes(pen, detection, image) {
     const colour = colourOf(label ?? "");
     pen.strokeStyle = pen.fillStyle = colour;
     pen.strokeRect(left * x, top * y, (right - left) * x, (bottom - top) * y);
-    const text = `${label ?? ""} ${Math.round(score * 100)} %`.trim();
+    // Scores are on the model's own scale: not all end at 1, and some are distances.
+    const text = `${label ?? ""} ${score.toFixed(score < 10 ? 2 : 1)}`.trim();
     const above = top * y - high - 6;
     const at = above >= 0 ? above : top * y;
     pen.fillRect(left * x - thick / 2, at, pen.measureText(text).width + 8, high + 6);
