@@ -7,9 +7,8 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { browse, poll, READY_MS, Site } from "./site.mjs";
+import { browse, colours, DESK, live, newest, open as openAt, poll, signIn, Site, tile } from "./site.mjs";
 
-const DESK = { width: 1280, height: 860 };
 const PHONE = { width: 390, height: 844 };
 
 let site, browser;
@@ -24,62 +23,20 @@ after(async () => {
   site?.remove();
 });
 
-/** A page that is open, and what went wrong in it. */
-async function open(options = {}) {
-  const context = await browser.newContext({ viewport: DESK, ignoreHTTPSErrors: true, ...options });
-  context.setDefaultTimeout(READY_MS);
-  const page = await context.newPage();
-  page.wrong = [];
-  page.on("pageerror", (error) => page.wrong.push(String(error)));
-  page.on("console", (message) => {
-    // The browser notes each answer of 401 and each connection that fails, which are part of what is tested.
-    const isNetwork = /Failed to load resource|WebSocket connection/.test(message.text());
-    if (message.type() === "error" && !isNetwork) page.wrong.push(message.text());
-  });
-  await poll(() => page.goto(site.url).then(() => true, () => false), "the page");
-  return page;
-}
-
-async function signIn(page, password = site.password) {
-  await page.getByLabel("User name").fill("admin");
-  await page.getByLabel("Password").fill(password);
-  await page.getByRole("button", { name: "Sign in" }).click();
-}
+const open = (options) => openAt(browser, site.url, options);
 
 async function signedIn(options) {
   const page = await open(options);
-  await signIn(page);
+  await signIn(page, site.password);
   return page;
 }
-
-const tile = (page, camera) => page.locator("article.tile", { has: page.getByRole("heading", { name: camera, exact: true }) });
-
-/** Waits until the tile of a camera is live. */
-async function live(page, camera) {
-  const found = tile(page, camera);
-  await found.locator(".state.live, .state.late").waitFor();
-  await found.locator(".latency", { hasText: "ms" }).waitFor();
-  return found;
-}
-
-/** Colours that a canvas shows, each as often as it does, on a coarse grid. */
-const colours = (canvas) =>
-  canvas.evaluate((canvas) => {
-    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-    const found = new Map();
-    for (let at = 0; at < data.length; at += 4) {
-      const colour = `${data[at] >> 4},${data[at + 1] >> 4},${data[at + 2] >> 4}`;
-      found.set(colour, (found.get(colour) ?? 0) + 1);
-    }
-    return [...found];
-  });
 
 test("a wrong password is refused with a sentence, and a right one shows live cameras with their figures", async () => {
   const page = await open();
   assert.ok(await page.getByLabel("User name").evaluate((field) => field === document.activeElement));
   await signIn(page, "tide");
   await page.getByRole("alert").filter({ hasText: "wrong" }).waitFor();
-  await signIn(page);
+  await signIn(page, site.password);
   for (const camera of ["door", "street"]) {
     const found = await live(page, camera);
     assert.ok((await colours(found.locator("canvas"))).length > 20, "there is a picture");
@@ -100,9 +57,8 @@ test("a wrong password is refused with a sentence, and a right one shows live ca
 test("pictures go on, and other bounds are asked for while they do", async () => {
   const page = await signedIn();
   const found = await live(page, "street");
-  const newest = () => page.evaluate(() => [...document.querySelectorAll(".tile")].find((tile) => tile.tile.name === "street").tile.frame.captured_at);
-  const first = await newest();
-  await poll(async () => BigInt(await newest()) > BigInt(first), "another frame");
+  const first = await newest(page, "street");
+  await poll(async () => BigInt(await newest(page, "street")) > BigInt(first), "another frame");
   await page.getByLabel("Latency").fill("250");
   await page.getByLabel("Latency").blur();
   await found.locator(".latency", { hasText: "of 250" }).waitFor();
@@ -130,7 +86,7 @@ test("a click, or the keyboard, shows the original of a frame", async () => {
 
 /** A detection in the newest picture of `street`, as a detector publishes it. */
 async function detect(page) {
-  const at = await page.evaluate(() => [...document.querySelectorAll(".tile")].find((tile) => tile.tile.name === "street").tile.frame.captured_at);
+  const at = await newest(page, "street");
   const text = JSON.stringify({
     type: "detection", detector: "people", model: "person", camera: "street", captured_at: "AT", epoch: 1,
     frame: { width: 320, height: 180 }, source: { width: 640, height: 360 }, knobs: "1/2", accuracy: 0.97,
@@ -229,7 +185,7 @@ test("pictures of the page", { skip: !shots && "TIDEGATE_SCREENSHOTS names no fo
       const page = await open({ viewport, colorScheme, deviceScaleFactor: size === "phone" ? 2 : 1 });
       const shot = (name) => page.screenshot({ path: join(shots, `${size}-${colorScheme}-${name}.png`), fullPage: size === "phone" });
       await shot("sign-in");
-      await signIn(page);
+      await signIn(page, site.password);
       for (const camera of ["door", "street"]) await live(page, camera);
       await poll(async () => {
         await detect(page);
