@@ -31,12 +31,14 @@
 
 mod client;
 mod credentials;
+mod detection;
 mod publisher;
 mod status;
 mod subscription;
 
 pub use client::{Client, ConnectOptions};
 pub use credentials::Credentials;
+pub use detection::{DetectConnection, DetectStream};
 pub use publisher::Publisher;
 pub use status::{failure, grpc_code};
 pub use subscription::{Feedback, Subscription};

@@ -1,8 +1,8 @@
 //! Load of a server that looks at images: many clients send images, wait for the answers, and measure.
 //!
 //! ```text
-//!         ┌─ thread ─ Dialogue ─ Link ──image──▶ server (HTTP, WebSocket, or the persistent TCP protocol)
-//!  Spec ──┤                       ◀──JSON──┘
+//!         ┌─ thread ─ Dialogue ─ Link ──image──▶ server (HTTP, WebSocket, gRPC, or the persistent TCP protocol)
+//!  Spec ──┤                       ◀─answer─┘
 //!         ├─ thread …                 full process, server time ─┐
 //!         └─ a TCP connect now and then       network only ──────┴─▶ Report, in the words of multi_client.py
 //! ```
@@ -27,6 +27,7 @@ pub mod link;
 pub mod report;
 
 mod answer;
+mod call;
 mod dialogue;
 mod http;
 mod run;

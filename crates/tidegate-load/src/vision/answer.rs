@@ -1,6 +1,7 @@
 //! Meaning of an answer, in whichever of the two shapes it is.
 
 use serde_json::Value;
+use tidegate_client::proto::{DetectResponse, Detected, detect_response::Result as Outcome};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,18 @@ pub(super) enum Answer {
 const FINDINGS: [&str; 5] = ["predictions", "boxes", "classes", "poses", "outputs"];
 
 impl Answer {
+    /// Reads the answer to a call.
+    pub(super) fn of_call(answer: &DetectResponse) -> Self {
+        match &answer.result {
+            None => Self::Unreadable,
+            Some(Outcome::Refused(refusal)) => Self::Refused { reason: refusal.code.clone() },
+            Some(Outcome::Detected(Detected { boxes, classes, poses, times, .. })) => Self::Seen {
+                found: !(boxes.is_empty() && classes.is_empty() && poses.is_empty()),
+                server_ms: times.as_ref().map(|times| times.total_nanos as f64 / 1e6),
+            },
+        }
+    }
+
     /// Reads the JSON of an answer; `status` is that of HTTP, 200 without it.
     pub(super) fn read(status: u16, text: &[u8]) -> Self {
         let value: Value = serde_json::from_slice(text).unwrap_or(Value::Null);

@@ -32,10 +32,10 @@ const TOKEN_VARIABLE: &str = "TIDEGATE_TOKEN";
 /// Flags that make a [`VisionSpec`].
 #[derive(Args, Clone, Debug)]
 pub struct VisionArgs {
-    /// Server's host, with a port if it is not the usual one: 8008, for TCP 8011, with --tls 7080
+    /// Server's host, with a port if it is not the usual one: 8008, for TCP 8011, for gRPC and with --tls 7080
     #[arg(long, short, value_name = "HOST[:PORT]")]
     pub server: String,
-    /// Path to send images to, such as /v1/detect/face; a WebSocket of the old paths is behind /ws by itself
+    /// Path to send images to, such as /v1/detect/face, or for gRPC a model's name; a WebSocket of the old paths is behind /ws by itself
     #[arg(long, short, value_name = "PATH", default_value = "/detector/detect/")]
     pub endpoint: String,
     /// How images are sent
@@ -140,12 +140,13 @@ impl VisionArgs {
         let (host, port) = host_and_port(&self.server, false)?;
         let tls = self.tls()?;
         let port = port.unwrap_or(match (self.connection, tls.is_some()) {
-            (_, true) => TLS_PORT,
+            (_, true) | (Connection::Grpc | Connection::GrpcStream, _) => TLS_PORT,
             (Connection::Tcp, false) => TCP_PORT,
             _ => HTTP_PORT,
         });
         let stats_port = match self.connection {
             Connection::Tcp => HTTP_PORT,
+            connection if connection.is_grpc() && tls.is_none() => HTTP_PORT,
             _ => port,
         };
         if self.timeout.is_zero() {
@@ -337,6 +338,8 @@ mod tests {
             ("-s edge -c tcp", "edge", 8011),
             ("-s edge --connection-method socket", "edge", 8011),
             ("-s edge --tls --insecure", "edge", 7080),
+            ("-s edge -c grpc", "edge", 7080),
+            ("-s edge -c grpc-stream --tls --insecure", "edge", 7080),
             ("-s edge:9 -c tcp", "edge", 9),
             ("-s [::1]:9", "::1", 9),
         ] {

@@ -1,11 +1,16 @@
 //! Requests and answers over one connection, in each of the ways that a server takes images.
 
+use std::fmt;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use tidegate_client::proto::DetectResponse;
 use tidegate_wire::websocket::{
     CloseCode, Decoder, Flow, FrameError, Masks, accept_of, encode_binary, encode_close,
 };
 
 use super::{
+    answer,
+    call::{Call, CallError},
     http::{Answer, Head, HttpError, Request},
     images::Image,
     link::{Link, LinkError},
@@ -21,11 +26,25 @@ const OPCODES: [(&str, u32); 4] = [
     ("/openpose/detect/", 3),
     ("/object/detect/", 4),
 ];
+/// Models by the path that stands for them.
+const MODELS: [(&str, &str); 4] = [
+    ("/detector/detect/", "face"),
+    ("/recognizer/predict/", "recognize"),
+    ("/openpose/detect/", "pose"),
+    ("/object/detect/", "object"),
+];
 
 /// The operation of the persistent TCP protocol that a path stands for, or one that is written as a number.
 pub(super) fn opcode(endpoint: &str) -> Option<u32> {
     let known = OPCODES.iter().find(|(path, _)| *path == endpoint).map(|(_, opcode)| *opcode);
     known.or_else(|| endpoint.parse().ok())
+}
+
+/// The model that a path stands for, or one that is named.
+pub(super) fn model(endpoint: &str) -> Option<&str> {
+    let of_path = MODELS.iter().find(|(path, _)| *path == endpoint).map(|(_, model)| *model);
+    let named = endpoint.strip_prefix("/v1/detect/").unwrap_or(endpoint);
+    of_path.or_else(|| Some(named).filter(|name| !name.is_empty() && !name.contains('/')))
 }
 
 /// The path of a WebSocket: those of the paper's server stand behind `/ws`, ours are the same as without a WebSocket.
@@ -48,14 +67,35 @@ enum Open {
     Http(Link),
     WebSocket { link: Link, decoder: Box<Decoder>, masks: Masks },
     Tcp(Link),
+    Grpc(Box<Call>),
 }
 
 /// An answer before it is looked at.
 #[derive(Debug)]
-pub(super) struct Reply {
-    /// That of HTTP; 200 without it.
-    pub(super) status: u16,
-    pub(super) text: Vec<u8>,
+pub(super) enum Reply {
+    /// JSON, with the status of HTTP; 200 without it.
+    Json { status: u16, text: Vec<u8> },
+    /// That of a call.
+    Call(Box<DetectResponse>),
+}
+
+impl Reply {
+    /// Its meaning.
+    pub(super) fn answer(&self) -> answer::Answer {
+        match self {
+            Self::Json { status, text } => answer::Answer::read(*status, text),
+            Self::Call(answer) => answer::Answer::of_call(answer),
+        }
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json { text, .. } => f.write_str(&String::from_utf8_lossy(text)),
+            Self::Call(answer) => write!(f, "{answer:?}"),
+        }
+    }
 }
 
 impl<'a> Dialogue<'a> {
@@ -95,7 +135,7 @@ impl<'a> Dialogue<'a> {
             Open::WebSocket { link, decoder, masks } => {
                 encode_binary(&image.bytes, Some(masks.next_mask()), &mut self.out);
                 link.send(&self.out)?;
-                (Reply { status: 200, text: message(link, decoder)? }, false)
+                (Reply::Json { status: 200, text: message(link, decoder)? }, false)
             }
             Open::Tcp(link) => {
                 let length = u32::try_from(image.bytes.len()).map_err(|_| AskError::TooLarge)?;
@@ -105,8 +145,9 @@ impl<'a> Dialogue<'a> {
                 self.out.extend_from_slice(&length.to_be_bytes());
                 self.out.extend_from_slice(&image.bytes);
                 link.send(&self.out)?;
-                (Reply { status: 200, text: framed(link)? }, false)
+                (Reply::Json { status: 200, text: framed(link)? }, false)
             }
+            Open::Grpc(call) => (Reply::Call(Box::new(call.ask(image)?)), false),
         };
         if self.spec.connection_per_request {
             open.close();
@@ -126,9 +167,11 @@ impl<'a> Dialogue<'a> {
 
 impl Open {
     fn new(spec: &VisionSpec) -> Result<Self, AskError> {
+        if spec.connection.is_grpc() {
+            return Ok(Self::Grpc(Box::new(Call::open(spec)?)));
+        }
         let mut link = spec.target.connect()?;
         Ok(match spec.connection {
-            Connection::Rest | Connection::RestBase64 => Self::Http(link),
             Connection::Tcp => Self::Tcp(link),
             Connection::WebSocket => {
                 upgrade(spec, &mut link)?;
@@ -136,6 +179,7 @@ impl Open {
                 let decoder = Box::new(decoder.with_messages(u64::from(ANSWER_BYTES_MAX)));
                 Self::WebSocket { link, decoder, masks: Masks::new(random()?) }
             }
+            _ => Self::Http(link),
         })
     }
 
@@ -193,16 +237,16 @@ fn rest(spec: &VisionSpec, image: &Image, link: &mut Link) -> Result<(Reply, boo
     let body = if spec.connection == Connection::RestBase64 {
         headers += "Content-Type: application/x-www-form-urlencoded\r\n";
         form = form_of(&image.bytes);
-        &form
+        &form[..]
     } else {
         headers += &format!("Content-Type: {}\r\n", image.media_type);
-        &image.bytes
+        &image.bytes[..]
     };
     let host = spec.target.authority();
     let request = Request { method: "POST", path: &spec.endpoint, host: &host, headers: &headers };
     link.send(&request.with_body(body))?;
     let answer = Answer::read(link)?;
-    Ok((Reply { status: answer.head.status, text: answer.body }, answer.is_last))
+    Ok((Reply::Json { status: answer.head.status, text: answer.body }, answer.is_last))
 }
 
 /// `image=` and the bytes in base64, with the three characters of base64 escaped that mean something in a form.
@@ -256,15 +300,14 @@ fn framed(link: &mut Link) -> Result<Vec<u8>, AskError> {
     Ok(link.take(length as usize)?)
 }
 
-/// The answer to `GET path` on a connection of its own, such as the server's use of its machine.
-pub(super) fn get(spec: &VisionSpec, port: u16, path: &str) -> Result<Reply, AskError> {
+/// The body of the answer to `GET path` on a connection of its own, such as the server's use of its machine.
+pub(super) fn get(spec: &VisionSpec, port: u16, path: &str) -> Result<Vec<u8>, AskError> {
     let target = super::Target { port, ..spec.target.clone() };
     let mut link = target.connect()?;
     let headers = authorization(spec) + "Connection: close\r\n";
     let request = Request { method: "GET", path, host: &target.authority(), headers: &headers };
     link.send(&request.with_body(&[]))?;
-    let answer = Answer::read(&mut link)?;
-    Ok(Reply { status: answer.head.status, text: answer.body })
+    Ok(Answer::read(&mut link)?.body)
 }
 
 /// Why a request has no answer.
@@ -274,6 +317,8 @@ pub(super) enum AskError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Http(HttpError),
+    #[error(transparent)]
+    Call(CallError),
     #[error("the WebSocket was refused with {status}")]
     Refused { status: u16 },
     #[error("the server's answer is not that of a WebSocket")]
@@ -297,9 +342,22 @@ impl From<HttpError> for AskError {
     }
 }
 
+impl From<CallError> for AskError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Link(error) => Self::Link(error),
+            error => Self::Call(error),
+        }
+    }
+}
+
 impl AskError {
     fn is_ended(&self) -> bool {
-        matches!(self, Self::Link(error) if error.is_ended())
+        match self {
+            Self::Link(error) => error.is_ended(),
+            Self::Call(error) => error.is_ended(),
+            _ => false,
+        }
     }
 
     /// Whether the server cannot be reached at all.
@@ -314,6 +372,17 @@ mod tests {
 
     #[test]
     fn paths_and_operations_follow_the_endpoint() {
+        for (endpoint, expected) in [
+            ("/detector/detect/", Some("face")),
+            ("/recognizer/predict/", Some("recognize")),
+            ("/v1/detect/person", Some("person")),
+            ("yolo", Some("yolo")),
+            ("/v1/detect/", None),
+            ("/test/", None),
+            ("", None),
+        ] {
+            assert_eq!(model(endpoint), expected, "{endpoint}");
+        }
         for (endpoint, path, expected) in [
             ("/detector/detect/", "/ws/detector/detect/", Some(1)),
             ("/object/detect/", "/ws/object/detect/", Some(4)),

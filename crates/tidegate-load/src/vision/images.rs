@@ -6,6 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use bytes::Bytes;
+
 /// Most bytes of all images, which are held in memory.
 pub const IMAGES_BYTES_MAX: usize = 1 << 30;
 /// Ends of the names of images in a folder, and of videos.
@@ -21,7 +23,7 @@ pub struct Image {
     /// Its file, with the number of the frame in a video.
     pub name: String,
     /// As it is sent.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// As `Content-Type` has it.
     pub media_type: &'static str,
 }
@@ -38,7 +40,8 @@ pub struct Frames {
 impl Image {
     /// An image from its bytes.
     #[must_use]
-    pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Self {
+    pub fn new(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
         // A server looks at the bytes as well; a type that is not known is said to be JPEG, so that a wrong file is refused there.
         let is_png = bytes.starts_with(b"\x89PNG\r\n\x1a\n");
         let media_type = if is_png { "image/png" } else { "image/jpeg" };

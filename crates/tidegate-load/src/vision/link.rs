@@ -234,7 +234,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    fn of(source: io::Error, timeout: Duration) -> Self {
+    pub(super) fn of(source: io::Error, timeout: Duration) -> Self {
         // TLS speaks through the errors of a socket.
         let source = match source.downcast::<rustls::Error>() {
             Ok(error) => return Self::Tls(error),

@@ -15,7 +15,7 @@ use tidegate_message::error_chain;
 
 use super::{
     answer::Answer,
-    dialogue::{Dialogue, Reply, get, opcode},
+    dialogue::{Dialogue, Reply, get, model, opcode},
     images::Image,
     link::{LinkError, Target},
     report::{Summary, VisionReport},
@@ -50,6 +50,10 @@ pub enum Connection {
     /// The persistent TCP protocol: operation, length, image.
     #[value(alias = "socket")]
     Tcp,
+    /// A call of gRPC for each image, `tidegate.v1.Detect/Detect`.
+    Grpc,
+    /// Messages of one stream of gRPC, `tidegate.v1.Detect/DetectStream`.
+    GrpcStream,
 }
 
 impl Connection {
@@ -61,7 +65,15 @@ impl Connection {
             Self::RestBase64 => "rest-base64",
             Self::WebSocket => "websocket",
             Self::Tcp => "tcp",
+            Self::Grpc => "grpc",
+            Self::GrpcStream => "grpc-stream",
         }
+    }
+
+    /// Whether images are messages of gRPC.
+    #[must_use]
+    pub fn is_grpc(self) -> bool {
+        matches!(self, Self::Grpc | Self::GrpcStream)
     }
 }
 
@@ -79,7 +91,7 @@ pub enum Counting {
 pub struct VisionSpec {
     /// The server.
     pub target: Target,
-    /// The path, or for TCP what stands for the operation.
+    /// The path, or for TCP what stands for the operation; for gRPC such a path or the model's name.
     pub endpoint: String,
     /// How images are sent.
     pub connection: Connection,
@@ -352,8 +364,8 @@ impl Tally {
         show: &(dyn Fn(&str) + Sync),
     ) {
         let ms = took.as_secs_f64() * 1e3;
-        show(&format!("{ms:.3} ms to send and receive: {}", String::from_utf8_lossy(&reply.text)));
-        match Answer::read(reply.status, &reply.text) {
+        show(&format!("{ms:.3} ms to send and receive: {reply}"));
+        match reply.answer() {
             Answer::Seen { found, server_ms } => {
                 self.full_process.add(took);
                 if let Some(ms) = server_ms
@@ -389,8 +401,8 @@ fn look_at_server(spec: &VisionSpec, port: u16, usage: &Mutex<Usage>, is_over: &
     let mut pause = STATS_DELAY;
     while rest(pause, is_over) {
         pause = STATS_EVERY;
-        let Ok(reply) = get(spec, port, STATS_PATH) else { continue };
-        let value: serde_json::Value = serde_json::from_slice(&reply.text).unwrap_or_default();
+        let Ok(text) = get(spec, port, STATS_PATH) else { continue };
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
         let of = |name: &str| {
             let value = value.get(name)?;
             value.as_f64().or_else(|| value.as_str()?.parse().ok())
@@ -439,6 +451,11 @@ impl VisionSpec {
                 return Err(VisionError::NoLogin);
             }
             Connection::Tcp => {}
+            Connection::Grpc | Connection::GrpcStream => {
+                if model(endpoint).is_none() {
+                    return Err(VisionError::NoModel { endpoint: endpoint.clone() });
+                }
+            }
             _ => {
                 let is_path = endpoint.starts_with('/')
                     && endpoint.bytes().all(|byte| byte.is_ascii_graphic());
@@ -474,6 +491,15 @@ pub enum VisionError {
         "{endpoint:?} stands for no operation of the TCP protocol; write /detector/detect/, /recognizer/predict/, /openpose/detect/,          /object/detect/, or the operation's number"
     )]
     NoOperation {
+        /// The path.
+        endpoint: String,
+    },
+    /// A path that stands for no model.
+    #[error(
+        "{endpoint:?} stands for no model; write its name, such as face, or /v1/detect/NAME, /detector/detect/, /recognizer/predict/, \
+         /openpose/detect/ or /object/detect/"
+    )]
+    NoModel {
         /// The path.
         endpoint: String,
     },

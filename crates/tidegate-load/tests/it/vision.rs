@@ -29,6 +29,9 @@ const FOUND: &str =
     r#"{"success": "true", "server_processing_time": "1.500", "rects": [[1, 2, 3, 4]]}"#;
 const BUSY: &str = r#"{"error": {"code": "vision.busy", "message": "try again"}}"#;
 
+/// The code of a refusal by gRPC.
+const UNKNOWN: &str = "vision.model.unknown";
+
 /// Behaviour of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
@@ -121,6 +124,215 @@ fn images() -> Vec<Image> {
     vec![Image::new("one.jpg", jpeg), Image::new("two.png", png)]
 }
 
+/// A server of the calls of detection.
+mod calls {
+    use std::{
+        convert::Infallible,
+        net::{Ipv4Addr, SocketAddr},
+        pin::Pin,
+        sync::{Arc, Mutex},
+        task::{Context, Poll},
+        thread,
+    };
+
+    use rustls::ServerConfig;
+    use tidegate_client::proto::{
+        DetectRequest, DetectResponse, DetectTimes, Detected, DetectedBox, Refusal,
+        detect_response::Result as Outcome,
+    };
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_stream::{Stream, StreamExt as _, wrappers::TcpListenerStream};
+    use tonic::{
+        Request, Response, Status, Streaming,
+        body::Body,
+        codegen::{BoxFuture, Service, http},
+        metadata::MetadataValue,
+        server::{Grpc, NamedService, StreamingService, UnaryService},
+    };
+    use tonic_prost::ProstCodec;
+
+    use super::Manner;
+
+    pub(super) type Seen = Arc<Mutex<Vec<(DetectRequest, Option<String>)>>>;
+
+    #[derive(Clone)]
+    struct Detect {
+        manner: Manner,
+        seen: Seen,
+    }
+
+    /// Serves for as long as the test's process lives.
+    pub(super) fn start(manner: Manner, tls: Option<Arc<ServerConfig>>) -> (SocketAddr, Seen) {
+        let seen = Seen::default();
+        let detect = Detect { manner, seen: seen.clone() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let server = tonic::transport::Server::builder().add_service(detect);
+            let incoming = TcpListenerStream::new(listener);
+            runtime.block_on(async {
+                match tls {
+                    None => server.serve_with_incoming(incoming).await.unwrap(),
+                    Some(tls) => {
+                        let acceptor = TlsAcceptor::from(tls);
+                        let shaken = incoming.then(move |tcp| {
+                            let acceptor = acceptor.clone();
+                            async move { acceptor.accept(tcp?).await }
+                        });
+                        server.serve_with_incoming(shaken).await.unwrap();
+                    }
+                }
+            });
+        });
+        (address, seen)
+    }
+
+    impl Detect {
+        fn answer(&self, request: DetectRequest, authorization: Option<String>) -> DetectResponse {
+            let id = request.id;
+            self.seen.lock().unwrap().push((request, authorization));
+            let result = match self.manner {
+                Manner::Refuses => {
+                    let message = "there is no such model".to_owned();
+                    Outcome::Refused(Refusal { code: super::UNKNOWN.to_owned(), message })
+                }
+                _ => Outcome::Detected(Detected {
+                    boxes: vec![DetectedBox::default()],
+                    times: Some(DetectTimes { total_nanos: 1_500_000, ..DetectTimes::default() }),
+                    ..Detected::default()
+                }),
+            };
+            DetectResponse { id, result: Some(result) }
+        }
+    }
+
+    fn shown<T>(request: &Request<T>) -> Option<String> {
+        let value = request.metadata().get("authorization")?;
+        Some(value.to_str().unwrap().to_owned())
+    }
+
+    impl UnaryService<DetectRequest> for Detect {
+        type Response = DetectResponse;
+        type Future = BoxFuture<Response<DetectResponse>, Status>;
+
+        fn call(&mut self, request: Request<DetectRequest>) -> Self::Future {
+            let authorization = shown(&request);
+            let answer = self.answer(request.into_inner(), authorization);
+            Box::pin(async move {
+                match answer.result {
+                    Some(Outcome::Refused(refusal)) => {
+                        let mut status = Status::not_found(refusal.message);
+                        let code = MetadataValue::try_from(&refusal.code).unwrap();
+                        status.metadata_mut().insert(tidegate_client::CODE_METADATA, code);
+                        Err(status)
+                    }
+                    _ => Ok(Response::new(answer)),
+                }
+            })
+        }
+    }
+
+    type Answers = Pin<Box<dyn Stream<Item = Result<DetectResponse, Status>> + Send>>;
+
+    impl StreamingService<DetectRequest> for Detect {
+        type Response = DetectResponse;
+        type ResponseStream = Answers;
+        type Future = BoxFuture<Response<Answers>, Status>;
+
+        fn call(&mut self, request: Request<Streaming<DetectRequest>>) -> Self::Future {
+            let (detect, authorization) = (self.clone(), shown(&request));
+            let answers = request
+                .into_inner()
+                .map(move |request| Ok(detect.answer(request?, authorization.clone())));
+            let answers: Answers = match self.manner {
+                Manner::AnswersOne => Box::pin(answers.take(1)),
+                _ => Box::pin(answers),
+            };
+            Box::pin(async move { Ok(Response::new(answers)) })
+        }
+    }
+
+    impl NamedService for Detect {
+        const NAME: &'static str = "tidegate.v1.Detect";
+    }
+
+    impl Service<http::Request<Body>> for Detect {
+        type Response = http::Response<Body>;
+        type Error = Infallible;
+        type Future = BoxFuture<Self::Response, Infallible>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+            let detect = self.clone();
+            Box::pin(async move {
+                let mut grpc = Grpc::new(ProstCodec::<DetectResponse, DetectRequest>::default());
+                Ok(match request.uri().path() {
+                    "/tidegate.v1.Detect/Detect" => grpc.unary(detect, request).await,
+                    "/tidegate.v1.Detect/DetectStream" => grpc.streaming(detect, request).await,
+                    path => panic!("{path} is no call of detection"),
+                })
+            })
+        }
+    }
+}
+
+#[test]
+fn images_arrive_as_they_are_by_calls_and_by_a_stream() {
+    let certificate = Certificate::of("localhost");
+    for (way, is_tls) in [
+        (Connection::Grpc, false),
+        (Connection::Grpc, true),
+        (Connection::GrpcStream, false),
+        (Connection::GrpcStream, true),
+    ] {
+        let (address, seen) = calls::start(Manner::Answers, is_tls.then(|| certificate.server()));
+        let mut spec = Server { address, seen: Arc::default() }.spec(way);
+        spec.target.tls = is_tls.then(|| certificate.client());
+        spec.target.server_name = Some("localhost".to_owned());
+        spec.authorization = Some("Bearer t".to_owned());
+        (spec.threads, spec.counting, spec.warm_up) = (2, Counting::Repeats(3), 1);
+        let report = measured(&spec);
+        assert!(report.is_whole(), "{way:?}: {report}");
+        assert_eq!((report.found, report.full_process.count), (12, 12), "{way:?}");
+        assert!((report.server_processing.avg - 1.5).abs() < 1e-9, "{report}");
+        assert_eq!(report.reconnects, 0, "{way:?}: {report}");
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 14);
+        for (request, authorization) in &*seen {
+            assert_eq!(request.model, "face"); // for which /detector/detect/ stands
+            assert!(images().iter().any(|image| image.bytes == request.image), "{way:?}");
+            assert_eq!(authorization.as_deref(), Some("Bearer t"));
+        }
+    }
+}
+
+#[test]
+fn calls_and_messages_without_a_result_are_counted_by_reason() {
+    for way in [Connection::Grpc, Connection::GrpcStream] {
+        let (address, _) = calls::start(Manner::Refuses, None);
+        let report = measured(&Server { address, seen: Arc::default() }.spec(way));
+        assert_eq!(report.full_process.count, 0, "{report}");
+        assert_eq!(report.refused.get(UNKNOWN), Some(&2), "{way:?}: {report}");
+        assert!(report.failed.is_empty(), "{report}");
+    }
+    // A stream that the server ends is opened again, and so is a connection for each request.
+    let (address, _) = calls::start(Manner::AnswersOne, None);
+    let server = Server { address, seen: Arc::default() };
+    let ended =
+        VisionSpec { counting: Counting::Repeats(3), ..server.spec(Connection::GrpcStream) };
+    let report = measured(&ended);
+    assert!(report.is_whole(), "{report}");
+    assert_eq!((report.answered(), report.reconnects), (6, 5), "{report}");
+    let fresh = VisionSpec { connection_per_request: true, ..ended };
+    let report = measured(&fresh);
+    assert_eq!((report.answered(), report.reconnects), (6, 0), "{report}");
+}
+
 fn measured(spec: &VisionSpec) -> VisionReport {
     run(spec, &AtomicBool::new(false), &|_| ()).expect("the server is there")
 }
@@ -148,6 +360,9 @@ fn serve(
         Connection::WebSocket => {
             serve_websocket(stream, manner, note);
             Ok(())
+        }
+        Connection::Grpc | Connection::GrpcStream => {
+            unreachable!("they have a server of their own")
         }
     };
 }
@@ -433,6 +648,10 @@ fn a_load_that_cannot_be_run_is_refused() {
         (
             VisionSpec { connection: Connection::Rest, endpoint: "a b".into(), ..spec.clone() },
             "is not a path",
+        ),
+        (
+            VisionSpec { connection: Connection::Grpc, endpoint: "/test/".into(), ..spec.clone() },
+            "stands for no model",
         ),
     ] {
         let said = refused(spec);
