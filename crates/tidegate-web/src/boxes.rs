@@ -13,13 +13,13 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use tidegate_api::{ApiError, Frame};
-use tidegate_identity::access::Identity;
+use tidegate_identity::access::{Access, Identity};
 use tidegate_jpeg::{Codec, Colours, Header, Limits, Orientation, Packed};
 use tidegate_message::CameraName;
-use tidegate_server::bus::{Attached, Bus, BusError};
+use tidegate_server::bus::Bus;
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::detections::attach;
+use crate::detections::Detections;
 
 /// Pictures that are drawn at a time; others wait.
 const DRAWING_MAX: usize = 2;
@@ -61,7 +61,7 @@ struct Size {
 
 /// A box in a picture, each side as a part of the picture's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Drawn {
+pub(crate) struct Drawn {
     left: f64,
     top: f64,
     right: f64,
@@ -71,7 +71,7 @@ struct Drawn {
 
 /// The newest detections of one camera, by detector.
 pub(crate) struct Found {
-    attached: Attached,
+    detections: Detections,
     newest: BTreeMap<String, Detection>,
 }
 
@@ -79,41 +79,37 @@ impl Found {
     /// Those that `identity` may see from now on.
     ///
     /// # Errors
-    /// As of [`attach`].
+    /// As of [`Detections::of`].
     pub(crate) async fn of(
         bus: Option<&Bus>,
+        access: &Access,
         identity: &Identity,
         camera: &CameraName,
     ) -> Result<Self, ApiError> {
-        let attached = attach(bus, identity, Some(camera)).await?;
-        Ok(Self { attached, newest: BTreeMap::new() })
+        let detections = Detections::of(bus, access, identity, Some(camera)).await?;
+        Ok(Self { detections, newest: BTreeMap::new() })
     }
 
     /// Waits until there is more and takes it.
     ///
     /// # Errors
-    /// [`BusError`]: nothing more comes.
+    /// Nothing more comes: as of [`Detections::next`].
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(crate) async fn more(&mut self) -> Result<(), BusError> {
-        self.attached.deliveries.ready().await?;
-        while let Some(message) = self.attached.deliveries.next_message()? {
-            let read: Result<Detection, _> = serde_json::from_slice(&message.payload());
-            let id = message.packet_id();
-            self.attached.deliveries.acknowledge(id);
-            // Other programs may publish something else there.
-            let Ok(detection) = read else { continue };
-            let is_known = self.newest.contains_key(&detection.detector);
-            if is_known || self.newest.len() < DETECTORS_MAX {
-                self.newest.insert(detection.detector.clone(), detection);
-            }
+    pub(crate) async fn more(&mut self) -> Result<(), ApiError> {
+        let Some(payload) = self.detections.next().await? else { return Ok(()) };
+        // Other programs may publish something else there.
+        let Ok(detection) = serde_json::from_slice::<Detection>(&payload) else { return Ok(()) };
+        let is_known = self.newest.contains_key(&detection.detector);
+        if is_known || self.newest.len() < DETECTORS_MAX {
+            self.newest.insert(detection.detector.clone(), detection);
         }
         Ok(())
     }
 
     /// The boxes that belong to a picture of that time.
-    fn near(&self, captured_at: i64) -> Vec<Drawn> {
+    pub(crate) fn near(&self, captured_at: i64) -> Vec<Drawn> {
         let near = self.newest.values().filter(|detection| {
             u128::from(detection.captured_at.abs_diff(captured_at)) <= AGE_MAX.as_nanos()
         });
@@ -164,9 +160,13 @@ impl Default for Drawer {
 }
 
 impl Drawer {
-    /// The picture of `frame` with what was found in it.
-    pub(crate) async fn draw(&self, camera: &CameraName, frame: &Frame, found: &Found) -> Bytes {
-        let boxes = found.near(frame.captured_at.as_nanos());
+    /// The picture of `frame` with those boxes in it.
+    pub(crate) async fn draw(
+        &self,
+        camera: &CameraName,
+        frame: &Frame,
+        boxes: Vec<Drawn>,
+    ) -> Bytes {
         if boxes.is_empty() {
             return frame.jpeg.clone();
         }

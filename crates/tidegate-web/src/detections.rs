@@ -1,6 +1,7 @@
 //! Live detections over a WebSocket, each a message of JSON as it was published: `detections/CAMERA/DETECTOR` of this node's broker.
 //!
-//! Always true: the broker judges the caller by its own rights; a viewer that is slow misses the oldest.
+//! Always true: the broker judges the caller by its own rights; a caller whose right or proof is gone is sent nothing more after a second;
+//! a viewer that is slow misses the oldest.
 
 use std::sync::{
     Arc,
@@ -16,11 +17,13 @@ use axum::{
     },
     response::Response,
 };
+use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde::{Deserialize, de::IgnoredAny};
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
-use tidegate_identity::auth::limits::Lease;
-use tidegate_message::{CameraName, Code};
+use tidegate_identity::{access::Access, auth::limits::Lease};
+use tidegate_message::{Action, CameraName, Code, Target};
 use tidegate_rpc::{Failure, Identity};
 use tidegate_server::bus::{Attached, Attachment, Bus, BusError};
 use tokio::time::{MissedTickBehavior, interval};
@@ -56,49 +59,95 @@ pub(crate) async fn open(
         camera.map(|name| name.parse().map_err(ApiError::from)).transpose()?;
     let upgrade = upgrade(asked)?;
     let lease = web.callers.enter(&identity)?;
-    let attached = attach(web.bus.as_ref(), &identity, camera.as_ref()).await?;
-    let viewer = Viewer { attached, stop: web.stop, _lease: lease };
+    let detections =
+        Detections::of(web.bus.as_ref(), &web.access, &identity, camera.as_ref()).await?;
+    let viewer = Viewer { detections, stop: web.stop, _lease: lease };
     Ok(upgrade.on_upgrade(|socket| viewer.serve(socket)))
 }
 
-/// A session of the caller's own for what is published from now on.
-///
-/// # Errors
-/// [`Code::ACTION_DENIED`] if the caller may not read it, [`Code::CONFIG_INVALID`] if there is no broker.
-pub(crate) async fn attach(
-    bus: Option<&Bus>,
-    identity: &Identity,
-    camera: Option<&CameraName>,
-) -> Result<Attached, ApiError> {
-    let bus = bus.ok_or_else(|| {
-        let text = "this node serves no MQTT, by which detections are published; mqtt.enabled has it serve some";
-        ApiError::new(Code::CONFIG_INVALID, text)
-    })?;
-    let number = NEXT_VIEWER.fetch_add(1, Ordering::Relaxed);
-    let client = format!("web-detections-{number}");
-    let who =
-        tidegate_message::Identity { client: client.as_str().into(), ..identity.who().clone() };
-    let session = SessionConfig {
-        queue_messages_max: WAITING_MAX,
-        queue_bytes_max: WAITING_BYTES_MAX,
-        overflow: Overflow::DropOldest,
-        overflow_qos0: Overflow::DropOldest,
-        is_local: true,
-        ..SessionConfig::default()
-    };
-    let filter = format!("detections/{}/+", camera.map_or("+", CameraName::as_str));
-    let attachment = Attachment { session, ..Attachment::new(who, client) }.subscribe(filter);
-    bus.attach(attachment).await.map_err(|error| {
-        let code = match error {
-            BusError::Subscription { .. } | BusError::Refused(_) => Code::ACTION_DENIED,
-            _ => Code::INTERNAL,
+/// Detections that a caller sees from now on, by a session of its own.
+pub(crate) struct Detections {
+    attached: Attached,
+    /// Ends once the caller may no longer see them. The broker knows the caller by name: it ends no session whose certificate is revoked.
+    lost: BoxFuture<'static, ApiError>,
+}
+
+impl Detections {
+    /// Those of one camera, or of all.
+    ///
+    /// # Errors
+    /// [`Code::ACTION_DENIED`] if the caller may not read them, [`Code::CONFIG_INVALID`] if there is no broker.
+    pub(crate) async fn of(
+        bus: Option<&Bus>,
+        access: &Access,
+        identity: &Identity,
+        camera: Option<&CameraName>,
+    ) -> Result<Self, ApiError> {
+        let bus = bus.ok_or_else(|| {
+            let text = "this node serves no MQTT, by which detections are published; mqtt.enabled has it serve some";
+            ApiError::new(Code::CONFIG_INVALID, text)
+        })?;
+        let number = NEXT_VIEWER.fetch_add(1, Ordering::Relaxed);
+        let client = format!("web-detections-{number}");
+        // Rules may name clients: the right is looked at again as the one whom the broker let in.
+        let mut identity = identity.clone();
+        identity.admitted.identity.client = client.as_str().into();
+        let session = SessionConfig {
+            queue_messages_max: WAITING_MAX,
+            queue_bytes_max: WAITING_BYTES_MAX,
+            overflow: Overflow::DropOldest,
+            overflow_qos0: Overflow::DropOldest,
+            is_local: true,
+            ..SessionConfig::default()
         };
-        ApiError::new(code, "detections cannot be read").caused_by(error)
-    })
+        let filter = format!("detections/{}/+", camera.map_or("+", CameraName::as_str));
+        let attachment = Attachment { session, ..Attachment::new(identity.who().clone(), client) };
+        let attached = bus.attach(attachment.subscribe(&*filter)).await.map_err(|error| {
+            let code = match error {
+                BusError::Subscription { .. } | BusError::Refused(_) => Code::ACTION_DENIED,
+                _ => Code::INTERNAL,
+            };
+            ApiError::new(code, "detections cannot be read").caused_by(error)
+        })?;
+        let access = access.clone();
+        let lost = Box::pin(async move {
+            access.lost("api", &identity, Action::Subscribe, Target::Filter(&filter)).await
+        });
+        Ok(Self { attached, lost })
+    }
+
+    /// The next one; none for a message that is too long to be one. After an error nothing follows.
+    ///
+    /// # Errors
+    /// As of [`Access::may`] once the caller may no longer see them; [`Code::INTERNAL`] if the broker ends the session.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let ended =
+            |error: BusError| ApiError::new(Code::INTERNAL, "detections end").caused_by(error);
+        loop {
+            tokio::select! {
+                // However many there are.
+                biased;
+                error = &mut self.lost => return Err(error),
+                ready = self.attached.deliveries.ready() => ready.map_err(ended)?,
+            }
+            let deliveries = &mut self.attached.deliveries;
+            if let Some(message) = deliveries.next_message().map_err(ended)? {
+                let payload = message.payload();
+                let is_short = payload.len() <= DETECTION_BYTES_MAX;
+                let payload = is_short.then(|| Bytes::copy_from_slice(&payload));
+                let id = message.packet_id();
+                deliveries.acknowledge(id);
+                return Ok(payload);
+            }
+        }
+    }
 }
 
 struct Viewer {
-    attached: Attached,
+    detections: Detections,
     stop: CancellationToken,
     _lease: Lease,
 }
@@ -118,44 +167,29 @@ impl Viewer {
         loop {
             let is_there = tokio::select! {
                 () = stop.cancelled() => return (close_code::AWAY, "the node stops".to_owned()),
-                ready = self.attached.deliveries.ready() => match ready {
-                    Ok(()) => match self.pass(socket).await {
-                        Ok(is_there) => is_there,
-                        Err(error) => return (close_code::POLICY, error.to_string()),
+                found = self.detections.next() => match found {
+                    Ok(found) => match found.as_deref().and_then(json) {
+                        Some(text) => send(socket, Message::Text(text.into())).await,
+                        None => true,
                     },
-                    Err(error) => return (close_code::POLICY, error.to_string()),
+                    Err(error) => return (close_code::POLICY, error.chain()),
                 },
                 message = socket.recv() => match message {
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return gone(),
                     Some(Ok(_)) => true,
                 },
-                _ = pings.tick() => send(socket, Message::Ping(bytes::Bytes::new())).await,
+                _ = pings.tick() => send(socket, Message::Ping(Bytes::new())).await,
             };
             if !is_there {
                 return gone();
             }
         }
     }
-
-    /// Passes on what is there; false if the viewer is gone.
-    async fn pass(&mut self, socket: &mut WebSocket) -> Result<bool, BusError> {
-        let deliveries = &mut self.attached.deliveries;
-        while let Some(message) = deliveries.next_message()? {
-            let (id, text) = (message.packet_id(), json(&message.payload()));
-            deliveries.acknowledge(id);
-            if let Some(text) = text
-                && !send(socket, Message::Text(text.into())).await
-            {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
 }
 
-/// A payload that is JSON of a sensible length; other programs may publish to the same topics.
+/// A payload that is JSON; other programs may publish to the same topics.
 fn json(payload: &[u8]) -> Option<String> {
-    let text = str::from_utf8(payload).ok().filter(|text| text.len() <= DETECTION_BYTES_MAX)?;
+    let text = str::from_utf8(payload).ok()?;
     serde_json::from_str::<IgnoredAny>(text).ok()?;
     Some(text.to_owned())
 }

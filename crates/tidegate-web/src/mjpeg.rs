@@ -42,7 +42,7 @@ pub(crate) async fn show(
     let camera = request.camera.clone();
     let subscription = frames.subscribe(&identity, request).await?;
     let found = match with_boxes {
-        true => Some(Found::of(web.bus.as_ref(), &identity, &camera).await?),
+        true => Some(Found::of(web.bus.as_ref(), &web.access, &identity, &camera).await?),
         false => None,
     };
     let viewer = Viewer { camera, subscription, found, drawer: web.drawer, _lease: lease };
@@ -71,8 +71,9 @@ impl Viewer {
     /// The next part: its head, its picture, and the beginning of the part behind it. None at the end.
     async fn part(&mut self) -> Option<[Bytes; 3]> {
         let frame = self.frame().await?;
-        let jpeg = match &self.found {
-            Some(found) => self.drawer.draw(&self.camera, &frame, found).await,
+        let boxes = self.found.as_ref().map(|found| found.near(frame.captured_at.as_nanos()));
+        let jpeg = match boxes {
+            Some(boxes) => self.drawer.draw(&self.camera, &frame, boxes).await,
             None => frame.jpeg,
         };
         let head = format!(
@@ -93,16 +94,16 @@ impl Viewer {
                     None => std::future::pending().await,
                 }
             };
-            let ended: Box<dyn std::error::Error + Send> = tokio::select! {
+            let ended = tokio::select! {
                 event = next_event(&mut self.subscription) => match event? {
                     Ok(Event::Frame(frame)) => return Some(frame),
                     Ok(Event::Ended(_)) => return None,
                     Ok(_) => continue,
-                    Err(error) => Box::new(error),
+                    Err(error) => error,
                 },
                 more = more => match more {
                     Ok(()) => continue,
-                    Err(error) => Box::new(error),
+                    Err(error) => error,
                 },
             };
             tracing::debug!(camera = %self.camera, error = %ended, "a view of a camera ended");

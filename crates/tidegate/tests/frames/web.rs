@@ -2,8 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
-use tidegate_identity::pki::{self, NODE_SERVER_NAME};
+use tidegate_identity::{
+    access::Access,
+    auth::{Authenticator, Source, Sources, password::DecoyKey, scram::Credentials},
+    pki::{self, NODE_SERVER_NAME, revocation::Reason},
+};
+use tidegate_message::{Identity, IdentityKind};
+use tidegate_server::bus::{Attached, Attachment, Publication};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpSocket,
@@ -40,7 +47,12 @@ impl Answer {
 
 impl Viewer {
     async fn connect(world: &World) -> Self {
-        let tls = pki::load(world.path(), "application").unwrap().client_tls(b"http/1.1").unwrap();
+        Self::connect_as(world, "application").await
+    }
+
+    /// With the certificate of that name.
+    async fn connect_as(world: &World, name: &str) -> Self {
+        let tls = pki::load(world.path(), name).unwrap().client_tls(b"http/1.1").unwrap();
         let socket = TcpSocket::new_v4().unwrap();
         // A viewer that does not read is noticed after some frames, and not after megabytes.
         socket.set_recv_buffer_size(32 << 10).unwrap();
@@ -120,12 +132,27 @@ impl Viewer {
 
     /// Opens a WebSocket.
     async fn open(world: &World, path: &str) -> Self {
-        let mut viewer = Self::connect(world).await;
+        Self::connect(world).await.upgrade(path, "").await
+    }
+
+    /// Has the connection become a WebSocket, asked for with these headers.
+    async fn upgrade(mut self, path: &str, headers: &str) -> Self {
         let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-        let answer = viewer.ask(path, upgrade).await;
+        let answer = self.ask(path, &format!("{upgrade}{headers}")).await;
         assert_eq!(answer.status, 101, "{}", String::from_utf8_lossy(&answer.body));
-        viewer
+        self
+    }
+
+    /// Reads up to the end of the WebSocket: its code and its reason.
+    async fn closed(&mut self) -> (u16, String) {
+        loop {
+            let (opcode, bytes) = self.message().await;
+            if opcode == 8 {
+                let reason = String::from_utf8_lossy(&bytes[2..]).into_owned();
+                return (u16::from_be_bytes([bytes[0], bytes[1]]), reason);
+            }
+        }
     }
 
     /// The next message: its opcode and its bytes (RFC 6455, section 5.2). The server does not split them.
@@ -258,17 +285,7 @@ async fn viewers_see_live_frames_and_originals_and_share_a_transfer() {
 
     // All viewers end with the node, and with a word where there is one.
     let mut world = world;
-    let (closed, ()) = tokio::join!(
-        async {
-            loop {
-                let (opcode, bytes) = socket.message().await;
-                if opcode == 8 {
-                    return u16::from_be_bytes([bytes[0], bytes[1]]);
-                }
-            }
-        },
-        world.stop_node()
-    );
+    let ((closed, _), ()) = tokio::join!(socket.closed(), world.stop_node());
     assert!(matches!(closed, 1000 | 1001), "{closed}");
 }
 
@@ -297,4 +314,81 @@ async fn a_viewer_that_does_not_read_misses_frames_older_than_its_bound_and_cost
         count < captured / 2,
         "{count} frames were kept for a viewer that did not read {captured}"
     );
+}
+
+/// Rights where ada and bob have passwords, if they are users, and applications and bob may see `detections`, if they may.
+fn sources(users: &[&str], may_see: bool) -> Sources {
+    let line = |user: &&str| {
+        let secret = Credentials::derive(b"ebb", user.as_bytes(), 4096).encode();
+        format!("{user}:{secret}\n")
+    };
+    let source = |name: &str, text: String| Some(Source { path: name.into(), text: text.into() });
+    let seen = if may_see { "detections/#" } else { "rooms/#" };
+    let roles = format!(
+        "[role.viewer]\nsubscribe = [\"{seen}\"]\n[role.other]\nsubscribe = [\"detections/#\"]\n\
+         [user.bob]\nroles = [\"viewer\"]\n[user.ada]\nroles = [\"other\"]\n\
+         [certificate.application]\nroles = [\"other\"]\n[certificate.other]\nroles = [\"other\"]\n"
+    );
+    Sources {
+        passwords: source("passwords", users.iter().map(line).collect()),
+        acl: None,
+        roles: source("roles", roles),
+        tokens: None,
+        allow_anonymous: false,
+        administrator: None,
+        decoy_key: DecoyKey([1; 32]),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_viewer_of_detections_whose_proof_or_right_is_gone_gets_no_more_and_others_do() {
+    let authenticator = Arc::new(Authenticator::new(sources(&["ada", "bob"], true)).unwrap());
+    let access = Access { authenticator: authenticator.clone(), ..Access::default() };
+    let world = World::with_broker(access).await;
+    let detector = Identity::new(IdentityKind::Internal, "people", "people");
+    let attached = world.bus().unwrap().attach(Attachment::new(detector, "people")).await.unwrap();
+    let Attached { mut publisher, deliveries: _deliveries, .. } = attached;
+    let mut number = 0;
+    let mut detect = async || {
+        number += 1;
+        let payload = format!(r#"{{"type":"detection","number":{number}}}"#);
+        let topic = "detections/hall/people";
+        let payload = payload.as_bytes();
+        let found = Publication { topic, payload, ..Publication::default() };
+        publisher.send(&found).await.expect("it is taken");
+        number
+    };
+    let watch = async |certificate: &str, user: &str| {
+        let viewer = Viewer::connect_as(&world, certificate).await;
+        let header = match user {
+            "" => String::new(),
+            _ => format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("{user}:ebb"))),
+        };
+        viewer.upgrade("/v1/detections?camera=hall", &header).await
+    };
+    let exchange = |sources| authenticator.exchange(authenticator.prepare(sources).unwrap());
+    let mut kept = watch("application", "").await;
+    let mut revoked = watch("other", "").await;
+    let mut removed = watch("application", "ada").await;
+    let mut refused = watch("application", "bob").await;
+    let sent = detect().await;
+    for viewer in [&mut kept, &mut revoked, &mut removed, &mut refused] {
+        assert_eq!(viewer.event("detection").await.0["number"], sent);
+    }
+
+    pki::revoke(world.path(), &["other".to_owned()], Reason::KeyCompromise).unwrap();
+    assert!(world.revocations.refresh().expect("a list"));
+    let (code, reason) = revoked.closed().await;
+    assert_eq!(code, 1008, "{reason}");
+    assert!(reason.contains("was revoked"), "{reason}");
+    exchange(sources(&["bob"], true));
+    let (code, reason) = removed.closed().await;
+    assert_eq!(code, 1008, "{reason}");
+    assert!(reason.contains("no longer valid"), "{reason}");
+    exchange(sources(&["bob"], false));
+    let (code, reason) = refused.closed().await;
+    assert_eq!(code, 1008, "{reason}");
+    assert!(reason.contains("user bob may not subscribe"), "{reason}");
+    let sent = detect().await;
+    assert_eq!(kept.event("detection").await.0["number"], sent, "no other viewer is disturbed");
 }

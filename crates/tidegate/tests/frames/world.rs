@@ -9,6 +9,7 @@ use std::{
 
 use futures::StreamExt;
 use tempfile::TempDir;
+use tidegate_broker::BrokerConfig;
 use tidegate_camera::camera::{self, CameraError, CameraSettings, DialSettings, Privacy};
 use tidegate_client::{
     ApiError, CameraInfo, Client, Credentials, Delivery, Event, Instant, SubscribeRequest,
@@ -21,6 +22,11 @@ use tidegate_identity::{
 use tidegate_link::link::{LinkSettings, Transport};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
+use tidegate_server::{
+    Server,
+    bus::Bus,
+    settings::{AllAnonymous, ServerSettings},
+};
 use tidegate_streams::{Node, NodeSettings, OwnCamera};
 use tidegate_uplinks::Receivers;
 use tidegate_web::{FlowRow, SinkRow, Tables, UplinkRow, WebSettings};
@@ -59,6 +65,10 @@ pub(crate) struct World {
     pub(crate) link: SocketAddr,
     /// The cameras of its configuration.
     pub(crate) cameras: watch::Sender<Vec<OwnCamera>>,
+    /// Who may do what at the edge node, its revocations aside.
+    access: Access,
+    /// Its MQTT broker, if it serves one.
+    broker: Option<Server>,
     node: Option<(JoinHandle<()>, CancellationToken)>,
 }
 
@@ -92,6 +102,26 @@ impl World {
 
     /// A world whose edge node listens on `address`.
     pub(crate) async fn on(address: IpAddr) -> Self {
+        Self::with(address, Access::default(), None).await
+    }
+
+    /// A world whose edge node serves MQTT as well, to services of its own alone.
+    pub(crate) async fn with_broker(access: Access) -> Self {
+        let settings = ServerSettings {
+            broker: BrokerConfig::default(),
+            listeners: Vec::new(),
+            shards: 1,
+            authenticator: Arc::new(AllAnonymous),
+            authorize: access.authenticator.clone(),
+            operators: None,
+            journal: None,
+            spill: None,
+        };
+        let broker = Server::start(settings, &Health::default()).expect("a broker");
+        Self::with(Ipv4Addr::LOCALHOST.into(), access, Some(broker)).await
+    }
+
+    async fn with(address: IpAddr, access: Access, broker: Option<Server>) -> Self {
         let folder = tempfile::tempdir().expect("a folder for certificates");
         let request = InitRequest {
             cameras: CAMERAS.map(str::to_owned).to_vec(),
@@ -102,9 +132,15 @@ impl World {
         let any = SocketAddr::new(address, 0);
         let revocations = Arc::new(Revocations::none());
         let (cameras, _) = watch::channel(Vec::new());
-        let mut world = Self { folder, revocations, api: any, link: any, cameras, node: None };
+        let mut world =
+            Self { folder, revocations, api: any, link: any, cameras, access, broker, node: None };
         world.start_node().await;
         world
+    }
+
+    /// The broker of the edge node.
+    pub(crate) fn bus(&self) -> Option<Bus> {
+        self.broker.as_ref().map(|broker| broker.connector().into())
     }
 
     /// Has just these cameras run in the node, by name and source.
@@ -124,6 +160,11 @@ impl World {
     pub(crate) async fn start_node(&mut self) {
         let credentials = pki::load(self.path(), "edge").expect("the node's certificate");
         self.revocations = credentials.revocations().clone();
+        let access = Access { revocations: self.revocations.clone(), ..self.access.clone() };
+        let (bus, uplinks) = (self.bus(), Arc::new(Receivers::new(1 << 30)));
+        if let Some(bus) = &bus {
+            uplinks.serve_by(bus.clone(), "edge");
+        }
         let options = NodeSettings {
             api_listen: self.api,
             link_listen: self.link,
@@ -133,17 +174,16 @@ impl World {
             hosted: options("hosted"),
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
-            access: Access::default(),
+            access: access.clone(),
             reloads: None,
-            uplinks: Arc::new(Receivers::new(1 << 30)),
+            uplinks,
             cameras: self.cameras.subscribe(),
         };
         let node = Node::bind(options).await.expect("a node");
         (self.api, self.link) = (node.api_address(), node.link_address());
         let stop = CancellationToken::new();
-        let access = Access { revocations: self.revocations.clone(), ..Access::default() };
         let tables = Arc::new(NoTables);
-        let web = WebSettings { access, bus: None, tables, stop: stop.clone() };
+        let web = WebSettings { access, bus, tables, stop: stop.clone() };
         let node = node.with_web(tidegate_web::router(web), tidegate_web::page());
         let stopped = stop.clone();
         let task = tokio::spawn(async move { node.serve(stopped).await.expect("a node serves") });
