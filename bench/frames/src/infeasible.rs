@@ -175,7 +175,7 @@ impl Offer {
         Self {
             latency_ms: event["latency_at_accuracy_ms"].as_f64(),
             accuracy: event["accuracy_at_latency"].as_f64(),
-            frames: event["frames_per_second"].as_f64(),
+            frames: event["fps"].as_f64(),
             sentence: event["text"].as_str().unwrap_or_default().to_owned(),
         }
     }
@@ -396,16 +396,16 @@ fn follow(site: &Site, name: &str, wanted: Wanted, length: Duration) -> anyhow::
         if seen.first_ms.is_nan() {
             seen.first_ms = since(now);
         }
-        match event["event"].as_str().unwrap_or_default() {
+        match event["type"].as_str().unwrap_or_default() {
             "infeasible" => {
                 seen.told_ms.get_or_insert(since(now));
                 seen.standing = Some(Offer::read(&event));
             }
             "feasible" => seen.standing = None,
-            "camera-offline" => seen.offline += 1,
+            "camera_offline" => seen.offline += 1,
             "frame" => {
                 let captured = event["captured_at"].as_i64().context("a frame has a time")?;
-                let told = event["stages"]["total_ms"].as_f64().context("a frame has an age")?;
+                let told = event["latency_ms"].as_f64().context("a frame has an age")?;
                 seen.untold_ms.push((wall - captured) as f64 / 1e6 - told);
             }
             "verdict" => {

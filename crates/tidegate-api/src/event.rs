@@ -180,6 +180,18 @@ pub enum EndReason {
     Shutdown,
 }
 
+impl EndReason {
+    /// The reason as a word for programs, as it stands in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Unsubscribed => "unsubscribed",
+            Self::CameraUnregistered => "camera_unregistered",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
 impl fmt::Display for MissedWhy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -16,6 +16,7 @@ mod configuration;
 mod convert;
 mod error;
 mod event;
+pub mod json;
 mod request;
 mod session;
 mod verdict;

@@ -9,7 +9,6 @@
 //! camera; the exit status is that of the first failure, and bounds that could not be kept in the end are one.
 
 mod board;
-mod json;
 mod line;
 mod sinks;
 
@@ -18,7 +17,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt, stream};
-use tidegate_api::{ApiError, Event, FeedbackOf, SubscribeRequest, Verdict};
+use tidegate_api::{ApiError, Event, FeedbackOf, SubscribeRequest, Verdict, json};
 use tidegate_client::{Client, Feedback, Subscription};
 use tidegate_config::Config;
 use tidegate_message::{
@@ -210,6 +209,7 @@ impl Watch {
     async fn watch(&self, stop: CancellationToken) -> Result<(), ApiError> {
         let mut subscription = self.client.subscribe(self.request.clone()).await?;
         let mut verdicts = self.verdicts(&subscription).await?;
+        let mut events = json::Events::default();
         loop {
             tokio::select! {
                 biased;
@@ -220,7 +220,8 @@ impl Watch {
                         self.board.event(self.index, &event);
                         match self.board.is_json() {
                             true => {
-                                let object = json::event(&self.request.camera, &event);
+                                let mut object = events.next(&event);
+                                object["camera"] = self.request.camera.as_str().into();
                                 self.board.object(&object)?;
                             }
                             false => self.tell(&event)?,

@@ -17,7 +17,7 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use tidegate_api::{ApiError, Event, FeedbackOf, Verdict};
+use tidegate_api::{ApiError, Event, FeedbackOf, Verdict, json};
 use tidegate_identity::auth::limits::Lease;
 use tidegate_message::Code;
 use tidegate_rpc::{Failure, Frames, Identity, Subscription};
@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    PING, Upgrade, Web, close, events, next_event, send, upgrade,
+    PING, Upgrade, Web, close, next_event, send, upgrade,
     wish::{Pairs, Wish},
 };
 
@@ -54,7 +54,7 @@ pub(crate) async fn open(
         identity,
         subscription,
         verdicts,
-        reason: None,
+        events: json::Events::default(),
         stop: web.stop,
         _lease: lease,
     };
@@ -67,15 +67,14 @@ struct Viewer {
     identity: Arc<Identity>,
     subscription: Subscription,
     verdicts: Option<mpsc::Receiver<Verdict>>,
-    /// Why the frames have their setting.
-    reason: Option<Arc<str>>,
+    events: json::Events,
     stop: CancellationToken,
     _lease: Lease,
 }
 
 impl Viewer {
     async fn serve(mut self, mut socket: WebSocket) {
-        let started = events::bounds("started", self.subscription.id, &self.subscription.demand);
+        let started = json::bounds("started", self.subscription.id, &self.subscription.demand);
         let (code, reason) = match send(&mut socket, text(&started)).await {
             true => self.run(&mut socket).await,
             false => return,
@@ -96,7 +95,7 @@ impl Viewer {
                 event = next_event(&mut self.subscription) => match event {
                     None => return gone(),
                     Some(Err(error)) => {
-                        let _ = send(socket, text(&events::failure(&error))).await;
+                        let _ = send(socket, text(&json::failure(&error))).await;
                         return (close_code::POLICY, error.chain());
                     }
                     Some(Ok(event)) => {
@@ -108,7 +107,7 @@ impl Viewer {
                     }
                 },
                 verdict = next_verdict(self.verdicts.as_mut()) => match verdict {
-                    Some(verdict) => send(socket, text(&events::verdict(&verdict))).await,
+                    Some(verdict) => send(socket, text(&json::verdict(&verdict))).await,
                     None => {
                         self.verdicts = None;
                         true
@@ -121,7 +120,7 @@ impl Viewer {
                     }
                     Some(Ok(Message::Binary(_))) => {
                         let error = ApiError::new(Code::REQUEST_INVALID, "a message of bytes has no meaning here");
-                        send(socket, text(&events::failure(&error))).await
+                        send(socket, text(&json::failure(&error))).await
                     }
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => true,
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return gone(),
@@ -136,10 +135,7 @@ impl Viewer {
 
     /// Passes an event on; false if the viewer is gone.
     async fn pass(&mut self, socket: &mut WebSocket, event: &Event) -> bool {
-        if let Event::KnobsChanged(changed) = event {
-            self.reason = Some(changed.reason.clone());
-        }
-        if !send(socket, text(&events::event(event, self.reason.as_deref()))).await {
+        if !send(socket, text(&self.events.next(event))).await {
             return false;
         }
         match event {
@@ -161,9 +157,9 @@ impl Viewer {
         match changed.await {
             Ok(demand) => {
                 self.subscription.demand = demand;
-                events::bounds("updated", id, &demand)
+                json::bounds("updated", id, &demand)
             }
-            Err(error) => events::failure(&error),
+            Err(error) => json::failure(&error),
         }
     }
 }

@@ -22,7 +22,6 @@
 mod boxes;
 mod cameras;
 mod detections;
-mod events;
 mod frames;
 mod mjpeg;
 mod page;

@@ -219,7 +219,9 @@ export interface AccuracyAssumed {
 /** Nothing follows. */
 export interface Ended {
   readonly type: "ended";
-  /** Why, in words. */
+  /** Why: `complete`, `unsubscribed`, `camera_unregistered`, or a word of a newer node; empty where the node gives none. */
+  readonly reason: string;
+  /** The same in a sentence. */
   readonly sentence: string;
 }
 
@@ -294,7 +296,7 @@ export function noticeOf(told: Fields, bounds: Bounds): Notice | undefined {
     case "accuracy_assumed":
       return { type: "accuracy-assumed", sentence };
     case "ended":
-      return { type: "ended", sentence };
+      return { type: "ended", reason: string(told["reason"]), sentence };
     default:
       return undefined;
   }

@@ -169,8 +169,6 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
 }
 
 const AWAY = new Set(["frames.camera.unknown", "frames.camera.offline"]);
-/** As a node says it. */
-const STOPS = "the node stops";
 
 /** How frames are asked for. */
 export interface FrameOptions {
@@ -279,7 +277,7 @@ class FrameReader<T extends Event> implements Reader<T> {
     const notice = noticeOf(message, this.#bounds);
     if (notice === undefined) return;
     // A node that stops may start again.
-    if (notice.type === "ended" && notice.sentence === STOPS) throw new LinkDownError(STOPS);
+    if (notice.type === "ended" && notice.reason === "shutdown") throw new LinkDownError(notice.sentence);
     if (notice.type === "ended") this.isComplete = true;
     this.#take(notice);
   }

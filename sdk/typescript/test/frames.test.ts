@@ -59,7 +59,7 @@ test("a slow program has the newest frames, and all the rest that was told", { t
       sendFrame(socket, number);
       if (number === 25) sendEvent(socket, { type: "missed", from: AT, to: AT + 1n, count: 3, text: "the deadline passed" });
     }
-    sendEvent(socket, { type: "ended", text: "unsubscribed" });
+    sendEvent(socket, { type: "ended", reason: "unsubscribed", text: "it was unsubscribed" });
     hasSent = true;
   });
   const stream = client.events("cam1", { queue: 3 });
@@ -73,7 +73,7 @@ test("a slow program has the newest frames, and all the rest that was told", { t
   assert.equal(stream.skipped, 47);
   const missed = rest.find((event) => event.type === "missed");
   assert.ok(missed?.type === "missed" && missed.fromNs === AT && missed.count === 3 && missed.sentence === "the deadline passed");
-  assert.deepEqual(rest.at(-1), { type: "ended", sentence: "unsubscribed" });
+  assert.deepEqual(rest.at(-1), { type: "ended", reason: "unsubscribed", sentence: "it was unsubscribed" });
 });
 
 test("every event has its type and its fields; those of a newer node are left out", { timeout: 20_000 }, async (t) => {
@@ -93,7 +93,7 @@ test("every event has its type and its fields; those of a newer node are left ou
       { type: "controller_failed", text: "broken" },
       { type: "accuracy_assumed", text: "no table" },
       { type: "unchanged", captured_at: AT, same_as: AT - 1n, epoch: 7 },
-      { type: "ended", text: "the camera was unregistered" },
+      { type: "ended", reason: "camera_unregistered", text: "the camera was unregistered" },
     ]) {
       sendEvent(socket, event);
     }
@@ -114,7 +114,7 @@ test("every event has its type and its fields; those of a newer node are left ou
     { type: "controller-failed", sentence: "broken" },
     { type: "accuracy-assumed", sentence: "no table" },
     { type: "unchanged", capturedAtNs: AT, sameAsNs: AT - 1n },
-    { type: "ended", sentence: "the camera was unregistered" },
+    { type: "ended", reason: "camera_unregistered", sentence: "the camera was unregistered" },
   ]);
 });
 
@@ -203,7 +203,7 @@ test("a node that stops and starts again is waited for", { timeout: 20_000 }, as
   };
   node.sockets.set(PATH, (socket) => {
     sendEvent(socket, { type: "started" });
-    sendEvent(socket, { type: "ended", text: "the node stops" });
+    sendEvent(socket, { type: "ended", reason: "shutdown", text: "this node goes down" });
   });
   const stream = client.frames("cam1", {
     onEvent: (event) => {

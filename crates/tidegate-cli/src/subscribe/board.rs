@@ -72,7 +72,7 @@ impl Board {
     /// Prints a sentence above the lines.
     pub(super) fn tell(&self, sentence: &str) -> Result<(), ApiError> {
         if self.is_json {
-            self.object(&serde_json::json!({ "event": "note", "text": sentence }))
+            self.object(&serde_json::json!({ "type": "note", "text": sentence }))
         } else if self.terminal {
             self.draw(&format!("{sentence}\n"))
         } else {
