@@ -115,6 +115,23 @@ test("detections are drawn over the picture that they are of and listed with the
   await page.context().close();
 });
 
+test("messages beside detections, and such as are none, disturb no detection", async () => {
+  const page = await signedIn();
+  await live(page, "street");
+  await page.getByRole("link", { name: /^Detections/ }).click();
+  const good = { type: "detection", detector: "wrong", camera: "street", captured_at: 1, boxes: [[0, 0, 1, 1, 0.5, "person"]] };
+  for (const message of [null, { ...good, captured_at: 1e300 }, { ...good, boxes: [[0, 0, 1, 1, "much", null]] }]) {
+    site.publish("detections/street/any", JSON.stringify(message));
+  }
+  site.publish("detections/street/any", JSON.stringify({ ...good, source: 5, times: { total_ms: "long" }, detector: "odd: 1234567890123456, 7" }));
+  const row = page.locator("#detection-list li").first();
+  await row.getByText("street · odd: 1234567890123456, 7").waitFor();
+  assert.match(await row.innerText(), /1 person/);
+  assert.equal(await page.locator("#detection-list li", { hasText: "wrong" }).count(), 0);
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
 test("an administrator sees clients, sinks, uplinks and flows with their state", async () => {
   const page = await signedIn();
   site.publish("rooms/kitchen/celsius", "21.5");

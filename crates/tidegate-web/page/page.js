@@ -2,6 +2,8 @@
 //
 // Times of frames are nanoseconds, more than a number of JavaScript holds exactly, so they stay text: see `exact`.
 
+import { exact, Newest, readDetection } from "./messages.js";
+
 const $ = (id) => document.getElementById(id);
 const views = ["sign-in", "cameras", "detections", "node"];
 const DETECTIONS_MAX = 100;
@@ -18,7 +20,7 @@ const state = {
   tiles: new Map(),
   detections: [],
   unseen: 0,
-  newest: new Map(),
+  newest: new Newest(),
 };
 
 // --- Answers of the node
@@ -30,9 +32,6 @@ class Refused extends Error {
   }
 }
 class Away extends Error {}
-
-/** JSON whose integers of 16 digits and more become text. */
-const exact = (text) => JSON.parse(text.replace(/([:[,]\s*)(-?\d{16,})(?=\s*[,}\]])/g, '$1"$2"'));
 
 async function call(path, options = {}) {
   let answer;
@@ -53,7 +52,7 @@ const get = async (path) => exact(await (await call(path)).text());
 
 function socket(path) {
   const url = new URL(path, location.href);
-  url.protocol = "wss:";
+  url.protocol = url.protocol === "http:" ? "ws:" : "wss:";
   const made = new WebSocket(url);
   made.binaryType = "blob";
   return made;
@@ -118,6 +117,7 @@ function end(why) {
   for (const tile of state.tiles.values()) tile.remove();
   state.tiles.clear();
   state.detections = [];
+  state.newest.clear();
   detections.close();
   showDetections();
   $("nav").hidden = $("account").hidden = true;
@@ -429,9 +429,9 @@ class Tile {
     }
     const pen = canvas.getContext("2d");
     pen.drawImage(image, 0, 0);
-    const found = $("boxes").checked ? state.newest.get(this.name) : null;
+    const found = $("boxes").checked ? state.newest.of(this.name) : [];
     const near = (one) => Math.abs(millis(one.captured_at) - millis(frame.captured_at)) <= BOX_AGE_MAX;
-    const fitting = [...(found?.values() ?? [])].filter(near);
+    const fitting = found.filter(near);
     for (const detection of fitting) drawBoxes(pen, detection, image);
     const what = fitting.length ? `, ${summary(fitting.flatMap((one) => one.boxes))}` : "";
     if (!this.drawn) {
@@ -449,19 +449,19 @@ class Tile {
 }
 
 function drawBoxes(pen, detection, image) {
-  const size = detection.source ?? detection.frame ?? image;
+  const size = detection.size ?? image;
   const [x, y] = [image.width / size.width, image.height / size.height];
   const thick = Math.max(2, Math.round(image.width / 320));
   const high = Math.max(11, Math.round(image.width / 42));
   pen.lineWidth = thick;
   pen.font = `600 ${high}px system-ui, sans-serif`;
   pen.textBaseline = "top";
-  for (const [left, top, right, bottom, score, label] of detection.boxes ?? []) {
-    const colour = colourOf(label ?? "");
+  for (const [left, top, right, bottom, score, label] of detection.boxes) {
+    const colour = colourOf(label);
     pen.strokeStyle = pen.fillStyle = colour;
     pen.strokeRect(left * x, top * y, (right - left) * x, (bottom - top) * y);
     // Scores are on the model's own scale: not all end at 1, and some are distances.
-    const text = `${label ?? ""} ${score.toFixed(score < 10 ? 2 : 1)}`.trim();
+    const text = `${label} ${score.toFixed(score < 10 ? 2 : 1)}`.trim();
     const above = top * y - high - 6;
     const at = above >= 0 ? above : top * y;
     pen.fillRect(left * x - thick / 2, at, pen.measureText(text).width + 8, high + 6);
@@ -553,10 +553,10 @@ function watchDetections() {
   };
 }
 
-function detected(detection) {
-  if (detection.type !== "detection" || !Array.isArray(detection.boxes)) return;
-  if (!state.newest.has(detection.camera)) state.newest.set(detection.camera, new Map());
-  state.newest.get(detection.camera).set(detection.detector, detection);
+function detected(told) {
+  const detection = readDetection(told);
+  if (!detection) return;
+  state.newest.set(detection);
   if (!detection.boxes.length) return;
   state.detections.unshift(detection);
   state.detections.length = Math.min(state.detections.length, DETECTIONS_MAX);
@@ -578,8 +578,8 @@ function showDetections() {
     const row = element("li", "card");
     const time = element("time", "", clock(detection.captured_at));
     time.dateTime = new Date(millis(detection.captured_at)).toISOString();
-    const took = detection.times?.total_ms;
-    const late = detection.kept === false ? " late" : "";
+    const { took } = detection;
+    const late = detection.isLate ? " late" : "";
     const show = element("button", "quiet", "Original");
     show.type = "button";
     show.setAttribute("aria-label", `Original of ${detection.camera} at ${clock(detection.captured_at)}`);
@@ -588,7 +588,7 @@ function showDetections() {
       time,
       element("span", "", `${detection.camera} · ${detection.detector}`),
       element("span", "found", summary(detection.boxes)),
-      element("span", "took", took === undefined ? "" : `${Math.round(took)} ms${late}`),
+      element("span", "took", took === null ? "" : `${Math.round(took)} ms${late}`),
       show,
     );
     return row;
@@ -601,7 +601,7 @@ function showDetections() {
 /** Such as `2 person, 1 car`. */
 function summary(boxes) {
   const counts = new Map();
-  for (const box of boxes) counts.set(box[5] ?? "object", (counts.get(box[5] ?? "object") ?? 0) + 1);
+  for (const box of boxes) counts.set(box[5] || "object", (counts.get(box[5] || "object") ?? 0) + 1);
   return [...counts].map(([label, count]) => `${count} ${label}`).join(", ");
 }
 
