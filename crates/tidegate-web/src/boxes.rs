@@ -1,7 +1,8 @@
 //! Boxes of live detections, drawn into pictures for viewers that show nothing but pictures.
 //!
 //! Always true: the same boxes are drawn into the same picture once, however many look at it; at most [`DRAWING_MAX`] pictures are drawn
-//! at a time, and [`DRAWN_MAX`] are kept; a picture that nothing is drawn into is passed on as it is.
+//! at a time, also once their viewers are gone, and [`DRAWN_MAX`] are kept; a viewer holds [`BOXES_MAX`] boxes of [`DETECTORS_MAX`] detectors,
+//! and nothing else of their messages; a picture that nothing is drawn into is passed on as it is.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,7 +18,10 @@ use tidegate_identity::access::{Access, Identity};
 use tidegate_jpeg::{Codec, Colours, Header, Limits, Orientation, Packed};
 use tidegate_message::CameraName;
 use tidegate_server::bus::Bus;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    task::JoinError,
+};
 
 use crate::detections::Detections;
 
@@ -27,8 +31,9 @@ const DRAWING_MAX: usize = 2;
 const DRAWN_MAX: usize = 32;
 /// A box belongs to a picture that was captured at most so long before or after its own.
 const AGE_MAX: Duration = Duration::from_millis(1500);
-/// Detectors of one camera whose boxes are drawn, and boxes of one detection.
+/// Detectors of one camera whose boxes are drawn, bytes of a detector's name, and boxes of one detection.
 const DETECTORS_MAX: usize = 16;
+const NAME_BYTES_MAX: usize = 256;
 const BOXES_MAX: usize = 200;
 const QUALITY: u8 = 80;
 
@@ -69,10 +74,18 @@ pub(crate) struct Drawn {
     colour: [u8; 3],
 }
 
-/// The newest detections of one camera, by detector.
+/// The newest detections of one camera.
 pub(crate) struct Found {
     detections: Detections,
-    newest: BTreeMap<String, Detection>,
+    newest: Newest,
+}
+
+/// The boxes of each detector, with the time of their picture and the number of their message. Of too many detectors, the one that was
+/// silent for longest gives way.
+#[derive(Default)]
+struct Newest {
+    messages: u64,
+    of: BTreeMap<String, (u64, i64, Vec<Drawn>)>,
 }
 
 impl Found {
@@ -87,7 +100,7 @@ impl Found {
         camera: &CameraName,
     ) -> Result<Self, ApiError> {
         let detections = Detections::of(bus, access, identity, Some(camera)).await?;
-        Ok(Self { detections, newest: BTreeMap::new() })
+        Ok(Self { detections, newest: Newest::default() })
     }
 
     /// Waits until there is more and takes it.
@@ -98,22 +111,42 @@ impl Found {
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn more(&mut self) -> Result<(), ApiError> {
-        let Some(payload) = self.detections.next().await? else { return Ok(()) };
-        // Other programs may publish something else there.
-        let Ok(detection) = serde_json::from_slice::<Detection>(&payload) else { return Ok(()) };
-        let is_known = self.newest.contains_key(&detection.detector);
-        if is_known || self.newest.len() < DETECTORS_MAX {
-            self.newest.insert(detection.detector.clone(), detection);
+        if let Some(payload) = self.detections.next().await? {
+            self.newest.take(&payload);
         }
         Ok(())
     }
 
     /// The boxes that belong to a picture of that time.
     pub(crate) fn near(&self, captured_at: i64) -> Vec<Drawn> {
-        let near = self.newest.values().filter(|detection| {
-            u128::from(detection.captured_at.abs_diff(captured_at)) <= AGE_MAX.as_nanos()
-        });
-        near.flat_map(Detection::drawn).collect()
+        self.newest.near(captured_at)
+    }
+}
+
+impl Newest {
+    /// Takes a message, if it is a detection: other programs may publish something else there.
+    fn take(&mut self, payload: &[u8]) {
+        let Ok(detection) = serde_json::from_slice::<Detection>(payload) else { return };
+        if detection.detector.len() > NAME_BYTES_MAX {
+            return;
+        }
+        self.messages += 1;
+        let boxes = detection.drawn().collect();
+        self.of.insert(detection.detector, (self.messages, detection.captured_at, boxes));
+        if self.of.len() > DETECTORS_MAX {
+            let silent = self.of.iter().min_by_key(|(_, (number, ..))| *number);
+            if let Some(silent) = silent.map(|(detector, _)| detector.clone()) {
+                self.of.remove(&silent);
+            }
+        }
+    }
+
+    fn near(&self, captured_at: i64) -> Vec<Drawn> {
+        let near = self
+            .of
+            .values()
+            .filter(|(_, at, _)| u128::from(at.abs_diff(captured_at)) <= AGE_MAX.as_nanos());
+        near.flat_map(|(.., boxes)| boxes).copied().collect()
     }
 }
 
@@ -139,7 +172,7 @@ impl Detection {
 /// Draws, and keeps what was drawn for the next viewer.
 pub(crate) struct Drawer {
     drawn: Mutex<VecDeque<(Key, Arc<OnceCell<Bytes>>)>>,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
 }
 
 /// A picture and the boxes in it.
@@ -155,7 +188,7 @@ struct Key {
 
 impl Default for Drawer {
     fn default() -> Self {
-        Self { drawn: Mutex::default(), turns: Semaphore::new(DRAWING_MAX) }
+        Self { drawn: Mutex::default(), turns: Arc::new(Semaphore::new(DRAWING_MAX)) }
     }
 }
 
@@ -184,15 +217,27 @@ impl Drawer {
             boxes: hasher.finish(),
         });
         let draw = async {
-            let _turn = self.turns.acquire().await;
             let jpeg = frame.jpeg.clone();
-            let drawn = tokio::task::spawn_blocking(move || drawn(&jpeg, &boxes).unwrap_or(jpeg));
+            let drawn = self.in_turn(move || drawn(&jpeg, &boxes).unwrap_or(jpeg));
             drawn.await.unwrap_or_else(|error| {
                 tracing::error!(%error, "boxes could not be drawn; this is a bug");
                 frame.jpeg.clone()
             })
         };
         cell.get_or_init(|| draw).await.clone()
+    }
+
+    /// Does it on another thread when it is its turn. The turn is over when the work is, whoever still waits for it.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let turn = self.turns.clone().acquire_owned().await;
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
     }
 
     /// Where that picture is, or will be.
@@ -312,6 +357,59 @@ mod tests {
         assert_eq!(nothing.drawn().count(), 0);
         assert_eq!(detection(r#"[700, 400, 900, 500, 1, "a"]"#).drawn().count(), 0);
         assert!(drawn(b"no picture", &[]).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_picture_is_drawn_in_its_turn_to_the_end_though_its_viewer_is_gone() {
+        let drawer = Arc::new(Drawer::default());
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let mut ends = Vec::new();
+        for _ in 0..DRAWING_MAX {
+            let (drawer, begun) = (drawer.clone(), begun.clone());
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            ends.push(end);
+            let viewer = tokio::spawn(async move {
+                let work = move || {
+                    begun.send(()).expect("the test waits for it");
+                    ended.recv()
+                };
+                drawer.in_turn(work).await
+            });
+            begins.recv().await.expect("it is drawn");
+            viewer.abort();
+            assert!(viewer.await.expect_err("it is gone").is_cancelled());
+        }
+        assert_eq!(drawer.turns.available_permits(), 0, "both pictures are still drawn");
+        drop(ends);
+        let turn = drawer.turns.acquire_many(DRAWING_MAX as u32);
+        let _turn = turn.await.expect("turns come back with the end of the work");
+    }
+
+    #[test]
+    fn boxes_of_messages_are_bounded_and_the_silent_detector_gives_way() {
+        let payload = |detector: &str, boxes: usize| {
+            let one = r#"[0, 0, 10, 10, 1, "a"]"#;
+            let boxes = vec![one; boxes].join(",");
+            let text = format!(
+                r#"{{"detector":"{detector}","captured_at":5,"source":{{"width":640,"height":360}},"boxes":[{boxes}]}}"#
+            );
+            text.into_bytes()
+        };
+        let mut newest = Newest::default();
+        newest.take(&payload("first", 3000));
+        assert_eq!(newest.near(5).len(), BOXES_MAX);
+        assert!(newest.near(i64::MAX).is_empty(), "they are of another picture");
+        for payload in [&b"null"[..], b"{}", b"\xff", &payload(&"x".repeat(1000), 1)] {
+            newest.take(payload);
+        }
+        assert_eq!(newest.of.len(), 1, "what is no detection is not kept");
+        for number in 0..100 {
+            newest.take(&payload(&format!("other-{number}"), 1));
+            newest.take(&payload("second", 1));
+        }
+        assert_eq!(newest.of.len(), DETECTORS_MAX);
+        assert!(!newest.of.contains_key("first"), "the silent one gave way");
+        assert!(newest.of.contains_key("second") && newest.of.contains_key("other-99"));
     }
 
     #[test]
