@@ -8,7 +8,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate_api::{ApiError, SessionsPage};
+use tidegate_api::{ApiError, SESSIONS_MAX, SessionsPage};
 use tidegate_message::{Action, Code, Target};
 use tidegate_rpc::{Failure, Frames, Identity};
 
@@ -113,7 +113,7 @@ pub(crate) async fn clients(
         let text = "the query may have `after`, a client identifier, and `limit`, a number";
         Failure::invalid(format!("{text}: {}", rejection.body_text()))
     })?;
-    let page = SessionsPage { after, limit: limit.unwrap_or(CLIENTS), ..SessionsPage::default() };
+    let page = SessionsPage { after, limit: rows(limit)?, ..SessionsPage::default() };
     let sessions = frames.sessions(&identity, page).await?;
     let clients: Vec<Value> = sessions
         .iter()
@@ -131,6 +131,21 @@ pub(crate) async fn clients(
         })
         .collect();
     Ok(Json(json!({ "clients": clients })))
+}
+
+/// So many rows are asked for.
+///
+/// # Errors
+/// [`Code::REQUEST_INVALID`] if there may not be as many in one answer.
+fn rows(limit: Option<usize>) -> Result<usize, Failure> {
+    let limit = limit.unwrap_or(CLIENTS);
+    if (1..=SESSIONS_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    let text = format!(
+        "limit={limit} is outside 1 to {SESSIONS_MAX}; ask for fewer clients, and with `after` for those behind them"
+    );
+    Err(Failure::invalid(text))
 }
 
 pub(crate) async fn sinks(
@@ -169,5 +184,24 @@ impl Web {
         tokio::task::spawn_blocking(move || rows(&*tables)).await.map_err(|error| {
             ApiError::new(Code::INTERNAL, "a table could not be read").caused_by(error)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_clients_are_listed_as_may_be_in_one_answer() {
+        for limit in [1, CLIENTS, SESSIONS_MAX] {
+            assert_eq!(rows(Some(limit)).ok(), Some(limit));
+        }
+        assert_eq!(rows(None).ok(), Some(CLIENTS));
+        for limit in [0, SESSIONS_MAX + 1, usize::MAX] {
+            let refused = rows(Some(limit)).expect_err("it is out of bounds");
+            assert_eq!(refused.status(), 400);
+            let text = refused.error().message();
+            assert!(text.contains(&format!("limit={limit} is outside 1 to 10000")), "{text}");
+        }
     }
 }
