@@ -225,10 +225,15 @@ fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<Stri
             format!("[workers]\ncount = 1\ncommand = {command:?}\n\n")
         }
     };
+    // Our own program looks for faces as the peer does: one cascade, in steps as large.
+    let face_model = match config.workers {
+        Workers::Own => "frontal_face",
+        Workers::None | Workers::Bench(_) => "face",
+    };
     let endpoints = match config.endpoints {
         false => String::new(),
         true => format!(
-            "[vision]\nlisten = \"0.0.0.0:{http}\"\ntcp_listen = \"0.0.0.0:{tcp}\"\nuser = \"bench\"\n\n"
+            "[vision]\nlisten = \"0.0.0.0:{http}\"\ntcp_listen = \"0.0.0.0:{tcp}\"\nuser = \"bench\"\nface_model = {face_model:?}\n\n"
         ),
     };
     let data = folder.join("data");

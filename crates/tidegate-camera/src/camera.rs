@@ -15,7 +15,6 @@ mod privacy;
 mod refusals;
 mod runtime;
 
-use async_recursion::async_recursion as boxed;
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -24,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use tidegate_api::ApiError;
 use tidegate_frame::{

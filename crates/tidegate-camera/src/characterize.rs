@@ -11,9 +11,9 @@
 //!
 //! Always true: every row of the table was measured on the same frames; the table says where its truth comes from.
 
-use async_recursion::async_recursion as boxed;
 use std::{path::PathBuf, time::Duration};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 
 use tidegate_frame::{

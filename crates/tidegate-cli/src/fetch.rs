@@ -1,11 +1,11 @@
 //! `tidegate fetch`: an untouched frame.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_config::Config;

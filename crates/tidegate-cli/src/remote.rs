@@ -1,11 +1,11 @@
 //! The node that a command talks to, and as whom.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     env, fs,
     path::{Path, PathBuf},
 };
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_client::{Client, Credentials};

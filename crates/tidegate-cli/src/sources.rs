@@ -1,12 +1,12 @@
 //! Sources that are tried before a node runs them, and cameras of the local networks.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_camera::{

@@ -12,9 +12,9 @@ mod board;
 mod line;
 mod sinks;
 
-use async_recursion::async_recursion as boxed;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use futures::{StreamExt, stream};
 use tidegate_api::{ApiError, Event, FeedbackOf, SubscribeRequest, Verdict, json};

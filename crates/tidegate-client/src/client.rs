@@ -1,8 +1,8 @@
 //! The client: one connection to a node, shared by all its calls.
 
-use async_recursion::async_recursion as boxed;
 use std::{future::Future, time::Duration};
 
+use async_recursion::async_recursion as boxed;
 use tidegate_message::{Backoff, CameraName, Code, Instant};
 use tonic::{
     Request,

@@ -1,8 +1,8 @@
 //! `tidegate pub` and `tidegate sub`.
 
-use async_recursion::async_recursion as boxed;
 use std::io;
 
+use async_recursion::async_recursion as boxed;
 use tidegate_api::ApiError;
 use tidegate_cli::program::{aside, unprinted};
 use tidegate_load::command::{CommandError, PubArgs, SubArgs};

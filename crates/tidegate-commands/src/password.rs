@@ -1,6 +1,5 @@
 //! `tidegate passwd`, and passwords that a person types.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
@@ -8,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_cli::program::INTERRUPTED;

@@ -1,12 +1,12 @@
 //! `tidegate replay`: a trace played to a broker at its own pace.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use clap::{Args, ValueEnum};
 use tidegate_api::ApiError;
 use tidegate_cli::program::{Output, aside, plain, print, shown};

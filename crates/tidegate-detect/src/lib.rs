@@ -27,7 +27,6 @@ mod store;
 mod topic;
 mod watch;
 
-use async_recursion::async_recursion as boxed;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -35,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use tidegate_server::bus::Bus;
 use tidegate_wire::mqtt::QoS;
 use tidegate_workers::{PoolSettings, SharedPool};

@@ -10,9 +10,9 @@
 //! in the order of capture; a camera or a detector that is gone ends no other camera, and is tried again with growing waits, and so is
 //! a camera over which we panic.
 
-use async_recursion::async_recursion as boxed;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use async_recursion::async_recursion as boxed;
 use tidegate_api::{
     ApiError, Changes, EndReason, Event, Frame, Infeasible as NetworkInfeasible, Original,
     SubscribeRequest,

@@ -168,12 +168,12 @@ async fn characterized(clip: &Clip, tables: &Path) -> Result<(String, Option<Str
         use_truth: false,
         table_path: tables.join("demo.table"),
     };
-    let made = characterize::run(&arguments, &mut |progress| {
+    let mut shown = |progress: characterize::Progress<'_>| {
         if let characterize::Progress::Row { done, of, .. } = progress {
             screen::progress("characterizing the knobs", done, of);
         }
-    });
-    match made.await {
+    };
+    match characterize::run(&arguments, &mut shown).await {
         Ok(report) => {
             let front = report.table.front().len();
             let rows = report.table.rows.len();

@@ -22,7 +22,6 @@ mod stream;
 mod tasks;
 mod verdict;
 
-use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     convert::Infallible,
@@ -32,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use tidegate_api::{ApiError, ReloadedConfiguration, SubscriptionId};
 use tidegate_camera::{
     camera::{self, CameraSettings},

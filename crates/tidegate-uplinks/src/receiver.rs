@@ -11,7 +11,6 @@
 
 mod publisher;
 
-use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     sync::{
@@ -21,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use tidegate_api::ApiError;
 use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, Link};

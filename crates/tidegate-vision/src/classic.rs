@@ -169,7 +169,7 @@ async fn found(vision: &Vision, request: Request, call: Call) -> Result<Detected
     let since = Instant::now();
     let reject = |refused| rejected(&refused);
     let identity = caller(&request).map_err(reject)?;
-    vision.may(&identity, Action::Detect, call.model()).map_err(reject)?;
+    vision.may(&identity, Action::Detect, call.model(&vision.0.settings)).map_err(reject)?;
     if call == Call::Recognize && vision.0.classic.training.load(Ordering::Acquire) > 0 {
         let error = "Training data update in progress".into();
         return Err(members(
@@ -179,7 +179,8 @@ async fn found(vision: &Vision, request: Request, call: Call) -> Result<Detected
     }
     let (received, form) = received(vision, &identity, request).await?;
     let (image, _charge) = received.image().map_err(|refused| without_image(&refused, &form))?;
-    match vision.look(&identity, call.model(), Image::Encoded(image), since).await {
+    match vision.look(&identity, call.model(&vision.0.settings), Image::Encoded(image), since).await
+    {
         Ok(detected) => Ok(detected),
         Err(Refused::Detect(DetectError::UnknownModel { .. })) => {
             let error = format!("{} not supported on this server", call.name()).into();
@@ -198,7 +199,7 @@ async fn open(
     call: Call,
 ) -> Result<Response<Body>, Refused> {
     let identity = caller(&request)?;
-    vision.may(&identity, Action::Detect, call.model())?;
+    vision.may(&identity, Action::Detect, call.model(&vision.0.settings))?;
     socket::open(&vision, identity, request, Speech::Classic(call))
 }
 
@@ -261,7 +262,7 @@ async fn added(
     let subject = subject.ok_or_else(|| bad("Missing 'subject' parameter"))?;
     let (image, _charge) = received.image().map_err(|refused| without_image(&refused, &form))?;
     let encoded = Image::Encoded(image.clone());
-    let found = vision.find(&identity, Call::Face.model(), encoded, since);
+    let found = vision.find(&identity, Call::Face.model(&vision.0.settings), encoded, since);
     let found = vision.while_allowed(&identity, Action::Admin, LEARNS, found).await.flatten();
     let detected = found.map_err(|refused| without_image(&refused, &form))?;
     let boxes = &detected.outcome.boxes;

@@ -6,7 +6,6 @@
 //! Always true: at most so many connections are open, half of them at most from one address; a connection that is silent, or does not read
 //! its answers, is ended; a page of another site changes nothing and opens no WebSocket.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     collections::HashMap,
     io,
@@ -15,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use axum::{
     Router,
     body::Body,

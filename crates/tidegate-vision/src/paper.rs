@@ -12,7 +12,7 @@ use tidegate_identity::access::Identity;
 use tidegate_workers::{DetectError, Image};
 use tokio::time::Instant;
 
-use crate::{Detected, Vision, refused::Refused};
+use crate::{Detected, Vision, VisionSettings, refused::Refused};
 
 /// The model that learns faces.
 pub(crate) const LEARNS: &str = "recognize";
@@ -105,9 +105,9 @@ impl Formatter for Spaced {
 
 impl Call {
     /// The model that is asked.
-    pub(crate) fn model(self) -> &'static str {
+    pub(crate) fn model(self, settings: &VisionSettings) -> &str {
         match self {
-            Self::Face => "face",
+            Self::Face => &settings.face_model,
             Self::Recognize => LEARNS,
             Self::Pose => "pose",
             Self::Object => "object",
@@ -229,7 +229,8 @@ pub(crate) async fn streamed(
     image: Bytes,
     since: Instant,
 ) -> Result<String, Refused> {
-    match vision.look(identity, call.model(), Image::Encoded(image), since).await {
+    match vision.look(identity, call.model(&vision.0.settings), Image::Encoded(image), since).await
+    {
         Ok(detected) => Ok(call.answer(&detected, Way::Stream).text()),
         Err(Refused::Detect(DetectError::UnknownModel { .. })) => {
             Ok(failure(&format!("{} not supported", call.name())))

@@ -18,6 +18,8 @@ pub struct VisionSettings {
     pub request_timeout: Duration,
     /// Longest silence of a WebSocket, or of a connection of the persistent protocol, between two requests; default 5 min.
     pub idle_timeout: Duration,
+    /// The model of the paper's `/detector/detect/`; default `face`.
+    pub face_model: String,
 }
 
 impl Default for VisionSettings {
@@ -29,6 +31,7 @@ impl Default for VisionSettings {
             sockets_max: 4096,
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(300),
+            face_model: "face".to_owned(),
         }
     }
 }

@@ -455,7 +455,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             return Ok(());
         }
         let refused = |refused: Refused| (CloseCode::POLICY, refused.message());
-        self.vision.may(&self.identity, Action::Detect, call.model()).map_err(refused)?;
+        self.vision
+            .may(&self.identity, Action::Detect, call.model(&self.vision.0.settings))
+            .map_err(refused)?;
         let (vision, identity) = (self.vision.clone(), self.identity.clone());
         self.under_way.push(Box::pin(async move {
             let answered = paper::streamed(&vision, &identity, call, bytes, since).await;

@@ -1,6 +1,5 @@
 //! The side of the machine that joins.
 
-use async_recursion::async_recursion as boxed;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -8,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use async_recursion::async_recursion as boxed;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},

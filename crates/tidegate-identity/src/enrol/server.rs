@@ -1,8 +1,8 @@
 //! The node's side: redeems invitations with the authority's key.
 
-use async_recursion::async_recursion as boxed;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use async_recursion::async_recursion as boxed;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use tidegate_message::error_chain;
 use tokio::{

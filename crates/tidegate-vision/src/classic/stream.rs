@@ -110,7 +110,7 @@ async fn answer(
         return Ok((text, true));
     };
     let answered = async {
-        vision.may(identity, Action::Detect, call.model())?;
+        vision.may(identity, Action::Detect, call.model(&vision.0.settings))?;
         streamed(vision, identity, call, buffer.into_bytes(), since).await
     };
     let text = answered.await.unwrap_or_else(|refused| refused_text(&refused));

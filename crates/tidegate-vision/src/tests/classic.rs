@@ -5,10 +5,11 @@ use serde_json::json;
 use tidegate_wire::websocket::CloseCode;
 
 use super::{
-    Echo, Served,
+    Echo, Served, access,
     client::{Came, Socket},
-    images,
+    images, user,
 };
+use crate::VisionSettings;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -206,4 +207,16 @@ async fn websockets_answer_images_in_order_and_echo_texts() {
     let expected =
         r#"{"success": "false", "error": "OpenPose not supported", "server_processing_time": 0}"#;
     assert_eq!(socket.next().await, Came::Text(expected.to_owned()));
+}
+
+#[tokio::test]
+async fn faces_are_found_by_the_model_of_the_settings() {
+    let settings =
+        VisionSettings { face_model: "frontal_face".to_owned(), ..VisionSettings::default() };
+    let echo = Echo::new(&["face", "frontal_face"]);
+    let served = Served::with(settings, echo.clone(), access(None), Some(user("ada"))).await;
+    let reply = served.ask("POST", "/detector/detect/", "image/png", images::png(9, 9)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let asked: Vec<_> = echo.asked.lock().unwrap().iter().map(|it| it.model.clone()).collect();
+    assert_eq!(asked, [Some("frontal_face".to_owned())]);
 }

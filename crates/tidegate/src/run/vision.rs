@@ -66,6 +66,7 @@ fn settings(section: &VisionSection) -> VisionSettings {
         sockets_max: section.sockets_max as usize,
         request_timeout: section.request_timeout,
         idle_timeout: section.idle_timeout,
+        face_model: section.face_model.clone(),
     }
 }
 
@@ -207,7 +208,7 @@ mod tests {
         assert!(listeners.is_empty(), "no listener without a login by default");
         let text = "[vision]\nlisten = \"127.0.0.1:8008\"\ntcp_listen = \"127.0.0.1:8011\"\nuser = \"phones\"\n\
                     image_bytes_max = \"1MiB\"\nheld_bytes_max = \"4MiB\"\nwindow = 2\nsockets_max = 3\nconnections_max = 4\n\
-                    request_timeout = \"1s\"\nidle_timeout = \"2s\"\n";
+                    request_timeout = \"1s\"\nidle_timeout = \"2s\"\nface_model = \"frontal_face\"\n";
         let (settings, listeners) = planned(&config(text)).unwrap().expect("it is served");
         let expected = VisionSettings {
             image_bytes_max: 1 << 20,
@@ -216,6 +217,7 @@ mod tests {
             sockets_max: 3,
             request_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(2),
+            face_model: "frontal_face".to_owned(),
         };
         assert_eq!(settings, expected);
         let shown: Vec<_> = listeners
