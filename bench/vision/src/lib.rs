@@ -18,6 +18,7 @@ pub mod clients;
 pub mod images;
 pub mod latency;
 pub mod mjpeg;
+pub mod mjpeg_camera;
 pub mod node;
 pub mod overhead;
 pub mod peer;

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Width of the pictures.
+/// Width of the pictures, unless they are larger by [`Clip::make_scaled`].
 pub const WIDTH: usize = 640;
 /// Height of the pictures.
 pub const HEIGHT: usize = 360;
@@ -32,6 +32,8 @@ const FIELD: usize = WIDTH / BITS;
 const CLOCK_HERTZ: f64 = 90_000.0;
 /// Bytes of a packet's payload.
 const PAYLOAD_BYTES: usize = 1400;
+/// Beyond that, a JPEG image by RTP has no numbers for its sides (RFC 2435).
+const SCALE_MAX: u8 = 3;
 /// Seconds from the begin of NTP's time to that of Unix'.
 const NTP_TO_UNIX: u64 = 2_208_988_800;
 
@@ -60,6 +62,7 @@ pub struct Clip {
     frames_per_second: f64,
     /// Pictures between two keys.
     key_every: usize,
+    scale: u8,
     /// The parts of each picture as they travel; of a JPEG image, its tables and its data.
     pictures: Vec<Vec<Vec<u8>>>,
 }
@@ -106,6 +109,20 @@ impl Clip {
     /// # Errors
     /// ffmpeg is not there, or cannot code so.
     pub fn make(coding: Coding, frames_per_second: f64, frames: u16) -> io::Result<Self> {
+        Self::make_scaled(coding, frames_per_second, frames, 1)
+    }
+
+    /// The same with pictures that are `scale` times as wide and as high, at most three times.
+    ///
+    /// # Errors
+    /// ffmpeg is not there, or cannot code so.
+    pub fn make_scaled(
+        coding: Coding,
+        frames_per_second: f64,
+        frames: u16,
+        scale: u8,
+    ) -> io::Result<Self> {
+        let scale = scale.clamp(1, SCALE_MAX);
         let key_every = (frames_per_second.round() as usize).clamp(2, 30);
         let rate = frames_per_second.to_string();
         let size = format!("{WIDTH}x{HEIGHT}");
@@ -118,6 +135,9 @@ impl Clip {
             "-nostdin", "-v", "error", "-f", "rawvideo", "-pix_fmt", "gray", "-s", &size, "-r",
             &rate, "-i", "-",
         ]);
+        if scale > 1 {
+            command.args(["-vf", &format!("scale=iw*{scale}:ih*{scale}:flags=neighbor")]);
+        }
         command.args(match coding {
             Coding::H264 | Coding::H264Stripes => &[
                 "-pix_fmt",
@@ -175,7 +195,7 @@ impl Clip {
         if pictures.len() != usize::from(frames) {
             return Err(io::Error::other(format!("{frames} pictures became {}", pictures.len())));
         }
-        Ok(Self { coding, frames_per_second, key_every, pictures })
+        Ok(Self { coding, frames_per_second, key_every, scale, pictures })
     }
 
     /// Time between two pictures.
@@ -447,7 +467,7 @@ impl Shared {
             let payloads = match self.clip.coding {
                 Coding::H264 | Coding::H264Stripes => fragments(parts, 1),
                 Coding::H265 => fragments(parts, 2),
-                Coding::Jpeg => slices(&parts[0], &parts[1]),
+                Coding::Jpeg => slices(&parts[0], &parts[1], self.clip.scale),
             };
             let mut packets = Vec::new();
             let payload_type = if self.clip.coding == Coding::Jpeg { 26 } else { 96 };
@@ -587,12 +607,13 @@ fn fragments(parts: &[Vec<u8>], header_bytes: usize) -> Vec<Vec<u8>> {
 }
 
 /// A JPEG image as payloads (RFC 2435), with its tables before the first.
-fn slices(tables: &[u8], data: &[u8]) -> Vec<Vec<u8>> {
+fn slices(tables: &[u8], data: &[u8], scale: u8) -> Vec<Vec<u8>> {
+    let [width, height] = [WIDTH, HEIGHT].map(|side| (side / 8 * usize::from(scale)) as u8);
     let mut payloads = Vec::new();
     let mut offset = 0_usize;
     for piece in data.chunks(PAYLOAD_BYTES) {
         let mut payload = (offset as u32).to_be_bytes().to_vec();
-        payload.extend([1, 255, (WIDTH / 8) as u8, (HEIGHT / 8) as u8]);
+        payload.extend([1, 255, width, height]);
         if offset == 0 {
             payload.extend([0, 0]);
             payload.extend((tables.len() as u16).to_be_bytes());
