@@ -11,8 +11,10 @@ It has the shape of the MobiledgeX computer vision server, whose paths, answers 
     TCP                        4 bytes operation, 4 bytes length, image; the answer is 4 bytes length and JSON
 
 As there, REST does not count the decoding of an image as server time and the other two do; Haar's cascade looks at the colour picture
-with a scale factor of 1.3 and 5 neighbours; views and consumers are synchronous, so that Django runs them on threads; and the TCP server
-writes the length and the JSON apart. Unlike there, nothing is logged and no image is written to the disk.
+with a scale factor of 1.3 and 5 neighbours; views and consumers are synchronous, so that Django runs them on threads; each request of
+HTTP passes the same middleware, with sessions in a database of SQLite, which a request without a cookie never asks; and the TCP server
+writes the length and the JSON apart. Unlike there, nothing is logged, no image is written to the disk, and there is no WhiteNoise, which
+looks a path up among the static files.
 
 `echo` decodes nothing and finds one box, so that what is left is the server's own cost. `--milliseconds` makes each detection take at
 least so long, without using the processor and one at a time, as one detector does.
@@ -125,7 +127,9 @@ def application(server: Server) -> object:
     from django.core.asgi import get_asgi_application
     from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
     from django.urls import path, re_path
+    from django.views.decorators.csrf import csrf_exempt
 
+    @csrf_exempt
     def detect(request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseBadRequest("Must send frame as a POST")
@@ -236,9 +240,24 @@ def main() -> None:
     settings.configure(
         ALLOWED_HOSTS=["*"],
         DATA_UPLOAD_MAX_MEMORY_SIZE=IMAGE_BYTES_MAX,
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         DEBUG=False,
+        INSTALLED_APPS=[
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "django.contrib.sessions",
+            "django.contrib.messages",
+        ],
         LOGGING_CONFIG=None,
-        MIDDLEWARE=[],
+        MIDDLEWARE=[
+            "django.middleware.security.SecurityMiddleware",
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.middleware.common.CommonMiddleware",
+            "django.middleware.csrf.CsrfViewMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+            "django.contrib.messages.middleware.MessageMiddleware",
+            "django.middleware.clickjacking.XFrameOptionsMiddleware",
+        ],
         SECRET_KEY=secrets.token_hex(),
     )
     django.setup()

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! The Django server has the shape of the one that the paper measures (`peer/server.py`). Detectors are Haar's cascade for the paper's
-//! figures, and programs of this crate where the detector is not the subject ([`worker`]).
+//! figures, and of this crate where the detector is not the subject: a program ([`worker`]), and one in the server's process ([`echo`]).
 
 use std::path::PathBuf;
 
 pub mod application;
 pub mod cameras;
 pub mod clients;
+pub mod echo;
 pub mod images;
 pub mod latency;
 pub mod mjpeg;

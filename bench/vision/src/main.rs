@@ -3,13 +3,14 @@
 //! ```text
 //!  bench-vision [--quick] [--only GROUP]… [--runs N] ──▶ groups in turn ──▶ Report ──▶ table, folder, exit status
 //!  bench-vision worker ──▶ a detector for the node under test
+//!  bench-vision echo ──▶ the endpoints with a detector in their process
 //! ```
 
 use std::{process::ExitCode, time::Duration};
 
 use bench_harness::Report;
 use bench_vision::{
-    Plan, application, cameras, clients, latency, mjpeg, overhead, root, sdk, site, worker,
+    Plan, application, cameras, clients, echo, latency, mjpeg, overhead, root, sdk, site, worker,
 };
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -37,6 +38,15 @@ enum Task {
         #[arg(long, default_value_t = 0.0)]
         milliseconds: f64,
     },
+    /// Serves images by the program's endpoints, with a detector of no cost in this process.
+    Echo {
+        /// Port of HTTP.
+        #[arg(long)]
+        http: u16,
+        /// Port of the persistent protocol.
+        #[arg(long)]
+        tcp: u16,
+    },
 }
 
 /// Groups that can be measured on their own.
@@ -60,9 +70,16 @@ enum Group {
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
-    if let Some(Task::Worker { milliseconds }) = options.task {
-        worker::serve(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3))?;
-        return Ok(ExitCode::SUCCESS);
+    match options.task {
+        None => {}
+        Some(Task::Worker { milliseconds }) => {
+            worker::serve(Duration::from_secs_f64(milliseconds.max(0.0) / 1e3))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(Task::Echo { http, tcp }) => {
+            echo::serve(http, tcp)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     }
     site::watch_signals()?;
     let runs =
