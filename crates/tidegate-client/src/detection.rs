@@ -78,7 +78,7 @@ impl DetectConnection {
     /// Has one image looked at by a call of its own.
     ///
     /// # Errors
-    /// What the node says of this request; [`Code::LINK_DOWN`] if the connection is gone.
+    /// As the node refuses it; [`Code::LINK_DOWN`] if the connection is gone.
     ///
     /// # Cancel safety
     /// Cancel safe: a call that is dropped is reset, and the connection is as it was.
