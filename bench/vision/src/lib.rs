@@ -7,8 +7,9 @@
 //!  latency, overhead, clients: both servers in turn      application, mjpeg, cameras, sdk: the program alone
 //! ```
 //!
-//! The Django server has the shape of the one that the paper measures (`peer/server.py`). Detectors are Haar's cascade for the paper's
-//! figures, and of this crate where the detector is not the subject: a program ([`worker`]), and one in the server's process ([`echo`]).
+//! The Django server has the shape of the one that the paper measures (`peer/server.py`). For the paper's figures both have
+//! its detector, Haar's cascade (`peer/haar.py`); where the detector is not the subject it is of this crate: a program ([`worker`]), or one in
+//! the server's process ([`echo`]).
 
 use std::path::PathBuf;
 

@@ -17,18 +17,23 @@ use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest, NODE_SERVER_NAME};
 use tidegate_load::{connect::TlsArgs, vision::Target};
 
-use crate::site::{self, Cpu, Place, cpu_seconds, free_port, last_words};
+use crate::{
+    root,
+    site::{self, Cpu, Place, cpu_seconds, free_port, last_words},
+};
 
 /// Where both servers find faces.
 pub const ENDPOINT: &str = "/detector/detect/";
 
 /// Detectors of a node.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Workers {
     /// None.
     None,
-    /// The one that comes with the program: Haar's cascade in Python.
+    /// The one that comes with the program, in Python.
     Own,
+    /// The Django server's, `peer/haar.py`, by that Python.
+    Peers(PathBuf),
     /// That of this bench, which takes so many milliseconds.
     Bench(f64),
 }
@@ -216,9 +221,14 @@ fn write(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<()>
 
 fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<String> {
     let Ports { api, link, mqtt, http, tcp } = ports;
-    let workers = match config.workers {
+    let workers = match &config.workers {
         Workers::None => String::new(),
         Workers::Own => "[workers]\ncount = 1\n\n".to_owned(),
+        Workers::Peers(python) => {
+            let script = root().join("bench/vision/peer/haar.py");
+            let command = format!("'{}' '{}'", python.display(), script.display());
+            format!("[workers]\ncount = 1\ncommand = {command:?}\n\n")
+        }
         Workers::Bench(milliseconds) => {
             let own = std::env::current_exe().context("this program cannot find its own file")?;
             let command = format!("'{}' worker --milliseconds {milliseconds}", own.display());
