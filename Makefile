@@ -57,10 +57,10 @@ bench-sensors: setup ## sensor streams in ten groups, from the codec to cut link
 bench-sensors-quick: setup ## the same figures on shorter runs
 	scripts/bench-sensors --quick $(ARGS)
 
-bench-vision: setup ## images in, boxes and pictures out, beside a Django server: every figure, five runs, an hour and more; needs root
+bench-vision: setup ## images in, boxes and pictures out, beside a Django server: every figure, some 25 minutes; needs root
 	scripts/bench-vision $(ARGS)
 
-bench-vision-quick: setup ## the same figures on shorter runs, some ten minutes
+bench-vision-quick: setup ## the same figures on shorter runs, some six minutes
 	scripts/bench-vision --quick $(ARGS)
 
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)

@@ -22,6 +22,8 @@ const BOUND_MS: f64 = 200.0;
 /// Least part of what was captured that has an answer within the bound.
 const DELIVERED_MIN: f64 = 0.97;
 const FPS: [u32; 2] = [5, 10];
+/// Each is as long as some others together.
+const RUNS_MAX: usize = 2;
 /// The swing of the line, and how long the run is: whole periods of it.
 const PERIOD: Duration = Duration::from_secs(20);
 const EDGE: &str = "server";
@@ -34,7 +36,10 @@ const WARM_UP: Duration = Duration::from_secs(6);
 /// # Errors
 /// There is no lab without root, or the node does not serve.
 pub fn application(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
-    let periods = if plan.quick { 1 } else { 3 };
+    let (periods, rates, runs) = match plan.quick {
+        true => (1, &FPS[1..], 1),
+        false => (2, &FPS[..], plan.runs.min(RUNS_MAX)),
+    };
     let length = PERIOD * periods;
     report.configuration(
         "application",
@@ -44,10 +49,10 @@ pub fn application(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             length.as_secs()
         ),
     );
-    for fps in FPS {
+    for &fps in rates {
         let (mut p95, mut delivered) = (Vec::new(), Vec::new());
         let mut late = false;
-        for run in 0..plan.runs {
+        for run in 0..runs {
             let made = run_once(fps, length, run as u64 + 1)?;
             late |= !made.is_valid;
             let captured = f64::from(fps) * length.as_secs_f64();
