@@ -18,7 +18,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// What stands before the authority of an origin, and behind an authority that names the usual port.
+    /// The text before the authority of an origin, and the one behind an authority that names the usual port.
     fn affixes(self) -> (&'static str, &'static str) {
         match self {
             Self::Http => ("http://", ":80"),
