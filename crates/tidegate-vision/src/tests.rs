@@ -304,7 +304,8 @@ async fn an_image_of_a_call_is_charged_to_its_caller_until_the_answer() {
         async move { vision.detect(&user("ada"), "gated", image).await.map(drop) }
     });
     until("it is under way", || echo.under_way.load(Ordering::SeqCst) == 1).await;
-    let refused = detect("ada").await.unwrap_err();
+    let second = tokio::time::timeout(Duration::from_secs(20), detect("ada")).await;
+    let refused = second.expect("it does not wait").unwrap_err();
     assert!(matches!(refused, crate::Refused::NoRoom(_)), "{refused}");
     echo.gate.add_permits(2);
     first.await.unwrap().unwrap();
@@ -324,7 +325,8 @@ async fn an_image_is_no_longer_looked_at_when_the_right_to_it_is_taken_away() {
     until("it is under way", || echo.under_way.load(Ordering::SeqCst) == 1).await;
     let none = "[role.r]\ndetect = [\"face\"]\n[user.ada]\nroles = [\"r\"]\n";
     access.authenticator.exchange(access.authenticator.prepare(sources(Some(none))).unwrap());
-    let refused = call.await.unwrap().unwrap_err();
+    let ended = tokio::time::timeout(Duration::from_secs(60), call).await;
+    let refused = ended.expect("it ends").unwrap().unwrap_err();
     assert_eq!(refused.status(), 403, "{refused}");
     assert_eq!(echo.under_way.load(Ordering::SeqCst), 0, "the queue has it no longer");
 }
