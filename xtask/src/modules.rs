@@ -72,7 +72,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["answer", "budget", "buffers", "detector", "image", "settings"]),
             ("refusals", &["refused"]),
-            ("words", &["body", "openapi", "paper"]),
+            ("words", &["body", "paper"]),
             ("requests", &["inference", "models", "socket"]),
             ("paths", &["classic"]),
             ("listeners", &["listener"]),

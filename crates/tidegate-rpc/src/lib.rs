@@ -14,6 +14,7 @@
 //! stable code.
 
 mod failure;
+pub mod openapi;
 pub mod origin;
 pub mod server;
 pub mod unread;

@@ -27,7 +27,6 @@ pub mod image;
 mod inference;
 mod listener;
 mod models;
-mod openapi;
 mod paper;
 mod refused;
 mod settings;
@@ -270,7 +269,6 @@ pub fn router(vision: Vision) -> Router {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{model}", delete(models::unload).put(models::load))
         .route("/v1/models/{model}/subjects/{subject}", post(models::teach))
-        .route("/v1/openapi.json", get(openapi::serve))
         .merge(inference::routes())
         .merge(classic::routes())
         .method_not_allowed_fallback(method_not_allowed)

@@ -22,6 +22,7 @@ use axum::{
     http::{Request, Response, StatusCode},
     middleware::{self, Next},
     response::IntoResponse as _,
+    routing::get,
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -39,6 +40,7 @@ use tidegate_process::{
     descriptors::{self, Descriptor, Front},
 };
 use tidegate_rpc::{
+    openapi,
     origin::{self, Scheme},
     unread,
 };
@@ -116,6 +118,7 @@ impl Listener {
         let Self { listener, settings, .. } = self;
         let scheme = if settings.tls.is_some() { Scheme::Https } else { Scheme::Http };
         let http = router(vision.clone())
+            .route("/v1/openapi.json", get(openapi::serve))
             .fallback(not_found)
             .layer(middleware::from_fn_with_state(scheme, of_no_other_site));
         let served = Arc::new(Served { vision, http, settings, stop: stop.clone() });

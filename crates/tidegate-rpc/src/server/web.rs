@@ -36,7 +36,7 @@ use super::{
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
 use crate::{
-    Failure, Frames, Identity,
+    Failure, Frames, Identity, openapi,
     origin::{self, Scheme},
 };
 
@@ -89,7 +89,10 @@ fn body_bytes_max(image_bytes_max: usize) -> usize {
 /// The requests that are no calls of gRPC: those of `known` for callers that are known, those of `public` for everybody.
 pub(super) fn router(web: Web, known: Router, public: Router) -> Router {
     let front = Arc::new(Front { web, sessions: Sessions::default() });
-    let own = Router::new().route("/v1/me", get(me)).route("/v1/logout", post(logout));
+    let own = Router::new()
+        .route("/v1/me", get(me))
+        .route("/v1/logout", post(logout))
+        .route("/v1/openapi.json", get(openapi::serve));
     let known = known
         .merge(own.with_state(front.clone()))
         .fallback(unknown)

@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use serde_json::Value;
+use tidegate_rpc::openapi::OPENAPI;
 
 use super::{Echo, Served, client::Reply};
-use crate::openapi::OPENAPI;
 
 static DESCRIPTION: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(OPENAPI).unwrap());
 
@@ -82,6 +82,16 @@ fn validate(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<String>) {
         "null" => value.is_null(),
         other => panic!("type {other}"),
     };
+    if let Some(alternatives) = schema["anyOf"].as_array() {
+        let fits = |schema: &Value| {
+            let mut wrong = Vec::new();
+            validate(value, schema, at, &mut wrong);
+            wrong.is_empty()
+        };
+        if !alternatives.iter().any(fits) {
+            wrong.push(format!("{at} is none of the {} alternatives", alternatives.len()));
+        }
+    }
     let kinds: Vec<&str> = match &schema["type"] {
         Value::String(kind) => vec![kind],
         Value::Array(kinds) => kinds.iter().map(|kind| kind.as_str().unwrap()).collect(),
@@ -143,6 +153,8 @@ fn answers_are_held_against_the_description() {
         ),
         (r#"[1, null]"#, r#"{"type": "array", "items": {"type": ["number", "null"]}}"#, 0),
         (r#""yes""#, r#"{"enum": ["true", "false"]}"#, 1),
+        (r#"1"#, r#"{"anyOf": [{"type": "string"}, {"type": "integer"}]}"#, 0),
+        (r#"null"#, r#"{"anyOf": [{"type": "string"}, {"type": "integer"}]}"#, 1),
     ] {
         let (value, schema) =
             (serde_json::from_str(value).unwrap(), serde_json::from_str(schema).unwrap());
@@ -153,23 +165,8 @@ fn answers_are_held_against_the_description() {
 }
 
 #[tokio::test]
-async fn the_description_is_served_and_has_every_path_of_the_router() {
+async fn every_path_of_the_router_is_described_and_there() {
     let served = Served::new(Echo::usual()).await;
-    assert_eq!(served.get("/v1/openapi.json").await.json(), *DESCRIPTION);
-    // Each path that is described is there.
-    let paths = DESCRIPTION["paths"].as_object().unwrap();
-    for (path, item) in paths {
-        for method in item.as_object().unwrap().keys().filter(|key| *key != "parameters") {
-            let path = path.replace("{model}", "face").replace("{subject}", "Ann");
-            let reply = served.ask(&method.to_uppercase(), &path, "", "").await;
-            assert!(
-                !matches!(reply.status.as_u16(), 404 | 405) || !reply.body.is_empty(),
-                "{method} {path}: {reply:?}"
-            );
-            assert_ne!(reply.status, 405, "{method} {path}");
-        }
-    }
-    // Each path that is there is described.
     let sources =
         [include_str!("../lib.rs"), include_str!("../inference.rs"), include_str!("../classic.rs")]
             .concat();
@@ -180,7 +177,18 @@ async fn the_description_is_served_and_has_every_path_of_the_router() {
     for (path, _) in crate::paper::CALLS {
         routes.extend([format!("{path}/"), format!("/ws{path}/"), format!("/ws{path}")]);
     }
-    let described: BTreeSet<String> = paths.keys().cloned().collect();
-    assert_eq!(routes, described);
     assert!(routes.len() > 20, "{routes:?}");
+    for path in routes {
+        let item = DESCRIPTION["paths"][&path].as_object();
+        let item = item.unwrap_or_else(|| panic!("{path} is not described"));
+        for method in item.keys().filter(|key| *key != "parameters") {
+            let path = path.replace("{model}", "face").replace("{subject}", "Ann");
+            let reply = served.ask(&method.to_uppercase(), &path, "", "").await;
+            assert!(
+                !matches!(reply.status.as_u16(), 404 | 405) || !reply.body.is_empty(),
+                "{method} {path}: {reply:?}"
+            );
+            assert_ne!(reply.status, 405, "{method} {path}");
+        }
+    }
 }

@@ -202,6 +202,8 @@ async fn the_node_is_asked_and_unknown_paths_and_methods_are_named() {
         (&me["name"], &me["kind"], &me["node"]),
         (&"application".into(), &"certificate".into(), &"edge".into())
     );
+    let described = connection.ask(&get_with("/v1/openapi.json", ""), "").await;
+    assert_eq!((described.status, &*described.body), (200, crate::openapi::OPENAPI));
     let unknown = connection.ask(&get_with("/no%20such?x=1", ""), "").await;
     assert_eq!(unknown.status, 404);
     assert!(unknown.body.contains("request.path.unknown") && unknown.body.contains("/no%20such"));
