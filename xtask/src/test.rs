@@ -4,11 +4,12 @@
 //!  cargo test --workspace ─┬─ lines shown as they come, counted ─▶ `N passed, N failed, N skipped`
 //!  workers' unittest ──────┤
 //!  each SDK's tests ───────┤
+//!  the API's description ──┤
 //!  the page in a browser ──┘
 //! ```
 //!
-//! The tests of the SDKs and of the page run where all of the workspace is tested: with arguments that choose tests, the program that they
-//! need may not have been built.
+//! The tests of the SDKs, of the API's description and of the page run where all of the workspace is tested: with arguments that choose
+//! tests, the program that they need may not have been built.
 //!
 //! A test that cannot run on this machine prints a line that begins with `skipped:` and says why, then returns. It is counted
 //! as skipped, not as passed.
@@ -38,7 +39,7 @@ struct Suite {
     count: fn(&[String]) -> Totals,
 }
 
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite {
         folder: "sdk/python",
         script: "scripts/sdk-python",
@@ -59,6 +60,13 @@ const SUITES: [Suite; 4] = [
         arguments: &[],
         needs: "a JDK and Maven",
         count: surefire,
+    },
+    Suite {
+        folder: "crates/tidegate-rpc/openapi",
+        script: "scripts/openapi",
+        arguments: &["-rs", "--color=no"],
+        needs: "Python 3.11",
+        count: pytest,
     },
     Suite {
         folder: "crates/tidegate-web/page",
@@ -126,7 +134,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
             }
         }
         Err(chosen) => println!(
-            "\nleft out: the tests of the SDKs and of the page, since {chosen} chooses tests"
+            "\nleft out: the tests of the SDKs, of the API's description and of the page, since {chosen} chooses tests"
         ),
     }
     if totals.passed + totals.failed == 0 {
