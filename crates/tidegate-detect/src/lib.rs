@@ -46,7 +46,7 @@ pub use self::{
     frames::{Frames, Subscription},
     left_over::Kept,
     pattern::{CameraPattern, PatternError},
-    report::{About, Detection, Infeasible, Party, Report},
+    report::{About, Detection, Infeasible, Party, Pending, Report},
     topic::{TopicError, TopicTemplate},
     watch::{Watch, WatchSettings},
 };

@@ -125,9 +125,30 @@ pub struct Detection {
     pub skipped: u64,
 }
 
+/// A report on its way to the bus or the screen, which nothing can be read of before it leaves: until then its times grow.
+#[derive(Clone, Debug)]
+pub struct Pending(Report);
+
+impl From<Report> for Pending {
+    fn from(report: Report) -> Self {
+        Self(report)
+    }
+}
+
+impl Pending {
+    /// The report, which leaves now; to be called just before.
+    pub fn leave(self, now: time::Instant) -> Report {
+        let Self(mut report) = self;
+        if let Report::Detection(found) = &mut report {
+            found.leave(now);
+        }
+        report
+    }
+}
+
 impl Detection {
     /// It leaves now: the time since its answer counts, too, and with it whether the bounds are kept.
-    pub fn leave(&mut self, now: time::Instant) {
+    pub(crate) fn leave(&mut self, now: time::Instant) {
         let age = now.saturating_duration_since(self.measured_until);
         self.wait = self.wait.saturating_add(age);
         self.measured_until = now;
@@ -213,13 +234,6 @@ pub struct About<'a> {
 }
 
 impl Report {
-    /// It leaves now, to the bus or the screen; to be called just before. A detection may have waited for that.
-    pub fn leave(&mut self, now: time::Instant) {
-        if let Self::Detection(found) = self {
-            found.leave(now);
-        }
-    }
-
     /// Its type in messages.
     pub const fn word(&self) -> &'static str {
         match self {
@@ -489,9 +503,8 @@ mod tests {
     fn a_detection_that_leaves_late_does_not_keep_its_bound() {
         let begin = detection();
         let leaves_after = |millis: u32| {
-            let mut report = Report::Detection(Box::new(begin.clone()));
-            report.leave(begin.measured_until + millis * MS);
-            match report {
+            let pending = Pending::from(Report::Detection(Box::new(begin.clone())));
+            match pending.leave(begin.measured_until + millis * MS) {
                 Report::Detection(found) => (found.wait, found.kept),
                 other => panic!("{other:?}"),
             }

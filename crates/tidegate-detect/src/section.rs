@@ -27,7 +27,7 @@ use crate::{
     DetectSettings, Originals, Shared, Stop,
     detector::{Detector, PoolDetector},
     home_assistant::{HomeAssistant, Retained},
-    report::{About, Report},
+    report::{About, Pending, Report},
     store::Folder,
     topic::ORIGINAL,
     watch::Watch,
@@ -173,7 +173,7 @@ struct Cameras<'a> {
     shared: &'a Shared,
     settings: &'a DetectSettings,
     detector: Arc<PoolDetector>,
-    reports: mpsc::Sender<(CameraName, Report)>,
+    reports: mpsc::Sender<(CameraName, Pending)>,
     watched: BTreeMap<CameraName, CancellationToken>,
     tasks: JoinSet<()>,
     stop: CancellationToken,
@@ -239,8 +239,9 @@ impl Speaker<'_> {
         self.retain(out).await
     }
 
-    async fn say(&mut self, camera: &CameraName, mut report: Report) -> Result<(), BusError> {
+    async fn say(&mut self, camera: &CameraName, report: Pending) -> Result<(), BusError> {
         let topic = self.topic(camera);
+        let report = report.leave(time::Instant::now());
         if let Report::Original { captured_at, jpeg } = &report {
             return match &self.store {
                 Some(store) => {
@@ -256,7 +257,6 @@ impl Speaker<'_> {
         }
         let model = self.detector.name();
         let about = About { detector: &self.settings.name, model: &model, camera };
-        report.leave(time::Instant::now());
         let message = report.json(about).to_string();
         self.publish(&topic, message.as_bytes(), false).await?;
         let out = self.home_assistant.as_mut().map(|entities| entities.report(camera, &report));
@@ -352,7 +352,7 @@ impl Store {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "keeping originals ended by a panic"),
             Err(_) => {
-                tracing::warn!("the last originals are still being written: the disk is too slow")
+                tracing::warn!("the last originals are still being written: the disk is too slow");
             }
         }
     }

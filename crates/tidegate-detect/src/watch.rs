@@ -33,7 +33,7 @@ use crate::{
     budget::Budget,
     detector::{Detector, Look, Started},
     frames::{Frames, Subscription},
-    report::{Detection, Infeasible, Party, Report},
+    report::{Detection, Infeasible, Party, Pending, Report},
 };
 
 /// Images of one camera that are with the pool at a time, beyond which the next event waits: one that waits and one at each program.
@@ -85,7 +85,7 @@ pub struct Watch {
     /// The detector.
     pub detector: Arc<dyn Detector>,
     /// Where reports go. While there is no room, frames wait where newer ones replace them.
-    pub reports: mpsc::Sender<(CameraName, Report)>,
+    pub reports: mpsc::Sender<(CameraName, Pending)>,
 }
 
 /// The state that lasts over subscriptions.
@@ -541,7 +541,7 @@ impl Watch {
     }
 
     async fn tell(&self, report: Report) -> Result<(), End> {
-        let sent = self.reports.send((self.camera.clone(), report)).await;
+        let sent = self.reports.send((self.camera.clone(), report.into())).await;
         sent.map_err(|_| End::Gone)
     }
 }

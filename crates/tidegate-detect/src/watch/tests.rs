@@ -130,7 +130,7 @@ impl Detector for Arc<FakeDetector> {
 struct World {
     frames: Arc<FakeFrames>,
     detector: Arc<FakeDetector>,
-    reports: mpsc::Receiver<(CameraName, Report)>,
+    reports: mpsc::Receiver<(CameraName, Pending)>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -177,7 +177,7 @@ impl World {
         let report = time::timeout(Duration::from_secs(60), self.reports.recv()).await;
         let (camera, report) = report.expect("a report comes").expect("the watch runs");
         assert_eq!(camera.as_str(), "cam1");
-        report
+        report.leave(time::Instant::now())
     }
 
     async fn detection(&mut self) -> Detection {
@@ -192,7 +192,7 @@ impl World {
         let mut reports = Vec::new();
         let all = async {
             while let Some((_, report)) = self.reports.recv().await {
-                reports.push(report);
+                reports.push(report.leave(time::Instant::now()));
             }
         };
         let _ = time::timeout(span, all).await;
@@ -336,9 +336,7 @@ async fn a_detection_that_waits_to_be_published_says_so() {
     let (mut world, events) = World::new(60 * MS, 1, |_| {});
     play(&events[0], 0, 100 * MS, 1).await;
     time::sleep(110 * MS).await;
-    let mut report = world.report().await;
-    report.leave(time::Instant::now());
-    let Report::Detection(found) = report else { panic!("{report:?}") };
+    let found = world.detection().await;
     // 40 ms of network, 60 ms of the detector, and 150 ms that no one took the report.
     assert_eq!((found.wait, found.total(), found.kept), (150 * MS, 250 * MS, false));
     world.end().await;

@@ -128,8 +128,8 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             report = reported.recv() => {
-                let Some((camera, mut report)) = report else { break };
-                report.leave(tokio::time::Instant::now());
+                let Some((camera, report)) = report else { break };
+                let report = report.leave(tokio::time::Instant::now());
                 let model = detector.name();
                 let about = About { detector: &model, model: &model, camera: &camera };
                 print(&match args.output {
