@@ -220,14 +220,14 @@ impl HomeAssistant {
     }
 }
 
-/// Who announced an entity.
+/// The node and the detector that announced an entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) node: String,
     pub(crate) detector: String,
 }
 
-/// Who announced the entity of that discovery message; none if it is not one of ours.
+/// The owner of the entity of a discovery message; none if it is not one of ours.
 pub(crate) fn owner(payload: &[u8]) -> Option<Owner> {
     let config: Value = serde_json::from_slice(payload).ok()?;
     let text = |key: &str| config[OWNER][key].as_str().map(str::to_owned);
