@@ -43,6 +43,8 @@ use super::{Picture, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
 const WAITING_MAX: usize = 4_096;
 /// Folders that are watched, the one that is named included; pictures in others are found by scans.
 const FOLDERS_MAX: usize = 512;
+/// Folders that came since the last scan and are remembered until the next.
+const CAME_MAX: usize = 4_096;
 /// How deep folders lie below the one that is named: cameras make one for the year, the month, the day, the hour.
 const DEPTH_MAX: usize = 8;
 /// How often it is scanned for what was missed, at most.
@@ -93,6 +95,8 @@ pub(super) struct Watched {
     unfinished: Option<Key>,
     /// The names of files from this one on may have been lost.
     lost: Option<Key>,
+    /// Folders that came since the last scan: their files are news, whatever times they have.
+    came: Vec<PathBuf>,
     /// When the kernel had told all, by the clock of the system.
     told_at: i64,
     /// The capture time that was given last.
@@ -190,6 +194,7 @@ impl Watched {
             missed: true,
             unfinished: None,
             lost: None,
+            came: Vec::new(),
             told_at: SourceClock::wall().as_nanos(),
             captured: Instant::MIN,
             scan_at: Moment::now(),
@@ -341,6 +346,9 @@ impl Watched {
 
     /// Watches a new folder and those in it, and takes up their files: the kernel tells nothing of those that came before it was asked to.
     async fn folder_came(&mut self, path: PathBuf) {
+        if self.came.len() < CAME_MAX {
+            self.came.push(path.clone());
+        }
         let mut came = vec![path];
         while let Some(path) = came.pop() {
             let depth = path.strip_prefix(&self.root).map_or(0, |below| below.components().count());
@@ -412,13 +420,20 @@ impl Watched {
     /// Looks for files that were missed, and for folders to watch.
     async fn scan(&mut self, root: PathBuf) -> io::Result<()> {
         let began = Moment::now();
+        let came = std::mem::take(&mut self.came);
+        // Of those that came, the files before the first that was lost are taken or wait.
+        let news = self
+            .lost
+            .as_ref()
+            .map(|(at, _)| ((at.saturating_sub(1), PathBuf::new()), came.clone()));
         let again = self.unfinished.take().into_iter().chain(self.lost.take()).min();
         let again = again.map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));
         let after = match again {
             Some(again) => self.after.clone().map(|after| after.min(again)).max(self.begin.clone()),
             None => self.after.clone(),
         };
-        let found = joined(spawn_blocking(move || scan(&root, after.as_ref())).await)?;
+        let scan = move || scan(&root, after.as_ref(), news.as_ref());
+        let found = joined(spawn_blocking(scan).await)?;
         self.missed = false;
         if let Some(more) = found.more {
             self.lose(more);
@@ -435,6 +450,9 @@ impl Watched {
         }
         for key in found.files {
             self.wait(key, false);
+        }
+        if self.lost.is_some() {
+            self.came = came;
         }
         let took = began.elapsed();
         self.scan_at = Moment::now() + (SCAN_PART * took).saturating_sub(SCAN_EVERY);
@@ -456,8 +474,9 @@ async fn delete(beneath: Arc<Beneath>, (at, path): Key) -> Result<(), SourceErro
     joined(deleted.await)
 }
 
-/// The oldest pictures in a folder and below that are later than `after`, and its newest folders.
-fn scan(root: &Path, after: Option<&Key>) -> io::Result<Found> {
+/// The oldest pictures in a folder and below that are later than `after`, or than the time of `news` in one of its folders, and the
+/// newest folders.
+fn scan(root: &Path, after: Option<&Key>, news: Option<&(Key, Vec<PathBuf>)>) -> io::Result<Found> {
     let now = SourceClock::wall();
     let mut found = Found::default();
     let mut open = vec![fs::read_dir(root)?];
@@ -483,7 +502,10 @@ fn scan(root: &Path, after: Option<&Key>) -> io::Result<Found> {
                 let written_max = i64::try_from(WRITTEN_MAX.as_nanos()).unwrap_or(i64::MAX);
                 key > *after && written > after.0.saturating_sub(written_max)
             });
-            if !is_news {
+            let has_come = news.is_some_and(|(after, folders)| {
+                key > *after && folders.iter().any(|folder| key.1.starts_with(folder))
+            });
+            if !is_news && !has_come {
                 continue;
             }
             if !is_settled(now, key.0) {

@@ -221,6 +221,31 @@ async fn names_for_which_there_was_no_room_are_found_behind_later_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_that_came_with_more_than_may_wait_is_taken_whole() {
+    let images = jpegs(2);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, made) = (folder.path().join("in"), folder.path().join("made"));
+    for folder in [&root, &made] {
+        fs::create_dir(folder).expect("a folder");
+    }
+    // Older than the watch, as those of a memory card that is put there whole, and of one that is not to be taken.
+    put(&root, "old.jpg", &images[1]);
+    let count = WAITING_MAX + 2;
+    for number in 0..count {
+        fs::write(made.join(format!("{number}.jpg")), &images[0]).expect("a file");
+    }
+    let mut watched = watched(&root).await;
+    fs::rename(&made, root.join("day")).expect("it is moved");
+    for number in 0..count {
+        let next = timeout(LONGEST, watched.next()).await;
+        let next = next.unwrap_or_else(|_| panic!("only {number} of {count} come"));
+        let (picture, _) = next.expect("it is a picture");
+        assert_eq!(picture.jpeg, images[0]);
+    }
+    assert!(timeout(2 * SETTLED_AFTER, watched.next()).await.is_err(), "there is no other");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_the_kernel_lost_are_found_behind_later_ones() {
     let images = jpegs(4);
     let folder = tempfile::tempdir().expect("a folder");
@@ -250,7 +275,7 @@ fn a_scan_finds_the_oldest_that_are_later_and_as_many_as_there_is_room_for() {
     for name in ["1.jpg", "a/2.jpg", "a/b/3.jpeg", "a/b/.hidden/4.jpg", "a/.5.jpg", "a/6.txt"] {
         fs::write(root.join(name), b"x").expect("a file");
     }
-    let found = scan(root, None).expect("it is read");
+    let found = scan(root, None, None).expect("it is read");
     let names = |found: &Found| -> Vec<PathBuf> {
         found.folders.iter().map(|(_, path)| path.clone()).collect()
     };
@@ -260,13 +285,13 @@ fn a_scan_finds_the_oldest_that_are_later_and_as_many_as_there_is_room_for() {
     folders.sort();
     assert_eq!(folders, [root.join("a"), root.join("a/b")]);
     let later = (i64::MAX, PathBuf::new());
-    let found = scan(root, Some(&later)).expect("it is read");
+    let found = scan(root, Some(&later), None).expect("it is read");
     assert!(found.files.is_empty() && found.unsettled.is_none() && found.more.is_none());
-    assert!(scan(&root.join("none"), None).is_err());
+    assert!(scan(&root.join("none"), None, None).is_err());
     let deep: PathBuf = std::iter::repeat_n("x", DEPTH_MAX + 3).collect();
     fs::create_dir_all(root.join(&deep)).expect("folders");
     fs::write(root.join(&deep).join("7.jpg"), b"x").expect("a file");
-    let found = scan(root, None).expect("it is read");
+    let found = scan(root, None, None).expect("it is read");
     assert_eq!(found.folders.len(), 2 + DEPTH_MAX, "deeper ones are none of a camera's");
 }
 
