@@ -4,7 +4,7 @@ use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::{ApiError, CameraInfo};
 use tidegate_config::{ByteCount, Config};
-use tidegate_message::Instant;
+use tidegate_message::{CameraName, Instant};
 use tidegate_process::clock;
 
 use crate::{
@@ -36,8 +36,10 @@ pub async fn run(config: &Config, args: &CamerasArgs) -> Result<(), ApiError> {
 }
 
 fn table(cameras: &[CameraInfo], now: Instant) -> String {
-    let head =
-        ["NAME", "STATE", "VIA", "SIZE", "FPS", "FRAME", "LOG", "NEWEST", "STREAMS", "CLOCK"];
+    let head = [
+        "NAME", "STATE", "VIA", "SIZE", "FPS", "FRAME", "LOG", "NEWEST", "STREAMS", "CLOCK",
+        "SUB OF",
+    ];
     let mut text = aligned(head, cameras.iter().map(|camera| row(camera, now)));
     for camera in cameras {
         if let Some(why) = &camera.no_frames {
@@ -54,7 +56,7 @@ fn table(cameras: &[CameraInfo], now: Instant) -> String {
     text
 }
 
-fn row(camera: &CameraInfo, now: Instant) -> [String; 10] {
+fn row(camera: &CameraInfo, now: Instant) -> [String; 11] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         camera.name.to_string(),
@@ -76,6 +78,7 @@ fn row(camera: &CameraInfo, now: Instant) -> [String; 10] {
                 (clock.offset_nanos as f64 / 1e6, clock.uncertainty.as_secs_f64() * 1e3);
             format!("{offset:+.2} ±{error:.2} ms")
         })),
+        or_dash(camera.substream_of.as_ref().map(ToString::to_string)),
     ]
 }
 
@@ -98,6 +101,7 @@ fn json(cameras: &[CameraInfo]) -> String {
                 "name": camera.name.as_str(),
                 "online": camera.online,
                 "no_frames": camera.no_frames,
+                "substream_of": camera.substream_of.as_ref().map(CameraName::as_str),
                 "via": camera.transport,
                 "width": camera.size.map(|size| size.width),
                 "height": camera.size.map(|size| size.height),
@@ -145,9 +149,11 @@ mod tests {
                 uncertainty: Duration::from_micros(400),
             }),
             no_frames: None,
+            substream_of: None,
         };
         let blind = CameraInfo {
             name: "yard-1".parse().unwrap(),
+            substream_of: "north".parse().ok(),
             transfers: 0,
             subscriptions: 1,
             no_frames: Some("its frames are refused: too \u{7} large".to_owned()),
@@ -174,10 +180,10 @@ mod tests {
     #[test]
     fn the_table_is_golden() {
         let expected = "\
-NAME    STATE      VIA   SIZE       FPS   FRAME   LOG               NEWEST     STREAMS  CLOCK
-north   online     quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  1 for 3  -1.25 ±0.40 ms
-yard-1  no frames  quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  0 for 1  -1.25 ±0.40 ms
-yard-2  offline    -     -          0.0   0 B     0 B of 1GiB       -          0 for 0  -
+NAME    STATE      VIA   SIZE       FPS   FRAME   LOG               NEWEST     STREAMS  CLOCK           SUB OF
+north   online     quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  1 for 3  -1.25 ±0.40 ms  -
+yard-1  no frames  quic  1920x1080  15.0  412 kB  73.40 MB of 1GiB  0.1 s ago  0 for 1  -1.25 ±0.40 ms  north
+yard-2  offline    -     -          0.0   0 B     0 B of 1GiB       -          0 for 0  -               -
 yard-1 gives no frames: its frames are refused: too \u{fffd} large
 ";
         assert_eq!(table(&cameras(), Instant::from_millis(10_000)), expected);
@@ -194,6 +200,7 @@ yard-1 gives no frames: its frames are refused: too \u{fffd} large
         assert_eq!(parsed[0]["no_frames"], serde_json::Value::Null);
         assert_eq!(parsed[1]["no_frames"], "its frames are refused: too \u{7} large");
         assert_eq!(parsed[2]["width"], serde_json::Value::Null);
-        assert_eq!(parsed[2].as_object().unwrap().len(), 16);
+        assert_eq!(parsed[1]["substream_of"], "north");
+        assert_eq!(parsed[2].as_object().unwrap().len(), 17);
     }
 }

@@ -11,7 +11,7 @@
 //! again, with the same log, and its subscribers wait meanwhile; a source that fails ends no camera.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -45,6 +45,8 @@ pub struct OwnCamera {
     pub settings: CameraSettings,
     /// Its source, with its password.
     pub source: SourceSpec,
+    /// The configured camera whose substream it is; none if it is no substream.
+    pub substream_of: Option<CameraName>,
 }
 
 impl OwnCamera {
@@ -57,24 +59,32 @@ impl OwnCamera {
         };
         self.settings.name == other.settings.name
             && self.source == other.source
+            && self.substream_of == other.substream_of
             && self.settings.frozen_after == other.settings.frozen_after
             && (&log.size, log.age, kept(&log.place))
                 == (&others.size, others.age, kept(&others.place))
     }
 }
 
-/// The names of the configured cameras.
+/// The names of the configured cameras, each with that of the camera whose substream it is.
 #[derive(Default)]
-pub(super) struct OwnNames(Mutex<BTreeSet<CameraName>>);
+pub(super) struct OwnNames(Mutex<BTreeMap<CameraName, Option<CameraName>>>);
 
 impl OwnNames {
-    fn set(&self) -> MutexGuard<'_, BTreeSet<CameraName>> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<CameraName, Option<CameraName>>> {
         self.0.lock().expect("no panic while names are looked up")
     }
 
     /// Keeps the names of these cameras from others.
     pub(super) fn reserve(&self, cameras: &[OwnCamera]) {
-        self.set().extend(cameras.iter().map(|camera| camera.settings.name.clone()));
+        let named =
+            |camera: &OwnCamera| (camera.settings.name.clone(), camera.substream_of.clone());
+        self.map().extend(cameras.iter().map(named));
+    }
+
+    /// The configured camera whose substream has that name.
+    pub(super) fn main_of(&self, name: &CameraName) -> Option<CameraName> {
+        self.map().get(name).cloned().flatten()
     }
 
     /// That no camera of that name is configured.
@@ -82,12 +92,15 @@ impl OwnNames {
     /// # Errors
     /// [`Code::CAMERA_TAKEN`].
     pub(super) fn refuse(&self, name: &CameraName) -> Result<(), ApiError> {
-        if !self.set().contains(name) {
-            return Ok(());
-        }
-        let text = format!(
-            "camera {name} is in this node's configuration; choose another name, or take [camera.{name}] out of it and reload"
-        );
+        let text = match self.map().get(name) {
+            None => return Ok(()),
+            Some(None) => format!(
+                "camera {name} is in this node's configuration; choose another name, or take [camera.{name}] out of it and reload"
+            ),
+            Some(Some(main)) => format!(
+                "camera {name} is the substream of {main} in this node's configuration; choose another name, or take substream out of [camera.{main}] and reload"
+            ),
+        };
         Err(ApiError::new(Code::CAMERA_TAKEN, text))
     }
 }
@@ -141,7 +154,7 @@ async fn exchange(
         end(&name, camera).await;
         if !wanted.iter().any(|camera| camera.settings.name == name) {
             // Its name is free, and its subscriptions end, unless a camera node held the name all the time.
-            node.own.set().remove(&name);
+            node.own.map().remove(&name);
             node.cameras.remove_unless_of_another(&name, node_key);
             tracing::info!(camera = %name, "camera taken out of the configuration");
         }
@@ -201,7 +214,7 @@ async fn serve(
     camera: OwnCamera,
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
-    let OwnCamera { settings, source } = camera;
+    let OwnCamera { settings, source, .. } = camera;
     let owner = Owner { node: node_key, certified: true };
     let name = settings.name.clone();
     // A camera node that was here before and is gone leaves its name to the configuration.

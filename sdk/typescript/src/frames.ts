@@ -322,6 +322,8 @@ export interface Camera {
   readonly transport: string;
   /** Why it gives no frames although it is reached; empty if it does. */
   readonly noFrames: string;
+  /** The camera of the node's configuration whose substream it is; empty if it is none. */
+  readonly substreamOf: string;
 }
 
 /** Cameras of the answer of `GET /cameras`, in order of their names. */
@@ -342,6 +344,7 @@ export function camerasOf(answer: unknown): Camera[] {
       subscriptions: number(camera["subscriptions"]),
       transport: string(camera["transport"]),
       noFrames: string(camera["no_frames"]),
+      substreamOf: string(camera["substream_of"]),
     };
   });
   return cameras.sort((one, other) => (one.name < other.name ? -1 : 1));

@@ -267,6 +267,14 @@ impl CameraAddress {
         self
     }
 
+    /// Has the login of another address; a user of its own stays.
+    pub(super) fn take_login_of(&mut self, other: &Self) {
+        let Some(Login { user, password }) = &other.login else { return };
+        let own = self.login.take().map(|login| login.user).filter(|user| !user.is_empty());
+        let user = own.unwrap_or_else(|| user.clone());
+        self.login = Some(Login { user, password: password.clone() });
+    }
+
     /// Whether a password stands in it: in its login, or as a value of that name in its path and query.
     pub fn has_password(&self) -> bool {
         let has_login = self.login.as_ref().is_some_and(|login| !login.password.is_empty());

@@ -300,10 +300,27 @@ impl SourceSpec {
         self
     }
 
-    /// The same source asked in that way; only a network camera is.
+    /// The same source with the login of another one, where both are network cameras and the other has one; a user in its own address
+    /// stays.
+    pub fn with_login_of(mut self, other: &Self) -> Self {
+        if let Self::Rtsp { address, .. } | Self::Http { address, .. } = &mut self
+            && let Self::Rtsp { address: other, .. } | Self::Http { address: other, .. } = other
+        {
+            address.take_login_of(other);
+        }
+        self
+    }
+
+    /// The same source asked in that way, as far as it is one that can be: only a network camera is, and only one by RTSP has packets and
+    /// pictures that are decoded.
     pub fn with_options(mut self, new: NetworkOptions) -> Self {
-        if let Self::Rtsp { options, .. } | Self::Http { options, .. } = &mut self {
-            *options = new;
+        match &mut self {
+            Self::Rtsp { options, .. } => *options = new,
+            Self::Http { options, .. } => {
+                *options =
+                    NetworkOptions { silent_max: new.silent_max, ..NetworkOptions::default() };
+            }
+            _ => {}
         }
         self
     }

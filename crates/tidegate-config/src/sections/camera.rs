@@ -12,6 +12,10 @@ section! {
         /// relative path begins at the folder of the file that names it. An address has no password: `password_file` names it.
         source: String = String::new()
             => "where frames come from, such as rtsp://USER@HOST/PATH, folder:DIR or video:FILE" if |it, _| !it.source.is_empty(),
+        /// Where the frames of its substream come from: the same picture, smaller, which most network cameras have under a second address. The node runs it as a second
+        /// camera called `NAME-sub`, with the other settings of this section, its password included. Default none.
+        substream: Option<String> = None
+            => "where frames come from, such as rtsp://USER@HOST/PATH" if |it, _| it.substream.as_ref().is_none_or(|source| !source.is_empty()),
         /// File whose first line is the camera's password, or USER:PASSWORD where its address names no user. Default none.
         password_file: Option<PathBuf> = None,
         /// Frames a second, 0.1 to 240: the pace of a recording and of single pictures by HTTP, and as many as are taken at most of a network camera, the others of which
@@ -33,6 +37,13 @@ section! {
             => "0, or from 5s to 1d" if |it, _| it.frozen_after.is_zero() || (seconds(5)..=seconds(86_400)).contains(&it.frozen_after),
         /// Whether it runs. Default true.
         enabled: bool = true,
+    }
+}
+
+impl CameraSection {
+    /// The name of the camera that is the substream of the camera called `name`.
+    pub fn substream_of(name: &str) -> String {
+        format!("{name}-sub")
     }
 }
 

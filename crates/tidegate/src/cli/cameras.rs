@@ -21,7 +21,7 @@ use tidegate_cli::{
 };
 use tidegate_commands::password::ask;
 use tidegate_config::{
-    Config, Origin,
+    CameraSection, Config, Origin,
     write::{self, Written},
 };
 use tidegate_message::{CameraName, Code, error_chain};
@@ -104,6 +104,10 @@ struct AddArgs {
     name: CameraName,
     #[command(flatten)]
     of: SourceArgs,
+    /// Its substream, the same picture smaller, which the node runs as a camera called NAME-sub with the password and the other options of this
+    /// one: rtsp://HOST/PATH or any other source
+    #[arg(long, value_name = "SOURCE")]
+    substream: Option<String>,
     /// Frames a second, 0.1 to 240: the pace of a recording and of single pictures, and as many as are taken of a network camera at most
     #[arg(long)]
     fps: Option<f64>,
@@ -163,6 +167,16 @@ pub(super) async fn run(
 }
 
 impl SourceArgs {
+    /// The substream of a camera whose source that is, as the node asks it.
+    fn substream(&self, main: &SourceSpec, substream: SourceSpec) -> SourceSpec {
+        let transport = match self.transport {
+            Packets::Tcp => RtspTransport::Tcp,
+            Packets::Udp => RtspTransport::Udp,
+        };
+        let options = NetworkOptions { transport, ..NetworkOptions::default() };
+        substream.with_login_of(main).with_options(options)
+    }
+
     /// The source, with its password.
     async fn spec(&self, of: &str, stop: CancellationToken) -> Result<SourceSpec, ApiError> {
         let mut spec = source_with_password(&self.source, self.password_file.as_deref())?;
@@ -208,17 +222,30 @@ async fn add(config: &Config, args: &AddArgs, stop: CancellationToken) -> Result
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
     let spec = args.of.spec(&format!("camera {name}"), stop).await?;
-    let new = NewCamera::of(file, args, &spec)?;
-    let found = match args.no_test {
-        true => None,
-        false => Some(try_source(&spec, args.of.wait).await.map_err(|error| {
-            let text = format!("camera {name} is not added; --no-test adds it nevertheless");
-            ApiError::new(error.code(), text).caused_by(error.chain())
-        })?),
-    };
+    let substream = args.substream.as_deref().map(run::source_spec).transpose()?;
+    let new = NewCamera::of(file, args, &spec, substream.as_ref())?;
+    let mut found = String::new();
+    if !args.no_test {
+        let substream = substream.map(|substream| args.of.substream(&spec, substream));
+        for spec in [spec].iter().chain(&substream) {
+            let tried = try_source(spec, args.of.wait).await.map_err(|error| {
+                let text = format!("camera {name} is not added; --no-test adds it nevertheless");
+                ApiError::new(error.code(), text).caused_by(error.chain())
+            })?;
+            found.push_str(&format!("{tried}\n"));
+        }
+    }
     let said = new.write(config, file, name)?;
-    let found = found.map(|found| format!("{found}\n")).unwrap_or_default();
-    print(&format!("{found}camera {name} is in {} now{said}\n", file.display()))?;
+    let cameras = match &args.substream {
+        None => format!("camera {name} is"),
+        Some(_) => {
+            format!(
+                "camera {name} and its substream {} are",
+                CameraSection::substream_of(name.as_str())
+            )
+        }
+    };
+    print(&format!("{found}{cameras} in {} now{said}\n", file.display()))?;
     args.node.tell(config).await
 }
 
@@ -230,25 +257,27 @@ struct NewCamera {
 }
 
 impl NewCamera {
-    fn of(file: &Path, args: &AddArgs, spec: &SourceSpec) -> Result<Self, ApiError> {
+    fn of(
+        file: &Path,
+        args: &AddArgs,
+        spec: &SourceSpec,
+        substream: Option<&SourceSpec>,
+    ) -> Result<Self, ApiError> {
         let wrong = |text: &str| ApiError::new(Code::CONFIG_INVALID, text);
         let here = absolute("")
             .or_else(|_| std::env::current_dir())
             .map_err(|error| wrong("the current folder is not known").caused_by(error))?;
-        // A path on the command line begins here, one in a file at the folder of the file.
-        let placed = spec.clone().beginning_at(&here);
-        let (source, password) = placed.parted();
-        // A description that means the same everywhere stays as it was written.
-        let is_same = placed == *spec && !spec.takes_password();
-        let source = if is_same { args.of.source.clone() } else { source };
-        let is_exposed = run::source_spec(&source).is_ok_and(|source| source.has_password());
-        if is_exposed {
-            return Err(wrong(
-                "a password as a parameter of an address is read by everyone who reads the configuration; a camera that takes it so alone needs a \
-                 node of its own, by tidegate camera --source",
-            ));
-        }
+        let (source, password) = described(&here, &args.of.source, spec)?;
         let mut settings = vec![("source", Written::Text(source))];
+        if let (Some(text), Some(substream)) = (&args.substream, substream) {
+            let (substream, own) = described(&here, text, substream)?;
+            if own.is_some_and(|own| Some(own) != password) {
+                return Err(wrong(
+                    "a substream has the login of its camera; leave the password out of its address, or add it as a camera of its own",
+                ));
+            }
+            settings.push(("substream", Written::Text(substream)));
+        }
         let password = match (&args.of.password_file, password) {
             (Some(given), _) => {
                 let given = absolute(given).unwrap_or_else(|_| given.clone());
@@ -316,6 +345,26 @@ impl NewCamera {
     }
 }
 
+/// A source as a configuration has it, and its password. A path on the command line begins at `here`, one in a file at the folder of the
+/// file.
+fn described(
+    here: &Path,
+    text: &str,
+    spec: &SourceSpec,
+) -> Result<(String, Option<Zeroizing<String>>), ApiError> {
+    let placed = spec.clone().beginning_at(here);
+    let (source, password) = placed.parted();
+    // A description that means the same everywhere stays as it was written.
+    let is_same = placed == *spec && !spec.takes_password();
+    let source = if is_same { text.to_owned() } else { source };
+    if run::source_spec(&source).is_ok_and(|source| source.has_password()) {
+        let text = "a password as a parameter of an address is read by everyone who reads the configuration; a camera that takes it so alone needs a \
+                    node of its own, by tidegate camera --source";
+        return Err(ApiError::new(Code::CONFIG_INVALID, text));
+    }
+    Ok((source, password))
+}
+
 /// Gives a file to the user who has a node's folder: the node of a service is not run by the user who configures it.
 ///
 /// # Errors
@@ -349,7 +398,15 @@ async fn remove(config: &Config, args: &RemoveArgs) -> Result<(), ApiError> {
                 true => "it has none".to_owned(),
                 false => format!("it has {}", known.join(", ")),
             };
-            let text = format!("no camera {name} is in the configuration; {known}");
+            let main = config.cameras.iter().find(|(main, section)| {
+                section.substream.is_some() && CameraSection::substream_of(main) == name.as_str()
+            });
+            let text = match main {
+                None => format!("no camera {name} is in the configuration; {known}"),
+                Some((main, _)) => format!(
+                    "camera {name} is the substream of {main}; take the key substream out of [camera.{main}], or remove that camera with both"
+                ),
+            };
             return Err(ApiError::new(Code::CAMERA_UNKNOWN, text));
         }
     };
@@ -489,6 +546,26 @@ mod tests {
         run::check::cameras(&config).expect("a start takes it");
         assert_eq!(config.cameras["hall"].transport, CameraTransport::Udp);
 
+        let error = cameras(&file, &["remove", "hall-sub"]).await.expect_err("it is none");
+        assert!(error.chain().contains("it has hall"), "{}", error.chain());
+
+        // A substream has the password of its camera, and is tried as that is.
+        let add = ["add", "door", "rtsp://me:s3cret@127.0.0.1:9/1", "--substream"];
+        let given = ["rtsp://me:s3cret@127.0.0.1:9/2", "--no-test", "--no-reload"];
+        cameras(&file, &[&add[..], &given].concat()).await.expect("it is added");
+        let text = fs::read_to_string(&file).expect("a file");
+        let section = "\n[camera.door]\nsource = \"rtsp://me@127.0.0.1:9/1\"\nsubstream = \"rtsp://me@127.0.0.1:9/2\"\npassword_file = \"door.password\"\n";
+        assert!(text.ends_with(section), "{text}");
+        let config = Config::load(Some(&file), &[]).expect("a configuration");
+        run::check::cameras(&config).expect("a start takes it");
+        let error = cameras(&file, &["remove", "door-sub"]).await.expect_err("it is none");
+        assert!(error.chain().contains("the substream of door"), "{}", error.chain());
+        let scenes = ["add", "both", "scene:street?size=320x180&fps=2&seconds=1", "--substream"];
+        let small = ["scene:street?size=320x180&fps=2&seconds=1&seed=2", "--no-reload"];
+        cameras(&file, &[&scenes[..], &small].concat()).await.expect("both give frames");
+        cameras(&file, &["remove", "both", "--no-reload"]).await.expect("it is taken out");
+        assert_eq!(fs::read_to_string(&file).expect("a file"), text);
+
         // A description stays as it is, but for a path that begins where the command runs.
         for (name, source) in [("a", "scene:street?fps=2"), ("b", "watch:in?delete=1")] {
             let add = ["add", name, source, "--no-test", "--no-reload"];
@@ -539,6 +616,32 @@ mod tests {
             (&["add", "hall", "folder:none"], "--no-test adds it nevertheless"),
             (&["add", "hall", "http://me:s3cret@127.0.0.1:9/", "--wait", "5"], "cannot be played"),
             (&["add", "hall", "scene:street", "--ask-password"], "only an address"),
+            (
+                &["add", "hall", "scene:street", "--substream", "folder:none"],
+                "--no-test adds it nevertheless",
+            ),
+            (
+                &[
+                    "add",
+                    "hall",
+                    "rtsp://me@cam/",
+                    "--substream",
+                    "rtsp://me:s3cret@cam/2",
+                    "--no-test",
+                ],
+                "a substream has the login of its camera",
+            ),
+            (
+                &[
+                    "add",
+                    "hall",
+                    "rtsp://cam/",
+                    "--substream",
+                    "http://cam/?pwd=s3cret",
+                    "--no-test",
+                ],
+                "a password as a parameter",
+            ),
             (&["test", "folder:none"], "cannot read none"),
         ] {
             let error = cameras(&file, arguments).await.expect_err("it cannot be");

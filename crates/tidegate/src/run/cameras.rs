@@ -1,6 +1,7 @@
 //! Settings of this node's cameras, and the way to their edge node.
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -122,43 +123,34 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 pub(super) fn planned(config: &Config) -> Result<Vec<OwnCamera>, ApiError> {
     let mut problems = Problems::default();
     let enabled = config.cameras.iter().filter(|(_, section)| section.enabled);
-    if enabled.clone().count() > CAMERAS_MAX {
+    let count: usize =
+        enabled.clone().map(|(_, section)| 1 + usize::from(section.substream.is_some())).sum();
+    if count > CAMERAS_MAX {
         let text = format!(
-            "camera: {} cameras are configured, and a node runs {CAMERAS_MAX} at most; run the others at other nodes",
-            enabled.clone().count()
+            "camera: {count} cameras are configured, substreams included, and a node runs {CAMERAS_MAX} at most; run the others at other nodes"
         );
         problems.say(Code::CONFIG_INVALID, text);
     }
     let cameras = problems.take_all(enabled.map(|(name, section)| own(config, name, section)));
     problems.into_result()?;
-    Ok(cameras)
+    Ok(cameras.into_iter().flatten().collect())
 }
 
-fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera, ApiError> {
-    let key = |key: &str| format!("camera.{name}.{key}");
-    let wrong = |key: &str, text: &str| {
-        ApiError::new(Code::CONFIG_INVALID, format!("camera.{name}.{key}: {text}"))
-    };
+/// The camera of a section, and that of its substream behind it.
+fn own(config: &Config, name: &str, section: &CameraSection) -> Result<Vec<OwnCamera>, ApiError> {
+    let wrong = |key: &str, text: &str| wrong(name, key, text);
     let camera: CameraName = name.parse().map_err(|error| {
         let text = format!("camera.{name} cannot be");
         ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })?;
-    let source = source_in(&config.path_of(&key("source"), Path::new("")), &section.source)
-        .map_err(|error| wrong("source", &error.chain()))?;
-    if matches!(source, SourceSpec::Mjpeg { path: None, .. }) {
-        let text =
-            "mjpeg:- is the standard input, which a node does not read; name a file or a pipe";
-        return Err(wrong("source", text));
+    let mut sources = vec![source_of(config, name, "source", &section.source)?];
+    let mut names = vec![camera];
+    if let Some(text) = &section.substream {
+        names.push(substream_name(config, name)?);
+        sources.push(source_of(config, name, "substream", text)?);
     }
-    if source.has_password() {
-        let text = "a password in it is read by everyone who reads the configuration; leave USER in the address, and name a file that \
-                    holds the password by password_file; a camera that takes its password as a parameter alone needs a node of its own, \
-                    by tidegate camera --source";
-        return Err(wrong("source", text));
-    }
-    let mut source = source;
     if let Some(file) = &section.password_file {
-        if !source.takes_password() {
+        if !sources.iter().any(SourceSpec::takes_password) {
             let text = "only an address of a network camera has a password; leave it out";
             return Err(wrong("password_file", text));
         }
@@ -168,45 +160,94 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<OwnCamera
         })?;
         let text = std::str::from_utf8(&bytes)
             .map_err(|_| wrong("password_file", &format!("{} is no text", file.display())))?;
-        source = source.with_password(text.lines().next().unwrap_or_default());
+        let password = text.lines().next().unwrap_or_default();
+        sources = sources.into_iter().map(|source| source.with_password(password)).collect();
     }
-    source = network(section, source).map_err(|(key, text)| wrong(key, text))?;
-    if let Some(rate) = section.fps.and_then(Rate::new) {
-        source = source.with_rate(rate);
+    let options = network(section, &sources).map_err(|(key, text)| wrong(key, text))?;
+    let mut cameras: Vec<OwnCamera> = Vec::new();
+    for (name, source) in names.into_iter().zip(sources) {
+        let main = cameras.first();
+        let mut source = source.with_options(options.clone());
+        if let Some(main) = main {
+            source = source.with_login_of(&main.source);
+        }
+        if let Some(rate) = section.fps.and_then(Rate::new) {
+            source = source.with_rate(rate);
+        }
+        let settings = CameraSettings {
+            // A recording keeps it; the rate of a network camera is measured.
+            frames_per_second: section.fps.unwrap_or(0.0),
+            frozen_after: (!section.frozen_after.is_zero()).then_some(section.frozen_after),
+            ..camera_settings(config, name, source.to_string())
+        };
+        let substream_of = main.map(|main| main.settings.name.clone());
+        cameras.push(OwnCamera { settings, source, substream_of });
     }
-    let settings = CameraSettings {
-        // A recording keeps it; the rate of a network camera is measured.
-        frames_per_second: section.fps.unwrap_or(0.0),
-        frozen_after: (!section.frozen_after.is_zero()).then_some(section.frozen_after),
-        ..camera_settings(config, camera, source.to_string())
-    };
-    Ok(OwnCamera { settings, source })
+    Ok(cameras)
 }
 
-/// The source with what its section says of the way to ask it; or the key that has no meaning there, and why.
+fn wrong(name: &str, key: &str, text: &str) -> ApiError {
+    ApiError::new(Code::CONFIG_INVALID, format!("camera.{name}.{key}: {text}"))
+}
+
+/// The name of the substream of the camera called `name`.
+fn substream_name(config: &Config, name: &str) -> Result<CameraName, ApiError> {
+    let substream = CameraSection::substream_of(name);
+    if config.cameras.contains_key(&substream) {
+        let text = format!(
+            "the substream is the camera {substream}, and [camera.{substream}] is in the configuration as well; take out one of the two, or give that section another name"
+        );
+        return Err(wrong(name, "substream", &text));
+    }
+    substream.parse().map_err(|error| {
+        let text = format!("the substream is the camera {substream}, which cannot be");
+        wrong(name, "substream", &text).caused_by(tidegate_message::error_chain(&error))
+    })
+}
+
+/// The source that a key of a section names, without a password.
+fn source_of(config: &Config, name: &str, key: &str, text: &str) -> Result<SourceSpec, ApiError> {
+    let folder = config.path_of(&format!("camera.{name}.{key}"), Path::new(""));
+    let source = source_in(&folder, text).map_err(|error| wrong(name, key, &error.chain()))?;
+    if matches!(source, SourceSpec::Mjpeg { path: None, .. }) {
+        let text =
+            "mjpeg:- is the standard input, which a node does not read; name a file or a pipe";
+        return Err(wrong(name, key, text));
+    }
+    if source.has_password() {
+        let text = "a password in it is read by everyone who reads the configuration; leave USER in the address, and name a file that \
+                    holds the password by password_file; a camera that takes its password as a parameter alone needs a node of its own, \
+                    by tidegate camera --source";
+        return Err(wrong(name, key, text));
+    }
+    Ok(source)
+}
+
+/// The way to ask the sources of a section; or the key that has no meaning for any of them, and why.
 fn network(
     section: &CameraSection,
-    source: SourceSpec,
-) -> Result<SourceSpec, (&'static str, &'static str)> {
+    sources: &[SourceSpec],
+) -> Result<NetworkOptions, (&'static str, &'static str)> {
     let options = NetworkOptions {
         transport: section.transport.translated(),
         silent_max: section.timeout,
         hwaccel: section.hwaccel.clone(),
     };
     let is_udp = options.transport == RtspTransport::Udp;
-    match source.rtsp() {
-        None if is_udp => Err(("transport", "only an rtsp:// camera has one; leave it out")),
-        Some(true) if is_udp => Err((
+    let has_rtsp = sources.iter().any(|source| source.rtsp().is_some());
+    if is_udp && !has_rtsp {
+        Err(("transport", "only an rtsp:// camera has one; leave it out"))
+    } else if is_udp && sources.iter().any(|source| source.rtsp() == Some(true)) {
+        Err((
             "transport",
             "pictures of an rtsps:// camera would not be encrypted by udp; leave it out, or name the camera by rtsp://",
-        )),
-        None if options.hwaccel.is_some() => {
-            Err(("hwaccel", "only the pictures of an rtsp:// camera are decoded; leave it out"))
-        }
-        _ if options.silent_max.is_some() && !source.takes_password() => {
-            Err(("timeout", "only a network camera has one; leave it out"))
-        }
-        _ => Ok(source.with_options(options)),
+        ))
+    } else if options.hwaccel.is_some() && !has_rtsp {
+        Err(("hwaccel", "only the pictures of an rtsp:// camera are decoded; leave it out"))
+    } else if options.silent_max.is_some() && !sources.iter().any(SourceSpec::takes_password) {
+        Err(("timeout", "only a network camera has one; leave it out"))
+    } else {
+        Ok(options)
     }
 }
 
@@ -219,12 +260,17 @@ fn source_in(folder: &Path, text: &str) -> Result<SourceSpec, ApiError> {
     }
 }
 
-/// The source of a camera of the configuration, with its password.
+/// The source of a camera of the configuration, or of a substream there, with its password.
 ///
 /// # Errors
 /// [`Code::CAMERA_UNKNOWN`], naming those there are, and [`Code::CONFIG_INVALID`].
 pub fn camera_source(config: &Config, name: &CameraName) -> Result<SourceSpec, ApiError> {
-    let Some(section) = config.cameras.get(name.as_str()) else {
+    let of_it = |main: &str, section: &CameraSection| {
+        main == name.as_str()
+            || (section.substream.is_some() && CameraSection::substream_of(main) == name.as_str())
+    };
+    let found = config.cameras.iter().find(|(main, section)| of_it(main, section));
+    let Some((main, section)) = found else {
         let known: Vec<&str> = config.cameras.keys().map(String::as_str).collect();
         let known = match known.is_empty() {
             true => "it has none".to_owned(),
@@ -233,7 +279,9 @@ pub fn camera_source(config: &Config, name: &CameraName) -> Result<SourceSpec, A
         let text = format!("no camera {name} is in the configuration; {known}");
         return Err(ApiError::new(Code::CAMERA_UNKNOWN, text));
     };
-    own(config, name.as_str(), section).map(|camera| camera.source)
+    let cameras = own(config, main, section)?;
+    let camera = cameras.into_iter().find(|camera| camera.settings.name == *name);
+    Ok(camera.expect("it is the camera of the section or its substream").source)
 }
 
 /// The cameras that a running node has, exchanged on a reload.
@@ -269,26 +317,27 @@ impl OwnCameras {
             origins: new.origins.clone(),
             ..self.started.clone()
         })?;
-        let in_pool = |OwnCamera { settings, source }| OwnCamera {
-            settings: in_pool(settings, self.pool.as_ref()),
-            source,
+        let in_pool = |camera: OwnCamera| OwnCamera {
+            settings: in_pool(camera.settings, self.pool.as_ref()),
+            ..camera
         };
         Ok(cameras.into_iter().map(in_pool).collect())
     }
 
-    /// Has just these run from now on, and names those that are new, gone or other than they were.
-    pub(super) fn exchange(&self, planned: Vec<OwnCamera>) -> Vec<String> {
+    /// Has just these run from now on, and names those that are new, gone or other than they were, each with the name of its section.
+    pub(super) fn exchange(&self, planned: Vec<OwnCamera>) -> BTreeSet<(CameraName, CameraName)> {
         let sender = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changed: Vec<String> = Vec::new();
+        let mut changed = BTreeSet::new();
         let is_among = |camera: &OwnCamera, others: &[OwnCamera]| {
             others.iter().any(|other| other.is_like(camera))
         };
         let running = sender.borrow().clone();
         let gone = running.iter().filter(|camera| !is_among(camera, &planned));
         let come = planned.iter().filter(|camera| !is_among(camera, &running));
-        changed.extend(gone.chain(come).map(|camera| camera.settings.name.to_string()));
-        changed.sort();
-        changed.dedup();
+        changed.extend(gone.chain(come).map(|camera| {
+            let name = &camera.settings.name;
+            (name.clone(), camera.substream_of.as_ref().unwrap_or(name).clone())
+        }));
         if !changed.is_empty() {
             sender.send_replace(planned);
         }
@@ -441,15 +490,39 @@ mod tests {
                 "[camera.a]\nsource = \"folder:x\"\ntimeout = \"5s\"\n",
                 "camera.a.timeout: only a network camera has one",
             ),
+            (
+                "[camera.a]\nsource = \"scene:street\"\nsubstream = \"scene:beach\"\n",
+                "camera.a.substream: ",
+            ),
+            (
+                "[camera.a]\nsource = \"rtsp://me@cam/1\"\nsubstream = \"rtsp://me:s3cret@cam/2\"\n",
+                "camera.a.substream: a password in it is read by everyone",
+            ),
+            (
+                "[camera.a]\nsource = \"rtsp://cam/1\"\nsubstream = \"rtsps://cam/2\"\ntransport = \"udp\"\n",
+                "camera.a.transport: pictures of an rtsps:// camera would not be encrypted",
+            ),
+            (
+                "[camera.a]\nsource = \"scene:street\"\nsubstream = \"folder:x\"\n\
+                 [camera.a-sub]\nsource = \"scene:street\"\nenabled = false\n",
+                "camera.a.substream: the substream is the camera a-sub, and [camera.a-sub] is in the configuration as well",
+            ),
         ] {
             let chain = chain(text);
             assert!(chain.contains(expected), "{text}: {chain}");
             assert!(!chain.contains("s3cret"), "{chain}");
         }
-        let many: String = (0..=CAMERAS_MAX)
-            .map(|n| format!("[camera.c{n}]\nsource = \"scene:street\"\n"))
-            .collect();
-        assert!(chain(&many).contains("a node runs 256 at most"), "{}", chain(&many));
+        let long = "x".repeat(62);
+        let text =
+            format!("[camera.{long}]\nsource = \"scene:street\"\nsubstream = \"folder:x\"\n");
+        assert!(chain(&text).contains(&format!("{long}-sub, which cannot be")), "{}", chain(&text));
+        let substream = "substream = \"folder:x\"\n";
+        for (count, substream) in [(CAMERAS_MAX + 1, ""), (CAMERAS_MAX / 2 + 1, substream)] {
+            let many: String = (0..count)
+                .map(|n| format!("[camera.c{n}]\nsource = \"scene:street\"\n{substream}"))
+                .collect();
+            assert!(chain(&many).contains("a node runs 256 at most"), "{}", chain(&many));
+        }
     }
 
     #[test]
@@ -475,8 +548,10 @@ mod tests {
             panic!("a folder");
         };
         assert_eq!((path, rate.per_second()), (folder.path().join("pictures"), 2.0));
-        let exchange =
-            |text: &str| cameras.exchange(cameras.planned(&config(text)).expect("right"));
+        let exchange = |text: &str| -> Vec<String> {
+            let changed = cameras.exchange(cameras.planned(&config(text)).expect("right"));
+            changed.into_iter().map(|(name, _)| name.to_string()).collect()
+        };
         assert_eq!(exchange(&format!("{a}{b}")), [""; 0]);
         assert!(!running.has_changed().expect("it is there"));
         let log = "[log.camera.a]\nage = \"1h\"\n";
@@ -502,6 +577,77 @@ mod tests {
         let c = "[camera.c]\nsource = \"scene:street\"\n";
         assert_eq!(exchange(&format!("{a}enabled = false\n{b}{c}{log}")), ["a", "c"]);
         assert_eq!(running.borrow().len(), 2);
+    }
+
+    #[test]
+    fn a_substream_is_a_camera_of_its_own_that_comes_changes_and_goes_with_its_camera() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("pw"), "s3cret\n").expect("a file");
+        let config = |text: &str| {
+            Config::parse(&folder.path().join("site.toml"), text).expect("a configuration")
+        };
+        let gate = "[camera.gate]\nsource = \"scene:street\"\n";
+        let hall = "[camera.hall]\nsource = \"rtsp://me@cam/1\"\npassword_file = \"pw\"\ntransport = \"udp\"\n\
+                    timeout = \"1min\"\nhwaccel = \"vaapi\"\nfps = 5\nfrozen_after = \"9s\"\n";
+        let sub = "substream = \"rtsp://cam/2\"\n[log.camera.hall-sub]\nage = \"1h\"\n";
+        let (cameras, running) =
+            OwnCameras::of(&config(&format!("{gate}{hall}")), None).expect("it is right");
+        let exchange = |text: &str| -> Vec<String> {
+            let changed = cameras.exchange(cameras.planned(&config(text)).expect("right"));
+            changed.into_iter().map(|(name, section)| format!("{name} of {section}")).collect()
+        };
+        let with = format!("{gate}{hall}{sub}");
+        assert_eq!(exchange(&with), ["hall-sub of hall"], "the camera itself is not touched");
+        let own = running.borrow().clone();
+        let names = own.iter().map(|camera| camera.settings.name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), ["gate", "hall", "hall-sub"]);
+        let [_, main, of_it] = &own[..] else { panic!("three cameras") };
+        assert_eq!((&main.substream_of, &of_it.substream_of), (&None, &"hall".parse().ok()));
+        let expected = "rtsp://me:s3cret@cam/2".parse::<SourceSpec>().expect("a source");
+        let expected = expected.with_rate(Rate::new(5.0).expect("a rate"));
+        let options = NetworkOptions {
+            transport: RtspTransport::Udp,
+            silent_max: Some(std::time::Duration::from_secs(60)),
+            hwaccel: Some("vaapi".to_owned()),
+        };
+        assert_eq!(of_it.source, expected.with_options(options));
+        assert_eq!(of_it.settings.frozen_after, main.settings.frozen_after);
+        assert_eq!(main.settings.log.age, None);
+        assert_eq!(of_it.settings.log.age, Some(std::time::Duration::from_secs(3600)));
+        let of_name = camera_source(&config(&with), &"hall-sub".parse().expect("a name"));
+        assert_eq!(of_name.expect("it is there"), of_it.source);
+
+        let other = with.replace("cam/2", "cam/3");
+        assert_eq!(exchange(&other), ["hall-sub of hall"]);
+        assert_eq!(exchange(&other.replace("1min", "2min")), ["hall of hall", "hall-sub of hall"]);
+        let off = other.replace("fps = 5", "enabled = false");
+        assert_eq!(exchange(&off), ["hall of hall", "hall-sub of hall"]);
+        assert_eq!(exchange(&with), ["hall of hall", "hall-sub of hall"]);
+        // A camera with the same source in a section of its own is another one.
+        let plain = "[camera.a]\nsource = \"scene:street\"\n";
+        assert_eq!(exchange(plain).len(), 4);
+        exchange(&format!("{plain}substream = \"folder:x\"\n"));
+        let apart = format!("{plain}[camera.a-sub]\nsource = \"folder:x\"\n");
+        assert_eq!(exchange(&apart), ["a-sub of a", "a-sub of a-sub"]);
+    }
+
+    #[test]
+    fn settings_hold_for_the_stream_for_which_they_have_a_meaning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("pw"), "me:s3cret\n").expect("a file");
+        let text = "[camera.a]\nsource = \"folder:x\"\nsubstream = \"rtsp://cam/2\"\npassword_file = \"pw\"\ntimeout = \"2s\"\n\
+                    [camera.b]\nsource = \"rtsp://cam/1\"\nsubstream = \"http://other@cam/2\"\npassword_file = \"pw\"\ntransport = \"udp\"\n";
+        let config = Config::parse(&folder.path().join("site.toml"), text).expect("it is right");
+        let planned = planned(&config).expect("it is right");
+        let sources: Vec<String> = planned.iter().map(|camera| camera.source.parted().0).collect();
+        let pictures = format!("folder:{}", folder.path().join("x").display());
+        assert!(sources[0].starts_with(&pictures), "{}", sources[0]);
+        assert_eq!(sources[1..], ["rtsp://me@cam/2", "rtsp://me@cam/1", "http://other@cam/2"]);
+        let passwords: Vec<_> = planned.iter().map(|camera| camera.source.parted().1).collect();
+        assert!(passwords[0].is_none());
+        assert!(
+            passwords[1..].iter().all(|text| text.as_deref().is_some_and(|text| text == "s3cret"))
+        );
     }
 
     #[test]

@@ -335,9 +335,9 @@ fn exchange(
         }
     }
     if let (Some(others), Some(wanted)) = (others, wanted) {
-        for name in others.cameras.exchange(wanted) {
-            tracing::info!(camera = name, "camera started, stopped or restarted");
-            let keys = [format!("camera.{name}"), format!("log.camera.{name}")];
+        for (name, section) in others.cameras.exchange(wanted) {
+            tracing::info!(camera = %name, "camera started, stopped or restarted");
+            let keys = [format!("camera.{section}"), format!("log.camera.{name}")];
             let is_of = |text: &String| {
                 keys.iter().any(|key| {
                     text.strip_prefix(key)

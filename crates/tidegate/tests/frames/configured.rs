@@ -94,6 +94,45 @@ async fn cameras_of_the_configuration_come_change_and_go_and_disturb_no_other() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_substream_is_listed_with_its_camera_and_its_name_is_kept() {
+    let world = World::new().await;
+    let client = world.client().await;
+    world.configure(&[("hall", GATE), ("hall-sub", HALL)]);
+    world.wait_for_camera(&client, "hall").await;
+    world.wait_for_camera(&client, "hall-sub").await;
+    let mut both = [
+        client.subscribe(request("hall")).await.expect("a subscription"),
+        client.subscribe(request("hall-sub")).await.expect("a subscription"),
+    ];
+    for subscription in &mut both {
+        up_to(subscription, is_frame).await;
+    }
+    let mains: Vec<_> = client
+        .cameras()
+        .await
+        .expect("they are listed")
+        .into_iter()
+        .map(|camera| (camera.name.to_string(), camera.substream_of.map(|main| main.to_string())))
+        .collect();
+    let expected = [("hall", None), ("hall-sub", Some("hall"))];
+    assert_eq!(mains, expected.map(|(name, main)| (name.to_owned(), main.map(str::to_owned))));
+    let name: tidegate_client::CameraName = "hall-sub".parse().unwrap();
+    let registration = Registration { camera: name, size: None, frames_per_second: None };
+    let error = client.register(registration.clone()).await.expect_err("it is configured");
+    assert_eq!(error.code(), Code::CAMERA_TAKEN, "{error}");
+    assert!(error.message().contains("take substream out of [camera.hall]"), "{error}");
+    // It goes, and its camera is not touched.
+    world.configure(&[("hall", GATE)]);
+    let freed = async || client.register(registration.clone()).await.ok();
+    assert!(poll(Duration::from_secs(60), freed).await.is_some(), "the name is free");
+    let [mut hall, _] = both;
+    let events = up_to(&mut hall, is_frame).await;
+    assert!(!events.iter().any(|event| matches!(event, Event::CameraOffline(_))), "{events:?}");
+    let info = client.camera(&registration.camera).await.expect("it is known");
+    assert_eq!(info.substream_of, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_name_of_a_configured_camera_is_nobody_elses() {
     let world = World::new().await;
     let client = world.client().await;

@@ -148,6 +148,7 @@ impl World {
         let own = |(name, source): &(&str, &str)| OwnCamera {
             settings: options(name),
             source: source.parse().expect("a source"),
+            substream_of: name.strip_suffix("-sub").map(|main| main.parse().expect("a name")),
         };
         self.cameras.send_replace(cameras.iter().map(own).collect());
     }

@@ -237,6 +237,15 @@ fn cameras_of_the_configuration_follow_it_without_a_certificate() {
     assert!(lines[0].contains("gate") && lines[1].contains("yard"), "{lines:?}");
     let line = node.line_with("camera online");
     assert!(line.contains("gate"), "{line}");
+
+    // A substream comes beside its camera, which is not touched.
+    let small = "substream = \"scene:street?size=320x180&fps=5&people=1\"\n";
+    settings(&format!("[camera.hall]\n{scene}{small}[camera.gate]\n{scene}"));
+    signal(node.child.id(), "HUP");
+    let line = node.line_with("camera started, stopped");
+    assert!(line.contains("\"camera\":\"hall-sub\""), "{line}");
+    let line = node.line_with("camera online");
+    assert!(line.contains("hall-sub"), "{line}");
     node.stop();
 }
 

@@ -40,6 +40,8 @@ class Camera:
     clock_uncertainty_ns: int | None
     no_frames: str
     """Why it gives no frames although it is online; empty while it gives some or is offline."""
+    substream_of: str
+    """The camera of the node's configuration whose substream it is; empty if it is none."""
 
     def __repr__(self) -> str:
         state = ("online" if not self.no_frames else "no frames") if self.online else "offline"
@@ -91,6 +93,7 @@ def camera_of(camera: camera_pb2.Camera) -> Camera:
         clock_offset_ns=camera.clock_offset.offset_nanos if has_offset else None,
         clock_uncertainty_ns=camera.clock_offset.uncertainty_nanos if has_offset else None,
         no_frames=camera.no_frames,
+        substream_of=camera.substream_of,
     )
 
 
