@@ -11,6 +11,7 @@
 mod error;
 mod layers;
 pub mod problems;
+pub mod replace;
 #[macro_use]
 mod table;
 mod sections;

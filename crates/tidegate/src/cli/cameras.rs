@@ -22,6 +22,7 @@ use tidegate_cli::{
 use tidegate_commands::password::ask;
 use tidegate_config::{
     CameraSection, Config, Origin,
+    replace::replace,
     write::{self, Written},
 };
 use tidegate_message::{CameraName, Code, error_chain};
@@ -30,7 +31,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::{args::source_with_password, enrol::replace};
+use super::args::source_with_password;
 use crate::run;
 
 /// How long a node may take to read its configuration again.
