@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -228,6 +229,13 @@ impl SourceSpec {
                 true => Self::Http { address, rate: None, options },
                 false => Self::Rtsp { address, rate: None, options },
             });
+        }
+        // A machine of the network alone is no file, unless there is one of that name.
+        let machine = text.split(['/', ':', '?']).next().unwrap_or_default();
+        if (machine.parse::<IpAddr>().is_ok() || text.parse::<IpAddr>().is_ok())
+            && !Path::new(text).exists()
+        {
+            return Err(wrong(SpecReason::Address));
         }
         let (kind, rest) = match text.split_once(':') {
             Some(pair) => pair,
@@ -767,6 +775,9 @@ mod tests {
         for (text, expected) in [
             ("", "it is empty"),
             ("folder:", "nothing follows the kind"),
+            ("192.0.2.7", "an address is written rtsp://HOST/PATH or http://HOST/PATH"),
+            ("192.0.2.7:554/stream1", "an address is written rtsp://HOST/PATH"),
+            ("2001:db8::1", "an address is written rtsp://HOST/PATH"),
             ("ftp:x", "there is no kind \"ftp\"; choose one of: folder"),
             ("scene:beach", "there is no scene \"beach\"; choose: street"),
             ("folder:x?speed=3", "it has no option \"speed\"; it has: fps loop prepare"),
