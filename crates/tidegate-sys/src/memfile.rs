@@ -9,7 +9,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     mem::{size_of, zeroed},
-    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     ptr,
 };
 
@@ -81,10 +81,58 @@ pub fn send_with_descriptor(
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Reads from a Unix stream socket into `bytes`, and takes the descriptor that came with them (SCM_RIGHTS), if one did; it is closed on exec.
+/// Returns how many bytes were read, 0 at the end of the stream. Of several descriptors that come at once the kernel closes all but the first.
+///
+/// # Errors
+/// Those of `recvmsg`: `Interrupted`, by a signal; `WouldBlock` on a socket that does not block and has no bytes. `bytes` must not be empty.
+pub fn receive_with_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    if bytes.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a descriptor comes with a byte"));
+    }
+    // Words, for their alignment is that of the header; room for a header and a descriptor.
+    let mut control = [0_usize; 8];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a header of zeros is valid: it has no address, no parts and no control data.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_iov = ptr::from_mut(&mut part);
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: it computes a size alone.
+    let length = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as u32) };
+    assert!(length as usize <= size_of_val(&control), "the control data has room for a descriptor");
+    // The length without padding, in which a second descriptor would find room.
+    header.msg_controllen = length as _;
+    // SAFETY: the header names `bytes` and `control`, which are borrowed for the call; `recvmsg` writes no more of them than it says.
+    let read =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the header is the one that the kernel has filled; the first message lies in `control`, or there is none.
+    let message = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
+    if message.is_null() {
+        return Ok((read, None));
+    }
+    // SAFETY: it is not null, so it points into `control`, which is aligned for it and holds a whole header.
+    let (level, kind, found) =
+        unsafe { ((*message).cmsg_level, (*message).cmsg_type, (*message).cmsg_len) };
+    if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) || found < length as _ {
+        return Ok((read, None));
+    }
+    // SAFETY: a message of that kind and length holds a descriptor, which the kernel has made for this process and nothing else owns.
+    let descriptor = unsafe {
+        let descriptor: libc::c_int = ptr::read_unaligned(libc::CMSG_DATA(message).cast());
+        OwnedFd::from_raw_fd(descriptor)
+    };
+    Ok((read, Some(descriptor)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
-        io::Read as _,
+        io::{Read as _, Write as _},
         os::{
             fd::AsFd as _,
             unix::{fs::FileExt as _, net::UnixStream},
@@ -124,5 +172,32 @@ mod tests {
         theirs.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"with");
         assert_eq!(other.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri knows no sendmsg")]
+    fn a_descriptor_is_received_once_with_the_bytes_that_it_came_with() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (file, reader) = memory_file("test", 4096).unwrap();
+        file.write_all_at(b"pixels", 100).unwrap();
+        (&ours).write_all(b"before").unwrap();
+        send_with_descriptor(ours.as_fd(), b"with", reader.as_fd()).unwrap();
+        let (mut received, mut descriptors) = (Vec::new(), Vec::new());
+        while received.len() < 10 {
+            let mut bytes = [0; 3];
+            let (count, descriptor) = receive_with_descriptor(theirs.as_fd(), &mut bytes).unwrap();
+            received.extend_from_slice(&bytes[..count]);
+            descriptors.extend(descriptor);
+        }
+        assert_eq!(received, b"beforewith");
+        let descriptor = descriptors.pop().expect("one came");
+        assert!(descriptors.is_empty());
+        let mut read = [0; 6];
+        File::from(descriptor).read_exact_at(&mut read, 100).unwrap();
+        assert_eq!(&read, b"pixels");
+        drop(ours);
+        assert_eq!(receive_with_descriptor(theirs.as_fd(), &mut [0; 1]).unwrap().0, 0);
+        let none = receive_with_descriptor(theirs.as_fd(), &mut []);
+        assert_eq!(none.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }
