@@ -154,6 +154,8 @@ const RULES: &[Rule] = &[
     rule("tidegate-link", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     // Its schedule is a core in a module of its own, which nothing else uses; the processes around it are all the rest.
     rule("tidegate-workers", Layer::Shell, &[], &[]),
+    // The program at the other end of the protocol; its tests run the worker in Python beside it.
+    rule("tidegate-onnx", Layer::Shell, &[], &[]),
     rule(
         "tidegate-camera",
         Layer::Shell,
@@ -253,6 +255,7 @@ const RULES: &[Rule] = &[
             "tidegate-ingest",
             "tidegate-link",
             "tidegate-load",
+            "tidegate-onnx",
             "tidegate-process",
             "tidegate-rpc",
             "tidegate-server",
@@ -329,6 +332,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("axum", &["tidegate-process", "tidegate-rpc", "tidegate-vision", "tidegate-web"]),
     ("mio", &["tidegate-server"]),
     ("object_store", &["tidegate-sinks"]),
+    ("ort", &["tidegate-onnx"]),
     ("parquet", &["tidegate-lab", "tidegate-sinks"]), // the lab reads what a sink has written
     ("quinn", &["tidegate-link"]),
     ("rcgen", &["tidegate-identity"]),

@@ -135,6 +135,14 @@ fn mistakes_name_file_line_and_way_out() {
             "site.toml:2: workers.command must be a program and its arguments, every quote closed",
         ),
         (
+            "[workers]\nruntime = \"native\"\ncommand = \"look\"\n",
+            "site.toml:2: workers.runtime must be python where workers.command names a program in place of ours",
+        ),
+        (
+            "[workers]\nlibrary = \"/opt/libonnxruntime.so\"\n",
+            "site.toml:2: workers.library must be named where workers.runtime is native",
+        ),
+        (
             "[camera.hall]\nfps = 5\n",
             "site.toml:1: source must be where frames come from, such as rtsp://USER@HOST/PATH, folder:DIR or video:FILE",
         ),

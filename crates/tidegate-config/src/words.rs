@@ -56,6 +56,14 @@ fn listed(words: &[&str]) -> String {
 }
 
 words! {
+    /// Which program of ours looks at images.
+    WorkerRuntime is "runtime" {
+        /// The Python worker, with its own models.
+        Python = "python",
+        /// `tidegate worker`, with ONNX Runtime, for models of the user's alone.
+        Native = "native",
+    }
+
     /// How frames are on the disk.
     AtRest is "state at rest" {
         /// As they are.

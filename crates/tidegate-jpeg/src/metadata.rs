@@ -29,6 +29,12 @@ impl Orientation {
         u8::try_from(value).ok().filter(|value| (1..=8).contains(value)).map(Self)
     }
 
+    /// The orientation that EXIF says, by the content of its segment in a JPEG image (`Exif`, two zeros, a TIFF file); upright where it says
+    /// none or none that can be read. The chunk `eXIf` of PNG is the TIFF file alone.
+    pub fn of_exif(segment: &[u8]) -> Self {
+        orientation(segment)
+    }
+
     /// Its value, 1 to 8.
     pub const fn value(self) -> u8 {
         self.0

@@ -52,11 +52,24 @@ fn candidates(given: Option<&Path>, variable: impl Fn(&str) -> Option<PathBuf>) 
     if let Some(path) = given.map(Path::to_owned).or_else(|| variable("TIDEGATE_WORKER_PYTHON")) {
         return vec![path];
     }
+    made(variable).map(|venv| venv.join("bin/python")).collect()
+}
+
+/// Folders in which `workers/detector/setup.sh` makes a Python environment, in order of preference.
+fn made(variable: impl Fn(&str) -> Option<PathBuf>) -> impl Iterator<Item = PathBuf> {
     let cache =
         variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
     let venvs =
         [variable("TIDEGATE_WORKER_VENV"), cache.map(|cache| cache.join("tidegate/worker-venv"))];
-    venvs.into_iter().flatten().map(|venv| venv.join("bin/python")).collect()
+    venvs.into_iter().flatten()
+}
+
+/// Folders that may be a Python environment of the worker, in order of preference. Each has libraries that a program beside it can use.
+pub fn environments() -> Vec<PathBuf> {
+    let variable = |name: &str| env::var_os(name).map(PathBuf::from);
+    let python = variable("TIDEGATE_WORKER_PYTHON");
+    let of_python = python.and_then(|python| Some(python.parent()?.parent()?.to_owned()));
+    of_python.into_iter().chain(made(variable)).collect()
 }
 
 /// The worker's Python environment was not made.

@@ -18,6 +18,7 @@ mod doctor;
 mod enrol;
 mod init;
 mod revoke;
+mod worker;
 
 use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
 
@@ -52,6 +53,7 @@ pub use self::{
     enrol::{InviteArgs, JoinArgs},
     init::InitArgs,
     revoke::RevokeArgs,
+    worker::WorkerArgs,
 };
 use crate::run;
 
@@ -121,6 +123,8 @@ pub enum Command {
     Key(KeyArgs),
     /// Explain the rules: the rights of users, and the rule for each
     Acl(AclArgs),
+    /// Look at images by ONNX models, as a program of a node's pool (workers.runtime)
+    Worker(WorkerArgs),
     /// Print the configuration in effect and where each setting comes from
     Config(ConfigArgs),
 }
@@ -130,6 +134,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(error) = program::begin() {
         return program::finish(Err(error));
+    }
+    // It has one thread, and reads no configuration.
+    if let Command::Worker(args) = &cli.command {
+        return program::finish(worker::run(args));
     }
     // Before there are threads: frames and messages are woken for many times a second, and each time there is little to do.
     if matches!(cli.command, Command::Node(_) | Command::Camera(_))
@@ -223,6 +231,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Key(args) => doctor::key(&args),
         Command::Doctor(args) => doctor::run(Ok(config), &args),
         Command::Acl(args) => acl::run(&config, &args),
+        Command::Worker(args) => worker::run(&args),
         Command::Config(ConfigArgs { what: None, output: Output::Table }) => {
             print(&config.to_string())
         }

@@ -199,6 +199,8 @@ class Model:
             return self._boxes(corners, scores, classes.astype(int), source, None)
         if output.ndim != 2:
             raise self._shape_error(output.shape, "two dimensions for each image")
+        # Scores are compared as they are read from the description, in the precision of a double.
+        output = output.astype(np.float64)
         if told.format == "end2end":
             if output.shape[1] != 6:
                 raise self._shape_error(output.shape, "Nx6: corners, score, class")
@@ -209,7 +211,6 @@ class Model:
         if count < 1 or rows.shape[1] != before + count:
             order = "Nx" if told.format == "yolov5" else ""
             raise self._shape_error(output.shape, f"{order}{before + count}{'' if order else 'xN'} values")
-        rows = rows.astype(np.float64)
         if told.format == "yolov8-pose":
             scores, classes, poses = rows[:, 4], np.zeros(len(rows), int), rows[:, 5:].reshape(len(rows), told.points, 3)
         else:

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tidegate_message::command;
 
 use super::{millis, seconds};
-use crate::ByteCount;
+use crate::{ByteCount, words::WorkerRuntime};
 
 /// Largest image that a program is given, in bytes.
 pub const IMAGE_BYTES_MOST: u64 = 64 << 20;
@@ -17,6 +17,16 @@ section! {
         /// Programs that run at once, 1 to 32, each with a processor to itself. Default none: half as many as there are processors, 1 to 4.
         count: Option<u32> = None
             => "from 1 to 32" if |it, _| it.count.is_none_or(|count| (1..=32).contains(&count)),
+        /// The program of ours that looks: `python`, which has `face`, `person` and `recognize` and runs models of yours, or `native`, which runs
+        /// models of yours alone, by ONNX Runtime and without Python. Default `python`.
+        runtime: WorkerRuntime = WorkerRuntime::Python
+            => "python where workers.command names a program in place of ours"
+                if |it, _| it.runtime == WorkerRuntime::Python || it.command.is_none(),
+        /// The library of ONNX Runtime for `native`, libonnxruntime.so, version 1.17 or later. A relative path begins at the folder of the file
+        /// that names it. Default none: it is looked for, see the chapter on detectors.
+        library: Option<PathBuf> = None
+            => "named where workers.runtime is native"
+                if |it, _| it.library.is_none() || it.runtime == WorkerRuntime::Native,
         /// A program of yours that speaks the detector protocol, with its arguments, in place of ours, which has `face`, `person` and
         /// `recognize`. Default none.
         command: Option<String> = None

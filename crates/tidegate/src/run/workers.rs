@@ -1,9 +1,9 @@
 //! From `[workers]` to the one pool of programs that look at images, which all parts of a node share.
 
-use std::{fs, io, num::NonZeroUsize, thread};
+use std::{env, fs, io, num::NonZeroUsize, path::Path, thread};
 
 use tidegate_api::ApiError;
-use tidegate_config::Config;
+use tidegate_config::{Config, words::WorkerRuntime};
 use tidegate_message::{Code, command};
 use tidegate_workers::{PoolSettings, Program, SharedPool, schedule::ScheduleConfig};
 
@@ -11,6 +11,10 @@ use tidegate_workers::{PoolSettings, Program, SharedPool, schedule::ScheduleConf
 const MODELS: [&str; 4] = ["face", "frontal_face", "person", "recognize"];
 /// The variable that names the folder in which programs keep their knowledge, such as faces that were taught.
 const DATA_VARIABLE: &str = "TIDEGATE_WORKER_DATA";
+/// The command of this program that is a worker.
+const WORKER: &str = "worker";
+/// Its flag for the library of ONNX Runtime.
+const LIBRARY: &str = "--library";
 /// Programs that are run at most unless the configuration says how many.
 const COUNT_MAX: usize = 4;
 
@@ -24,28 +28,47 @@ pub(super) fn own(pool: &SharedPool) -> Option<&SharedPool> {
     matches!(pool.settings().program, Program::Own(..)).then_some(pool)
 }
 
-/// That the folder of models is there.
+/// That the folder of models is there, and the library of ONNX Runtime where one is named. It is not loaded: that is for a process of its own.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.
 pub(super) fn check(config: &Config) -> Result<(), ApiError> {
-    let Some(folder) = &config.workers.models_dir else { return Ok(()) };
-    let looked_at = fs::metadata(folder).and_then(|found| match found.is_dir() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    });
-    looked_at.map_err(|error| {
-        let text = format!("workers.models_dir: {} cannot be read", folder.display());
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
-    })
+    let is_there = |key: &str, path: &Path, is_folder: bool, otherwise: io::ErrorKind| {
+        let looked_at = fs::metadata(path).and_then(|found| match found.is_dir() == is_folder {
+            true => Ok(()),
+            false => Err(otherwise.into()),
+        });
+        looked_at.map_err(|error| {
+            let text = format!("workers.{key}: {} cannot be read", path.display());
+            ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
+        })
+    };
+    let section = &config.workers;
+    if let Some(folder) = &section.models_dir {
+        is_there("models_dir", folder, true, io::ErrorKind::NotADirectory)?;
+    }
+    if let Some(library) = &section.library {
+        is_there("library", library, false, io::ErrorKind::IsADirectory)?;
+    }
+    Ok(())
+}
+
+/// This program as a worker, with the library that the configuration names.
+fn native(library: Option<&Path>) -> Vec<String> {
+    // Where this program cannot say where its file is, the one that the user would start.
+    let own = env::current_exe().unwrap_or_else(|_| "tidegate".into());
+    let named = library.map(|path| [LIBRARY.to_owned(), path.to_string_lossy().into_owned()]);
+    let words = [own.to_string_lossy().into_owned(), WORKER.to_owned()];
+    words.into_iter().chain(named.into_iter().flatten()).collect()
 }
 
 /// The settings of the pool.
 pub fn settings(config: &Config) -> PoolSettings {
     let section = &config.workers;
-    let program = match section.command.as_deref().map(command::split) {
-        Some(words) => Program::Command(words.expect("the configuration was checked")),
-        None => Program::Own(MODELS.map(str::to_owned).into(), None),
+    let program = match (section.command.as_deref().map(command::split), section.runtime) {
+        (Some(words), _) => Program::Command(words.expect("the configuration was checked")),
+        (None, WorkerRuntime::Python) => Program::Own(MODELS.map(str::to_owned).into(), None),
+        (None, WorkerRuntime::Native) => Program::Command(native(section.library.as_deref())),
     };
     PoolSettings {
         program,
@@ -115,5 +138,25 @@ mod tests {
         assert!(error.message().contains("workers.models_dir: /site/none"), "{error}");
         check(&config("[workers]\nmodels_dir = \"/\"\n")).expect("it is there");
         check(&config("")).expect("there is none to look at");
+        let native = "[workers]\nruntime = \"native\"\nlibrary = ";
+        for (path, part) in [("none.so", "workers.library: /site/none.so"), ("/", "directory")] {
+            let error = check(&config(&format!("{native}{path:?}\n"))).expect_err("it is no file");
+            let text = tidegate_message::error_chain(&error);
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_native_worker_is_this_program() {
+        let section = "[workers]\nruntime = \"native\"\n";
+        for (library, more) in [("", &[][..]), ("library = \"o.so\"\n", &[LIBRARY, "/site/o.so"])] {
+            let Program::Command(words) = settings(&config(&format!("{section}{library}"))).program
+            else {
+                panic!("it is a command");
+            };
+            assert_eq!(Path::new(&words[0]), env::current_exe().unwrap());
+            assert_eq!(words[1], WORKER);
+            assert_eq!(words[2..], *more);
+        }
     }
 }

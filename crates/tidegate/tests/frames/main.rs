@@ -5,6 +5,7 @@ mod configured;
 mod deliver;
 mod durable;
 mod http;
+mod native;
 #[path = "../shared/poll.rs"]
 mod poll;
 #[path = "../shared/poll_async.rs"]
