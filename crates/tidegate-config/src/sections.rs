@@ -20,6 +20,7 @@ mod privacy;
 mod sink;
 mod uplink;
 mod vision;
+mod web;
 mod workers;
 
 use std::{
@@ -52,6 +53,7 @@ pub use self::{
     sink::SinkSection,
     uplink::UplinkSection,
     vision::VisionSection,
+    web::WebSection,
     workers::{IMAGE_BYTES_MOST, WorkersSection},
 };
 pub use self::{
@@ -76,6 +78,7 @@ config! {
     auth: AuthSection,
     mqtt: MqttSection,
     vision: VisionSection,
+    web: WebSection,
     ;
     "camera" in cameras: CameraSection,
     "detect" in detectors: DetectSection,

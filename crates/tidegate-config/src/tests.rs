@@ -58,7 +58,7 @@ fn mistakes_name_file_line_and_way_out() {
     for (text, expected) in [
         (
             "\n[nodes]\n",
-            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt vision \
+            "site.toml:2: there is no section [nodes]; did you mean [node]? choose one of: node frames mez_pi log privacy workers link auth mqtt vision web \
              camera.NAME detect.NAME log.camera.NAME mqtt.listener.NAME mqtt.bridge.NAME uplink.NAME ingest.NAME mqtt.user.NAME mqtt.topic.NAME flow.NAME sink.NAME",
         ),
         (
@@ -128,6 +128,18 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[detect.people]\ncameras = \"*\"\nhome_assistant = \"a/#\"\n",
             "site.toml:3: home_assistant must be true, false, or a topic without + and #",
+        ),
+        (
+            "[web]\nplain = \"127.0.0.1:7081\"\n",
+            "site.toml:2: web.plain must be with web.plain_identity, whose rights its clients have",
+        ),
+        (
+            "[web]\nplain = \"127.0.0.1:7081\"\nplain_identity = \"wall\"\n",
+            "site.toml:3: web.plain_identity must be `user:` and a name, such as user:wall",
+        ),
+        (
+            "[web]\nplain_connections_max = 1\n",
+            "site.toml:2: web.plain_connections_max must be from 2 to 65536",
         ),
         ("[workers]\ncount = 33\n", "site.toml:2: workers.count must be from 1 to 32"),
         (

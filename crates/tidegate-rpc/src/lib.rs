@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 
 pub use self::{
     failure::Failure,
-    server::{BodyBound, BodyError, Server, ServerConfig, ServerError},
+    server::{BodyBound, BodyError, Plain, PlainSettings, Server, ServerConfig, ServerError},
 };
 pub use axum::Router;
 pub use tidegate_identity::access::Identity;

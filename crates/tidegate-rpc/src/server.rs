@@ -6,8 +6,10 @@
 //!                          └─▶ HTTP/1.1 connection ────────┴─▶ gate (caller) ─▶ routers of the node (page, pictures, …)
 //! ```
 //!
-//! Always true: no byte of a request is read before the peer's certificate is verified, and none comes without one unless passwords or tokens
-//! are accepted; then no byte of a call's body is read whose caller has shown neither, and a connection without either ends after some
+//! [`Plain`] is a listener of its own, without TLS, whose callers are one configured user.
+//!
+//! Always true: elsewhere no byte of a request is read before the peer's certificate is verified, and none comes without one unless passwords or
+//! tokens are accepted; then no byte of a call's body is read whose caller has shown neither, and a connection without either ends after some
 //! seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with `ended: shutdown` and is
 //! gone after [`GRACE`] at the latest.
 
@@ -16,8 +18,10 @@ mod detection;
 mod gate;
 mod health;
 mod http1;
+mod plain;
 mod service;
 mod status;
+mod stream;
 mod web;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -35,7 +39,6 @@ use tonic::{
     transport::server::Server as Http,
 };
 
-pub use self::web::{BodyBound, BodyError};
 use self::{
     connection::{Caller, Connected, Entrance, accept},
     detection::DetectService,
@@ -45,6 +48,10 @@ use self::{
     service::Service,
     status::OrStatus as _,
     web::Web,
+};
+pub use self::{
+    plain::{Plain, PlainSettings},
+    web::{BodyBound, BodyError},
 };
 use super::{Detection, Frames, unread::KEEP_ALIVE};
 
@@ -112,6 +119,7 @@ pub struct Server {
     config: ServerConfig,
     /// The detection for clients, and the largest image in bytes.
     detection: Option<(Arc<dyn Detection>, usize)>,
+    plain: Option<Plain>,
 }
 
 impl Server {
@@ -123,7 +131,7 @@ impl Server {
         let failed = |source| ServerError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, config, detection: None })
+        Ok(Self { listener, address, config, detection: None, plain: None })
     }
 
     /// The same with the service `Detect`, whose images have at most `image_bytes_max` bytes.
@@ -138,6 +146,13 @@ impl Server {
     pub fn with_web(mut self, web: Router, web_public: Router) -> Self {
         self.config.web = self.config.web.merge(web);
         self.config.web_public = self.config.web_public.merge(web_public);
+        self
+    }
+
+    /// The same with a listener without TLS beside it.
+    #[must_use]
+    pub fn with_plain(mut self, plain: Plain) -> Self {
+        self.plain = Some(plain);
         self
     }
 
@@ -175,6 +190,12 @@ impl Server {
             frame_bytes_max: bytes_max,
             image_bytes_max,
         };
+        let plain = self.plain.map(|plain| plain.serve(web.clone(), stop.clone()));
+        let plain = async {
+            if let Some(plain) = plain {
+                plain.await;
+            }
+        };
         let web = web::router(web, self.config.web, self.config.web_public);
         // One connection of each kind waits to be taken up; more wait in the kernel's backlog.
         let (certified, incoming) = mpsc::channel(1);
@@ -205,7 +226,8 @@ impl Server {
             tokio::time::sleep(GRACE).await;
         };
         let serve = async {
-            let (certified, open, (), ()) = tokio::join!(http, http_open, http1_served, accepting);
+            let (certified, open, (), (), ()) =
+                tokio::join!(http, http_open, http1_served, accepting, plain);
             certified.and(open)
         };
         tokio::select! {
@@ -295,6 +317,14 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
+    /// The address for HTTP without TLS is taken or is none of this machine.
+    #[error("cannot listen on {address} without TLS; free it or set another `plain` in [web]")]
+    Plain {
+        /// The configured address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The HTTP/2 server failed as a whole.
     #[error("the API server failed")]
     Serve(#[source] tonic::transport::Error),
@@ -306,7 +336,7 @@ pub enum ServerError {
 impl From<ServerError> for ApiError {
     fn from(error: ServerError) -> Self {
         let code = match error {
-            ServerError::Bind { .. } => Code::CONFIG_INVALID,
+            ServerError::Bind { .. } | ServerError::Plain { .. } => Code::CONFIG_INVALID,
             ServerError::Serve(_) | ServerError::Reflection(_) => Code::INTERNAL,
         };
         Self::new(code, "the API is not served").caused_by(error)

@@ -51,7 +51,7 @@ use tidegate_link::{
 };
 use tidegate_message::{Action, Code, Target};
 use tidegate_process::clock;
-use tidegate_rpc::{Detection, Frames, Router, ServerConfig, ServerError};
+use tidegate_rpc::{Detection, Frames, Plain, Router, ServerConfig, ServerError};
 use tidegate_uplinks::Receivers;
 use tidegate_wire::{
     BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
@@ -254,6 +254,12 @@ impl Node {
     #[must_use]
     pub fn with_detection(self, detection: Arc<dyn Detection>, image_bytes_max: usize) -> Self {
         Self { server: self.server.with_detection(detection, image_bytes_max), ..self }
+    }
+
+    /// The same with a listener without TLS for some paths of HTTP.
+    #[must_use]
+    pub fn with_plain(self, plain: Plain) -> Self {
+        Self { server: self.server.with_plain(plain), ..self }
     }
 
     /// Where the API listens.

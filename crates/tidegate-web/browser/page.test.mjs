@@ -23,7 +23,7 @@ after(async () => {
   site?.remove();
 });
 
-const open = (options) => openAt(browser, site.url, options);
+const open = (options, url = site.url) => openAt(browser, url, options);
 
 async function signedIn(options) {
   const page = await open(options);
@@ -191,6 +191,22 @@ test("a user that signs out is out, in the browser and at the node", async () =>
   await page.context().addCookies([cookie]);
   assert.equal(await status(), 401);
   assert.equal(await page.locator(".tile").count(), 0);
+  await page.context().close();
+});
+
+test("without TLS there is no login, and a display shows live cameras with the rights of its user", async () => {
+  const page = await open({}, site.plainUrl);
+  const found = await live(page, "street");
+  assert.ok((await colours(found.locator("canvas"))).length > 20, "there is a picture");
+  assert.equal(await page.locator("#who").innerText(), "wall");
+  assert.ok(await page.getByRole("button", { name: "Sign out" }).isHidden());
+  assert.deepEqual(await page.context().cookies(), []);
+  const status = (path, options) => page.evaluate(async ([path, options]) => (await fetch(path, options)).status, [path, options]);
+  assert.equal(await status("/cameras/street/snapshot.jpg"), 200);
+  // It is no administrator, and cannot become one.
+  assert.equal(await status("/v1/clients"), 403);
+  assert.equal(await status("/v1/login", { method: "POST", headers: { Authorization: `Basic ${btoa(`admin:${site.password}`)}` } }), 404);
+  assert.deepEqual(page.wrong, []);
   await page.context().close();
 });
 

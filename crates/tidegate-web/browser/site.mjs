@@ -67,8 +67,9 @@ export class Site {
     assert.ok(program, "TIDEGATE_PROGRAM names the program");
     const site = new Site();
     site.folder = mkdtempSync(join(tmpdir(), "tidegate-page-"));
-    [site.api, site.mqtt, site.link] = [await freePort(), await freePort(), await freePort()];
+    [site.api, site.mqtt, site.link, site.plain] = [await freePort(), await freePort(), await freePort(), await freePort()];
     site.url = `https://127.0.0.1:${site.api}`;
+    site.plainUrl = `http://127.0.0.1:${site.plain}`;
     const settings = [
       `node.api_listen=127.0.0.1:${site.api}`,
       `link.listen=127.0.0.1:${site.link}`,
@@ -78,7 +79,7 @@ export class Site {
     const said = site.run("init", ...settings.flatMap((setting) => ["--set", setting]));
     site.password = /^\s+(\S+-\S+-\S+)$/m.exec(said)[1];
     writeFileSync(join(site.folder, "rooms.toml"), FLOW);
-    site.configure(configuration);
+    site.configure(`${configuration}\n[web]\nplain = "127.0.0.1:${site.plain}"\nplain_identity = "user:wall"\n`);
     return site;
   }
 

@@ -103,8 +103,8 @@ function begin(me) {
   $("who").textContent = me.name;
   $("nav").hidden = $("account").hidden = false;
   $("nav-node").hidden = !me.admin;
-  // A caller by certificate has no session to end.
-  $("sign-out").hidden = me.kind === "certificate" || me.kind === "node";
+  // A caller by certificate, and one where there is no login, has no session to end.
+  $("sign-out").hidden = me.kind === "certificate" || me.kind === "node" || me.login === false;
   route();
   for (const tile of state.tiles.values()) tile.startAgain();
   list();

@@ -174,6 +174,10 @@ pub async fn node(
         None => None,
     };
     let (known, public) = web::paths(guarded.served(), web_access, stop.clone());
+    let node = match web::listen(config, known.clone(), public.clone()).await? {
+        Some(plain) => node.with_plain(plain),
+        None => node,
+    };
     let node = node.with_web(known, public);
     guarded.uplinks_subscribed().await;
     manager.ready();

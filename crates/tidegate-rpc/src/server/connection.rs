@@ -27,13 +27,13 @@ use tokio::{
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{
     sync::CancellationToken,
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{HTTP2, gate::Room};
+use super::{HTTP2, gate::Room, stream::Stream};
 use crate::unread;
 
 /// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one
@@ -69,28 +69,51 @@ pub(super) struct Caller {
 
 /// A connection of a peer that is known, or will say with each call who it is.
 pub(super) struct Connection {
-    stream: TlsStream<TcpStream>,
+    stream: Stream,
     caller: Arc<Caller>,
     /// Until a call over it authenticates.
     stranger: Option<Stranger>,
     _descriptor: Descriptor,
+    /// Counts among those of its address, where these are counted.
+    _of_address: Option<Arc<()>>,
     /// While it lives, also after it has become a WebSocket.
     _lives: Option<TaskTrackerToken>,
 }
 
 impl Connection {
+    /// One without TLS, whose caller is known from the beginning.
+    ///
+    /// # Errors
+    /// Those of the system: mostly that the peer is gone.
+    pub(super) fn plain(
+        socket: TcpStream,
+        caller: Arc<Caller>,
+        descriptor: Descriptor,
+        of_address: Arc<()>,
+    ) -> io::Result<Self> {
+        set_up(&socket)?;
+        Ok(Self {
+            stream: Stream::Plain(socket),
+            caller,
+            stranger: None,
+            _descriptor: descriptor,
+            _of_address: Some(of_address),
+            _lives: None,
+        })
+    }
+
     pub(super) fn caller(&self) -> &Arc<Caller> {
         &self.caller
     }
 
     /// Whether its peer chose HTTP/2 in the handshake. One that names no protocol speaks HTTP/1.1 (RFC 9113, section 3.3).
     fn is_http2(&self) -> bool {
-        self.stream.get_ref().1.alpn_protocol() == Some(HTTP2)
+        self.stream.protocol() == Some(HTTP2)
     }
 
     /// Makes it count among those of `tracker` while it lives, and has the kernel end it once its peer is gone or reads nothing.
     pub(super) fn watched(mut self, tracker: &TaskTracker) -> io::Result<Self> {
-        unread::limit(self.stream.get_ref().0, UNREAD_MAX)?;
+        unread::limit(self.stream.tcp(), UNREAD_MAX)?;
         self._lives = Some(tracker.token());
         Ok(self)
     }
@@ -242,8 +265,7 @@ async fn handshake(
     descriptor: Descriptor,
     strangers: &Strangers,
 ) -> Result<Connection, Refused> {
-    socket.set_nodelay(true).map_err(Refused::Socket)?;
-    SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX).map_err(Refused::Socket)?;
+    set_up(&socket).map_err(Refused::Socket)?;
     let tls = match entrance.access.authenticator.takes_proofs() {
         true => &entrance.tls_open,
         false => &entrance.tls,
@@ -266,7 +288,19 @@ async fn handshake(
     let caller =
         Caller { peer: Peer::new(address, certificate), partial: Arc::new(Room::of_peer()) };
     let caller = Arc::new(caller);
-    Ok(Connection { stream, caller, stranger, _descriptor: descriptor, _lives: None })
+    Ok(Connection {
+        stream: Stream::Tls(Box::new(stream)),
+        caller,
+        stranger,
+        _descriptor: descriptor,
+        _of_address: None,
+        _lives: None,
+    })
+}
+
+fn set_up(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)
 }
 
 /// Whether the peer begins with a method of HTTP, as browsers do for `http://`, in place of a record of TLS.

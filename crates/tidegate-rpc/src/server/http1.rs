@@ -53,14 +53,15 @@ pub(super) async fn serve(
     living.wait().await;
 }
 
-fn report(ended: Result<(), JoinError>) {
+/// Says that a connection broke, if it did.
+pub(super) fn report(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection to the API broke; this is a bug");
     }
 }
 
 /// Answers one connection's requests.
-async fn converse(connection: Connection, router: Router, stop: CancellationToken) {
+pub(super) async fn converse(connection: Connection, router: Router, stop: CancellationToken) {
     let caller: Arc<Caller> = connection.caller().clone();
     let peer = caller.peer.address();
     let service = service_fn(|request: Request<Incoming>| {

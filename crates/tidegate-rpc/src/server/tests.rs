@@ -307,6 +307,8 @@ impl Detection for Looker {
 struct Site {
     folder: tempfile::TempDir,
     address: SocketAddr,
+    /// Where callers have the rights of the user `wall`.
+    plain: SocketAddr,
     sessions: mpsc::UnboundedReceiver<Session>,
     stop: CancellationToken,
     served: JoinHandle<Result<(), ServerError>>,
@@ -345,6 +347,14 @@ impl Site {
         let server = Server::bind(config).await.unwrap();
         let server = server.with_detection(Arc::new(Looker::default()), IMAGE_BYTES_MAX);
         let address = server.address();
+        let settings = PlainSettings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            user: "wall".to_owned(),
+            hosts: vec!["edge.example".to_owned()],
+            connections_max: 4,
+        };
+        let plain = Plain::bind(settings, http::paths(), http::public_paths()).await.unwrap();
+        let (plain, server) = (plain.address(), server.with_plain(plain));
         let (sender, sessions) = mpsc::unbounded_channel();
         let node = Node {
             sessions: sender,
@@ -354,7 +364,7 @@ impl Site {
         };
         let stop = CancellationToken::new();
         let served = tokio::spawn(server.serve(Arc::new(node), stop.clone()));
-        Self { folder, address, sessions, stop, served }
+        Self { folder, address, plain, sessions, stop, served }
     }
 
     /// Stops the server and starts another one in its place.

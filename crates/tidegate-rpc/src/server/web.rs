@@ -34,6 +34,7 @@ use self::{body::Bounded, sessions::Sessions};
 use super::{
     connection::Caller,
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
+    plain::is_meant,
 };
 use crate::{
     Failure, Frames, Identity, openapi,
@@ -58,6 +59,7 @@ static HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// State that requests of HTTP share.
+#[derive(Clone)]
 pub(super) struct Web {
     pub(super) node: String,
     pub(super) access: Access,
@@ -105,6 +107,78 @@ pub(super) fn router(web: Web, known: Router, public: Router) -> Router {
         .method_not_allowed_fallback(not_allowed)
         .layer(middleware::from_fn(show));
     public.merge(known).layer(middleware::map_response(shield))
+}
+
+/// The requests to a listener without TLS and without a login: those of `known` are of the caller of their connection. `hosts` are names
+/// under which browsers may ask.
+pub(super) fn plain(web: Web, hosts: Vec<String>, known: Router, public: Router) -> Router {
+    let front = Arc::new(PlainFront { web, hosts });
+    let own = Router::new().route("/v1/me", get(me_without_login)).with_state(front.clone());
+    let known = known
+        .merge(own)
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(middleware::from_fn_with_state(front.clone(), vouch));
+    public
+        .method_not_allowed_fallback(not_allowed)
+        .merge(known)
+        .layer(middleware::from_fn_with_state(front, show_plain))
+        .layer(middleware::map_response(shield))
+}
+
+struct PlainFront {
+    web: Web,
+    hosts: Vec<String>,
+}
+
+/// Lets a request pass that means this node, and is of no other site's page, without its body.
+async fn show_plain(
+    State(front): State<Arc<PlainFront>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let host = authority.or_else(|| parts.headers.get(header::HOST).map(HeaderValue::as_bytes));
+    // No browser asks without a host.
+    if let Some(host) = host.map(String::from_utf8_lossy)
+        && !is_meant(&host, &front.hosts)
+    {
+        let host = host.escape_debug();
+        let text = format!(
+            "this listener does not answer to the name {host}; ask for it by its address, or add the name to web.plain_hosts"
+        );
+        let refused = Failure::invalid(text).with_status(StatusCode::MISDIRECTED_REQUEST);
+        return refused.into_response();
+    }
+    match origin::check(&parts, Scheme::Http) {
+        Ok(()) => next.run(Request::from_parts(parts, Body::empty())).await,
+        Err(error) => Failure::new(error).into_response(),
+    }
+}
+
+/// Gives a request the caller of its connection, whatever else it shows.
+async fn vouch(State(front): State<Arc<PlainFront>>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let known = async {
+        let caller = caller(&parts)?;
+        front.web.callers.known(&caller.peer, None).await
+    };
+    match known.await {
+        Ok(identity) => {
+            parts.extensions.insert(identity);
+            parts.extensions.insert(front.web.frames.clone());
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(error) => Failure::new(error).into_response(),
+    }
+}
+
+async fn me_without_login(
+    State(front): State<Arc<PlainFront>>,
+    Extension(identity): Extension<Arc<Identity>>,
+) -> Json<Value> {
+    Json(front.web.described(&identity, false))
 }
 
 struct Front {
@@ -214,7 +288,7 @@ async fn login(State(front): State<Arc<Front>>, request: Request) -> Response {
     match begun.await {
         Ok((identity, id)) => {
             let cookie = [(header::SET_COOKIE, sessions::cookie(&id))];
-            (cookie, Json(front.described(&identity))).into_response()
+            (cookie, Json(front.web.described(&identity, true))).into_response()
         }
         Err(error) => refusal(error, &parts.headers),
     }
@@ -233,19 +307,21 @@ async fn me(
     State(front): State<Arc<Front>>,
     Extension(identity): Extension<Arc<Identity>>,
 ) -> Json<Value> {
-    Json(front.described(&identity))
+    Json(front.web.described(&identity, true))
 }
 
-impl Front {
-    /// A caller, for itself: its name and kind, until when its credentials are good, and whether it may administer the node.
-    fn described(&self, identity: &Identity) -> Value {
+impl Web {
+    /// A caller, for itself: its name and kind, until when its credentials are good, whether it may administer the node, and whether there is
+    /// a login where it asks.
+    fn described(&self, identity: &Identity, login: bool) -> Value {
         let who = identity.who();
         json!({
             "name": &*who.name,
             "kind": who.kind.word(),
             "until": who.until.map(|until| until.as_nanos()),
-            "admin": self.web.access.allows(identity, Action::Admin, Target::Node),
-            "node": self.web.node,
+            "admin": self.access.allows(identity, Action::Admin, Target::Node),
+            "login": login,
+            "node": self.node,
             "version": env!("CARGO_PKG_VERSION"),
         })
     }

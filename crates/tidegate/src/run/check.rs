@@ -34,7 +34,7 @@ use super::{
     bridges, broker,
     cameras::{self, node_keys, resolve},
     certificates::{credentials, revocations_unknown},
-    detect, flows, link_settings, sinks, uplinks, users, vision, workers,
+    detect, flows, link_settings, sinks, uplinks, users, vision, web, workers,
 };
 
 /// How long a server may take until it counts as not reached.
@@ -112,7 +112,7 @@ pub fn node(config: &Config) -> Findings {
         Err(error) => problems.note(revocations_unknown(&error)),
     }
     problems.add(users::problems(config));
-    for warning in users::warnings(config) {
+    for warning in users::warnings(config).into_iter().chain(web::warning(config)) {
         warnings.say(Code::CONFIG_INVALID, warning);
     }
     problems.take(users::fetcher(config));
@@ -173,6 +173,7 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
         ("node.health_listen", node.health_listen),
         ("vision.listen", config.vision.listen),
         ("vision.tcp_listen", config.vision.tcp_listen),
+        ("web.plain", config.web.plain),
     ];
     tcp.extend(optional.into_iter().filter_map(|(key, at)| Some((key.to_owned(), at?))));
     let mut udp = vec![("link.listen".to_owned(), config.link.listen)];

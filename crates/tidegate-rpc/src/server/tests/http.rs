@@ -8,7 +8,10 @@ use axum::{
 };
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{
+        AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
+        BufReader,
+    },
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -56,7 +59,7 @@ pub(super) fn public_paths() -> Router {
 }
 
 /// A connection that speaks HTTP/1.1.
-struct Http1(BufReader<TlsStream<TcpStream>>);
+struct Http1<S = TlsStream<TcpStream>>(BufReader<S>);
 
 /// An answer: status, head in lower case, body.
 #[derive(Debug)]
@@ -88,7 +91,21 @@ impl Http1 {
         let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
         Self(BufReader::new(stream))
     }
+}
 
+impl Http1<TcpStream> {
+    /// To the listener without TLS.
+    async fn plain(site: &Site) -> Self {
+        Self(BufReader::new(TcpStream::connect(site.plain).await.unwrap()))
+    }
+
+    /// Whether the server ends it.
+    async fn is_ended(&mut self) -> bool {
+        matches!(self.0.read(&mut [0]).await, Ok(0) | Err(_))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
     async fn send(&mut self, head: &str, body: &str) {
         let lines: String = head.lines().map(|line| format!("{}\r\n", line.trim())).collect();
         let request = format!("{lines}\r\n{body}");
@@ -408,4 +425,111 @@ async fn a_connection_that_sends_half_a_head_is_cut_off_and_others_are_served() 
     let _ = connection.0.write_all(request.as_bytes()).await;
     let _ = connection.0.read_to_end(&mut refused).await;
     assert!(!refused.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&refused));
+}
+
+#[tokio::test]
+async fn without_tls_every_caller_is_the_configured_user_and_no_credentials_are_taken() {
+    let (site, _access) = open_site().await;
+    let mut connection = Http1::plain(&site).await;
+    for headers in [String::new(), basic("bob", "ebb"), basic("bob", "wrong")] {
+        let answer =
+            connection.ask(&get_with("/name", &headers).replace("node", "localhost"), "").await;
+        assert_eq!((answer.status, &*answer.body), (200, "user wall"), "{headers}");
+        assert!(answer.head.contains("content-security-policy: default-src 'none'"));
+        assert!(!answer.head.contains("set-cookie"), "{}", answer.head);
+    }
+    let get = |path: &str| format!("GET {path} HTTP/1.1\nHost: {}", site.plain);
+    for (path, body) in [("/", "hello 0"), ("/cameras", "1")] {
+        let answer = connection.ask(&get(path), "").await;
+        assert_eq!((answer.status, &*answer.body), (200, body), "{path}");
+    }
+    let me = connection.ask(&get("/v1/me"), "").await;
+    let me: serde_json::Value = serde_json::from_str(&me.body).unwrap();
+    assert_eq!(
+        (&me["name"], &me["login"], &me["node"]),
+        (&"wall".into(), &false.into(), &"edge".into())
+    );
+    // There is no login that would take a password in the clear, and no body is read.
+    let login = format!(
+        "POST /v1/login HTTP/1.1\nHost: {}\nContent-Length: 0\n{}",
+        site.plain,
+        basic("bob", "ebb")
+    );
+    assert_eq!(connection.ask(&login, "").await.status, 404);
+    let echo = format!("POST /echo HTTP/1.1\nHost: {}\nContent-Length: 3", site.plain);
+    let answer = connection.ask(&echo, "abc").await;
+    assert_eq!((answer.status, &*answer.body), (200, "0"));
+    // The API itself is not to be had without TLS.
+    let mut plain = Http1(BufReader::new(TcpStream::connect(site.address).await.unwrap()));
+    plain.send(&get("/name"), "").await;
+    let mut answered = Vec::new();
+    let _ = plain.0.read_to_end(&mut answered).await;
+    assert!(!answered.starts_with(b"HTTP/1.1 2"), "{answered:?}");
+}
+
+#[tokio::test]
+async fn without_tls_a_page_of_another_site_opens_nothing_whatever_name_leads_here() {
+    let site = Site::start().await;
+    let own = site.plain.to_string();
+    let port = site.plain.port();
+    for (host, origin, status) in [
+        (own.clone(), format!("http://{own}"), 101),
+        (format!("localhost:{port}"), format!("http://localhost:{port}"), 101),
+        (format!("edge.example:{port}"), format!("http://edge.example:{port}"), 101),
+        (own.clone(), String::new(), 101),
+        (own.clone(), "http://evil.example".to_owned(), 403),
+        (own.clone(), format!("https://{own}"), 403),
+        (own.clone(), "null".to_owned(), 403),
+        // Whose name was made to lead to this node.
+        (format!("evil.example:{port}"), format!("http://evil.example:{port}"), 421),
+    ] {
+        let origin = match origin.is_empty() {
+            true => String::new(),
+            false => format!("Origin: {origin}\n"),
+        };
+        let request = format!(
+            "GET /talk HTTP/1.1\nHost: {host}\n{origin}Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+        );
+        // Those before it are gone, and so are their places, once the server has noticed it.
+        let opened = async || {
+            let mut connection = Http1::plain(&site).await;
+            connection.send(&request, "").await;
+            let mut line = String::new();
+            let read = connection.0.read_line(&mut line).await;
+            read.is_ok_and(|count| count > 0).then_some(line)
+        };
+        let line = poll(Duration::from_secs(20), opened).await.expect("it has a place");
+        assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{host} {origin}: {line}");
+    }
+    let mut connection = Http1::plain(&site).await;
+    let read = format!("GET /name HTTP/1.1\nHost: evil.example:{port}");
+    let refused = connection.ask(&read, "").await;
+    assert_eq!(refused.status, 421, "nor does it read: {refused:?}");
+    assert!(refused.body.contains("evil.example") && refused.body.contains("web.plain_hosts"));
+}
+
+#[tokio::test]
+async fn without_tls_one_address_has_half_of_the_connections_and_all_end_with_the_server() {
+    let site = Site::start().await;
+    let request = format!("GET /name HTTP/1.1\nHost: {}", site.plain);
+    let (mut first, mut second) = (Http1::plain(&site).await, Http1::plain(&site).await);
+    for connection in [&mut first, &mut second] {
+        assert_eq!(connection.ask(&request, "").await.status, 200);
+    }
+    let mut third = Http1::plain(&site).await;
+    assert!(third.is_ended().await, "half of four are two");
+    drop(first);
+    let served = async || {
+        let mut connection = Http1::plain(&site).await;
+        connection.send(&request, "").await;
+        let mut line = String::new();
+        let read = connection.0.read_line(&mut line).await;
+        read.is_ok_and(|count| count > 0).then_some(line)
+    };
+    let line = poll(Duration::from_secs(20), served).await.expect("there is room again");
+    assert!(line.starts_with("HTTP/1.1 200"), "{line}");
+    site.stop.cancel();
+    assert!(second.is_ended().await);
+    site.served.await.unwrap().unwrap();
 }
