@@ -104,12 +104,12 @@ fn run_once(fps: u32, length: Duration, seed: u64) -> anyhow::Result<Made> {
     }
     let config = NodeConfig {
         workers: Workers::Bench(DETECTOR_MS),
-        endpoints: false,
         cameras: vec!["cam1".to_owned()],
         more: format!(
             "[frames]\nframe_bytes_max = \"1MiB\"\n\n[log]\ncamera_bytes = \"64MiB\"\nstream_bytes = \"64MiB\"\n\n[detect.bench]\ncameras = \
              \"cam1\"\nmodel = \"person\"\nlatency = \"{BOUND_MS}ms\"\n"
         ),
+        ..NodeConfig::default()
     };
     let node = Node::start(Place::In(&lab, EDGE), &config)?;
     let camera = start_camera(&lab, &node, pictures.path(), fps)?;

@@ -63,12 +63,11 @@ pub fn mjpeg(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         let _ = write!(more, "\n[camera.cam{number}]\nsource = {source:?}\n");
     }
     for (name, is_tls) in [("without TLS", false), ("TLS", true)] {
-        // Plain listeners come with the endpoints for images.
-        let config = NodeConfig { endpoints: !is_tls, more: more.clone(), ..NodeConfig::default() };
+        let config = NodeConfig { pictures: !is_tls, more: more.clone(), ..NodeConfig::default() };
         let (mut cpu, mut rate, mut beside_slow) = (Vec::new(), Vec::new(), Vec::new());
         let measured = (0..plan.runs.min(RUNS_MAX)).try_for_each(|_| {
             let node = Node::start(Place::Here, &config)?;
-            let target = node.target("127.0.0.1", false, is_tls)?;
+            let target = node.pictures("127.0.0.1", is_tls)?;
             let one = watch(&node, &target, 1, 0, length)?;
             let all = watch(&node, &target, VIEWERS, 0, length)?;
             let with_slow = watch(&node, &target, VIEWERS, 1, length)?;

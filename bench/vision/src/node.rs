@@ -45,6 +45,8 @@ pub struct NodeConfig {
     pub workers: Workers,
     /// Whether it has plain listeners for images.
     pub endpoints: bool,
+    /// Whether it has a listener without TLS for pictures.
+    pub pictures: bool,
     /// Cameras elsewhere that get a certificate.
     pub cameras: Vec<String>,
     /// More sections.
@@ -53,7 +55,8 @@ pub struct NodeConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        Self { workers: Workers::None, endpoints: false, cameras: Vec::new(), more: String::new() }
+        let (cameras, more) = (Vec::new(), String::new());
+        Self { workers: Workers::None, endpoints: false, pictures: false, cameras, more }
     }
 }
 
@@ -65,6 +68,7 @@ struct Ports {
     mqtt: u16,
     http: u16,
     tcp: u16,
+    pictures: u16,
 }
 
 /// A running node.
@@ -100,9 +104,12 @@ impl Node {
                 mqtt: free_port()?,
                 http: free_port()?,
                 tcp: free_port()?,
+                pictures: free_port()?,
             },
             // The peer has the usual ones for images.
-            Place::In(..) => Ports { api: 7080, link: 7443, mqtt: 1883, http: 9008, tcp: 9011 },
+            Place::In(..) => {
+                Ports { api: 7080, link: 7443, mqtt: 1883, http: 9008, tcp: 9011, pictures: 7081 }
+            }
         };
         let request = InitRequest { cameras: config.cameras.clone(), ..InitRequest::default() };
         pki::init(&folder.path().join("data/pki"), &request).context("making certificates")?;
@@ -118,11 +125,14 @@ impl Node {
         if config.endpoints {
             awaited.extend([ports.http, ports.tcp]);
         }
+        if config.pictures {
+            awaited.push(ports.pictures);
+        }
         place.await_ports(&mut process, &awaited, said)?;
         Ok(Self { process, ports, folder })
     }
 
-    /// Where it takes images and gives pictures: by TLS with the certificate of an application, or plain.
+    /// Where it takes images: by TLS with the certificate of an application, or plain.
     ///
     /// # Errors
     /// The certificate cannot be read.
@@ -145,6 +155,18 @@ impl Node {
             tls: tls.map(Arc::new),
             server_name: Some(NODE_SERVER_NAME.to_owned()),
             timeout: Duration::from_secs(30),
+        })
+    }
+
+    /// Where it gives pictures: by TLS with the certificate of an application, or plain.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn pictures(&self, host: &str, is_tls: bool) -> anyhow::Result<Target> {
+        let target = self.target(host, false, is_tls)?;
+        Ok(match is_tls {
+            true => target,
+            false => Target { port: self.ports.pictures, ..target },
         })
     }
 
@@ -220,7 +242,7 @@ fn write(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<()>
 }
 
 fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<String> {
-    let Ports { api, link, mqtt, http, tcp } = ports;
+    let Ports { api, link, mqtt, http, tcp, pictures } = ports;
     let workers = match &config.workers {
         Workers::None => String::new(),
         Workers::Own => "[workers]\ncount = 1\n\n".to_owned(),
@@ -238,7 +260,7 @@ fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<Stri
     // Our own program looks for faces as the peer does: one cascade, in steps as large.
     let face_model = match config.workers {
         Workers::Own => "frontal_face",
-        Workers::None | Workers::Bench(_) => "face",
+        Workers::None | Workers::Peers(_) | Workers::Bench(_) => "face",
     };
     let endpoints = match config.endpoints {
         false => String::new(),
@@ -246,11 +268,17 @@ fn text(folder: &Path, ports: Ports, config: &NodeConfig) -> anyhow::Result<Stri
             "[vision]\nlisten = \"0.0.0.0:{http}\"\ntcp_listen = \"0.0.0.0:{tcp}\"\nuser = \"bench\"\nface_model = {face_model:?}\n\n"
         ),
     };
+    let web = match config.pictures {
+        false => String::new(),
+        true => {
+            format!("[web]\nplain = \"127.0.0.1:{pictures}\"\nplain_identity = \"user:bench\"\n\n")
+        }
+    };
     let data = folder.join("data");
     let more = &config.more;
     Ok(format!(
         "[node]\nname = \"edge\"\ndata_dir = {data:?}\napi_listen = \"0.0.0.0:{api}\"\n\n[link]\nlisten = \
          \"0.0.0.0:{link}\"\n\n[mqtt]\nallow_anonymous = true\n\n[mqtt.listener.bench]\nlisten = \"127.0.0.1:{mqtt}\"\n\n\
-         {workers}{endpoints}{more}"
+         {workers}{endpoints}{web}{more}"
     ))
 }
