@@ -69,7 +69,7 @@ mod tests {
         match owner {
             Some((user, group)) => chown(&kept, Some(user), Some(group)).expect("root may"),
             None => {
-                println!("skipped: only root gives files to others, so owners are not compared")
+                println!("skipped: only root gives files to others, so owners are not compared");
             }
         }
         let before = fs::metadata(&kept).expect("a file");

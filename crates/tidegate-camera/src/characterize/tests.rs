@@ -40,7 +40,7 @@ impl Rig {
 async fn a_table_says_what_each_setting_costs_and_is_worth() {
     let rig = Rig::new(BOXES_BY_BYTES, 13);
     let mut told = Vec::new();
-    let report = run(&rig.arguments, |progress| match progress {
+    let report = run(&rig.arguments, &mut |progress| match progress {
         Progress::Originals { frames, boxes } => assert_eq!((frames, boxes), (13, 52)),
         Progress::Row { done, of, row } => told.push((done, of, row.setting)),
     })
@@ -89,7 +89,7 @@ async fn a_table_says_what_each_setting_costs_and_is_worth() {
 async fn the_papers_knobs_are_characterized_too() {
     let mut rig = Rig::new(BOXES_BY_BYTES, 13);
     rig.arguments.profile = AdaptationProfile::Mez;
-    let report = run(&rig.arguments, |_| {}).await.unwrap();
+    let report = run(&rig.arguments, &mut |_| {}).await.unwrap();
     assert_eq!(report.table.key.profile, AdaptationProfile::Mez);
     assert_eq!(report.table.rows.len(), KnobSetting::mez_ladder().len());
     assert!(report.table.rows.iter().any(|row| row.kept < 1.0), "differencing holds frames back");
@@ -99,7 +99,7 @@ async fn the_papers_knobs_are_characterized_too() {
 #[tokio::test]
 async fn too_few_boxes_make_no_table() {
     let rig = Rig::new(BOXES_BY_BYTES, 12);
-    let error = run(&rig.arguments, |_| {}).await.unwrap_err();
+    let error = run(&rig.arguments, &mut |_| {}).await.unwrap_err();
     let CharacterizeError::TooFewBoxes { frames: 12, boxes: 48, needed: BOXES_MIN } = error else {
         panic!("{error}")
     };
@@ -114,7 +114,7 @@ async fn a_detector_that_is_right_nowhere_makes_no_table() {
         30,
     );
     rig.arguments.use_truth = true;
-    let error = run(&rig.arguments, |_| {}).await.unwrap_err();
+    let error = run(&rig.arguments, &mut |_| {}).await.unwrap_err();
     assert!(matches!(error, CharacterizeError::Blind), "{error}");
     assert!(!rig.arguments.table_path.exists());
 }
@@ -155,14 +155,14 @@ else: send({"id": id, "boxes": [[20 * i, 10, 20 * i + 16, 40, 0.9, "thing"] for 
     write("05 no end.jpg", &good[..good.len() - 2]);
     write("06 two starts.jpg", &[&[0xff, 0xd8], &good[..]].concat());
     rig.arguments.clip = format!("folder:{}", clip.display()).parse().unwrap();
-    let report = run(&rig.arguments, |_| {}).await.unwrap();
+    let report = run(&rig.arguments, &mut |_| {}).await.unwrap();
     assert_eq!(report.boxes, 15 * 4);
     assert!(report.table.note.contains("15 frames, 60 boxes; 2 more frames could not be used"));
 
     std::fs::remove_dir_all(&clip).unwrap();
     std::fs::create_dir(&clip).unwrap();
     write("only.jpg", b"GIF89a");
-    let error = run(&rig.arguments, |_| {}).await.unwrap_err();
+    let error = run(&rig.arguments, &mut |_| {}).await.unwrap_err();
     assert!(matches!(error, CharacterizeError::NoFrames), "{error}");
 }
 
@@ -185,7 +185,7 @@ send({"id": id, "boxes": found, "took_ms": 1})"#,
     rig.arguments.clip = format!("folder:{}", clip.display()).parse().unwrap();
     for profile in [AdaptationProfile::Jpeg, AdaptationProfile::Mez] {
         rig.arguments.profile = profile;
-        let report = run(&rig.arguments, |_| {}).await.unwrap();
+        let report = run(&rig.arguments, &mut |_| {}).await.unwrap();
         for row in &report.table.rows {
             assert!(row.accuracy > 0.999, "{} is worth {}", row.setting, row.accuracy);
         }
