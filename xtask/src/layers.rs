@@ -71,7 +71,8 @@ const RULES: &[Rule] = &[
     rule(
         "tidegate-api",
         Layer::Noun,
-        &["bytes", "prost", "thiserror", "tonic-prost-build"],
+        // Events have one JSON, for WebSockets and for `--output json`.
+        &["bytes", "prost", "serde_json", "thiserror", "tonic-prost-build"],
         &["tidegate-message"],
     ),
     // The opening of a WebSocket and its masks are made of digests and base64.
@@ -225,6 +226,12 @@ const RULES: &[Rule] = &[
         ],
     ),
     rule("tidegate-import", Layer::Shell, &[], &["tidegate-config", "tidegate-server"]),
+    rule(
+        "tidegate-doctor",
+        Layer::Shell,
+        &[],
+        &["tidegate-camera", "tidegate-config", "tidegate-identity", "tidegate-process"],
+    ),
     // `pub`, `sub` and `replay` are clients of MQTT, and those are in the load generator's crate.
     rule(
         "tidegate-commands",
@@ -249,6 +256,7 @@ const RULES: &[Rule] = &[
             "tidegate-commands",
             "tidegate-config",
             "tidegate-detect",
+            "tidegate-doctor",
             "tidegate-flows",
             "tidegate-identity",
             "tidegate-import",

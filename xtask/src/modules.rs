@@ -21,7 +21,7 @@ type Floor = (&'static str, &'static [&'static str]);
 
 /// Crates that are more than one story, each with its floors from the ground up. Modules of one floor do not import each other.
 const FLOORS: &[(&str, &[Floor])] = &[
-    ("tidegate", &[("composition", &["run"]), ("commands", &["doctor"]), ("program", &["cli"])]),
+    ("tidegate", &[("composition", &["run"]), ("program", &["cli"])]),
     (
         "tidegate-camera",
         &[

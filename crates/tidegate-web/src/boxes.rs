@@ -402,7 +402,7 @@ mod tests {
         for payload in [&b"null"[..], b"{}", b"\xff", &payload(&"x".repeat(1000), 1)] {
             newest.take(payload);
         }
-        assert_eq!(newest.of.len(), 1, "what is no detection is not kept");
+        assert_eq!(newest.of.len(), 1, "a message that is no detection is not kept");
         for number in 0..100 {
             newest.take(&payload(&format!("other-{number}"), 1));
             newest.take(&payload("second", 1));

@@ -1,5 +1,4 @@
-//! The program on every node: `cli` reads the command line, `run` builds services from the configuration, `doctor` inspects files.
+//! The program on every node: `cli` reads the command line, `run` builds services from the configuration.
 
 pub mod cli;
-pub mod doctor;
 pub mod run;

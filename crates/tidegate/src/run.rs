@@ -61,7 +61,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use self::{
-    cameras::{camera_settings, camera_source, dial_settings, node_keys, source_spec},
+    cameras::{camera_settings, camera_source, dial_settings, source_spec},
     flows::FlowOperators,
     reload::Reload,
     service::Service,

@@ -15,7 +15,7 @@ section! {
         plain: Option<SocketAddr> = None
             => "with web.plain_identity, whose rights its clients have"
                 if |it, _| it.plain.is_none() || it.plain_identity.is_some(),
-        /// Whose rights every client of `plain` has: `user:` and the name of a user. Default none.
+        /// The identity whose rights every client of `plain` has: `user:` and the name of a user. Default none.
         plain_identity: Option<String> = None
             => "`user:` and a name, such as user:wall"
                 if |it, _| it.plain_identity.as_deref().is_none_or(is_user),

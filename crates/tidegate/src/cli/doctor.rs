@@ -7,10 +7,9 @@ use tidegate_api::ApiError;
 use tidegate_camera::frame_log;
 use tidegate_cli::program::{Output, print};
 use tidegate_config::{Config, ConfigError};
+use tidegate_doctor::examine;
 use tidegate_log::{KeyError, KeyFile, NodeKey, PassphraseCost};
 use tidegate_message::Code;
-
-use crate::doctor;
 
 /// Arguments of `tidegate doctor`.
 #[derive(Args, Clone, Debug)]
@@ -39,7 +38,7 @@ const PROBLEMS: i32 = 1;
 
 /// Looks and tells; ends the program with status 1 if there are problems.
 pub(super) fn run(config: Result<Config, ConfigError>, args: &DoctorArgs) -> Result<(), ApiError> {
-    let found = doctor::examine(config.map_err(ApiError::from));
+    let found = examine(config.map_err(ApiError::from));
     let text = if args.json || args.output == Output::Json {
         let json = serde_json::to_string_pretty(&found);
         json.map_err(|error| ApiError::new(Code::INTERNAL, "no JSON").caused_by(error))? + "\n"

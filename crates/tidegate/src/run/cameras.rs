@@ -11,13 +11,13 @@ use tidegate_api::ApiError;
 use tidegate_camera::{
     camera::{CameraSettings, DialSettings, Privacy},
     detector::DetectorSpec,
-    frame_log::{FrameLogSettings, KeyFiles, KeysError, Place},
+    frame_log::{FrameLogSettings, Place},
     source::{self, NetworkOptions, Rate, RtspTransport, SourceSpec},
 };
 use tidegate_config::{
-    CameraSection, Config, ENTRY_META_BYTES_MAX, LogSection, PrivacySection, problems::Problems,
-    words::AtRest,
+    CameraSection, Config, ENTRY_META_BYTES_MAX, PrivacySection, problems::Problems,
 };
+use tidegate_doctor::node_keys;
 use tidegate_frame::{
     controller::{ControllerConfig, LinkModel, MezPiConfig},
     knob::FrameLimits,
@@ -25,7 +25,7 @@ use tidegate_frame::{
     transfer::TransferConfig,
 };
 use tidegate_identity::pki::Kind;
-use tidegate_log::{Durability, LogConfig, NodeKeys};
+use tidegate_log::{Durability, LogConfig};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::health::Health;
 use tidegate_streams::{CAMERAS_MAX, OwnCamera};
@@ -35,19 +35,6 @@ use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::{certificates::credentials, link_settings, words::Translate as _};
-
-/// The keys that `[log]` names; none if logs are in clear text.
-///
-/// # Errors
-/// [`KeysError`], which names the setting.
-pub fn node_keys(section: &LogSection) -> Result<Option<NodeKeys>, KeysError> {
-    let (AtRest::Sealed, Some(current)) = (section.at_rest, &section.key_file) else {
-        return Ok(None);
-    };
-    let (older, passphrase) = (&section.older_key_file, &section.passphrase_file);
-    let files = KeyFiles { current, older: older.as_deref(), passphrase: passphrase.as_deref() };
-    files.read().map(Some)
-}
 
 /// Where the logs of this node are. Keys that cannot be had leave them in memory: nothing is written in clear text that is to be
 /// sealed, and a node delivers nevertheless.

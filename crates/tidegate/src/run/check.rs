@@ -19,6 +19,7 @@ use std::{
 use tidegate_api::ApiError;
 use tidegate_camera::camera;
 use tidegate_config::{Config, Purpose, problems::Problems};
+use tidegate_doctor::node_keys;
 use tidegate_flows::{Flows, PlanError};
 use tidegate_identity::{
     access::Access,
@@ -32,7 +33,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     bridges, broker,
-    cameras::{self, node_keys, resolve},
+    cameras::{self, resolve},
     certificates::{credentials, revocations_unknown},
     detect, flows, link_settings, sinks, uplinks, users, vision, web, workers,
 };

@@ -58,7 +58,7 @@ fn user(config: &Config) -> Option<&str> {
     config.web.plain_identity.as_deref()?.strip_prefix("user:")
 }
 
-/// What other machines can do there, where they can reach it.
+/// A warning of the rights that other machines have there, where they can reach it.
 pub(super) fn warning(config: &Config) -> Option<String> {
     let address = config.web.plain.filter(|address| !address.ip().to_canonical().is_loopback())?;
     let user = user(config)?;

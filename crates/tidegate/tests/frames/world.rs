@@ -65,7 +65,7 @@ pub(crate) struct World {
     pub(crate) link: SocketAddr,
     /// The cameras of its configuration.
     pub(crate) cameras: watch::Sender<Vec<OwnCamera>>,
-    /// Who may do what at the edge node, its revocations aside.
+    /// The rights at the edge node, its revocations aside.
     access: Access,
     /// Its MQTT broker, if it serves one.
     broker: Option<Server>,

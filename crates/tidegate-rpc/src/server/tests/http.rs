@@ -480,7 +480,7 @@ async fn without_tls_a_page_of_another_site_opens_nothing_whatever_name_leads_he
         (own.clone(), "http://evil.example".to_owned(), 403),
         (own.clone(), format!("https://{own}"), 403),
         (own.clone(), "null".to_owned(), 403),
-        // Whose name was made to lead to this node.
+        // A name that was made to lead to this node.
         (format!("evil.example:{port}"), format!("http://evil.example:{port}"), 421),
     ] {
         let origin = match origin.is_empty() {

@@ -10,6 +10,7 @@
 
 mod certificates;
 mod files;
+mod keys;
 mod logs;
 mod text;
 
@@ -20,8 +21,7 @@ use tidegate_api::ApiError;
 use tidegate_config::Config;
 use tidegate_process::clock;
 
-pub use self::{certificates::CertificateSummary, logs::LogSummary};
-use crate::run;
+pub use self::{certificates::CertificateSummary, keys::node_keys, logs::LogSummary};
 
 /// All that was found.
 #[derive(Debug, Default, Serialize)]
@@ -68,7 +68,7 @@ pub fn examine(config: Result<Config, ApiError>) -> Examination {
     let data_dir = config.node.data_dir.clone();
     if files::folder(&mut found, &data_dir) {
         certificates::examine(&mut found, &config.pki_dir(), clock::now());
-        let keys = match run::node_keys(&config.log) {
+        let keys = match node_keys(&config.log) {
             Ok(keys) => keys,
             Err(error) => {
                 let text = format!(
