@@ -1,14 +1,14 @@
 //! The port by which frames come: the cameras of a node, wherever that node is.
 
 use async_trait::async_trait;
-use tidegate_api::{ApiError, Changes, Event, Original, SubscribeRequest};
+use tidegate_api::{ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest};
 use tidegate_message::{CameraName, Instant};
 
 /// The frames of a node: its own, or those of another one by its API.
 #[async_trait]
 pub trait Frames: Send + Sync + 'static {
     /// The cameras that there are.
-    async fn cameras(&self) -> Result<Vec<CameraName>, ApiError>;
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError>;
 
     /// Subscribes to the frames of one camera.
     async fn subscribe(&self, request: SubscribeRequest)

@@ -14,7 +14,13 @@ impl CameraPattern {
         self.0.parse().ok()
     }
 
-    /// Whether it means that camera.
+    /// Whether it means that camera, which may be the substream of another. One that means a camera does not mean its substream, which shows
+    /// the same once more; one for substreams alone does, such as `*-sub`.
+    pub fn means(&self, camera: &CameraName, substream_of: Option<&CameraName>) -> bool {
+        self.matches(camera) && !substream_of.is_some_and(|main| self.matches(main))
+    }
+
+    /// Whether it is the name of that camera.
     pub fn matches(&self, camera: &CameraName) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
@@ -94,6 +100,22 @@ pub struct PatternError(String);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_that_means_a_camera_does_not_mean_its_substream() {
+        let (camera, substream): (CameraName, CameraName) =
+            ("hall".parse().unwrap(), "hall-sub".parse().unwrap());
+        for (pattern, of_camera, of_substream) in [
+            ("*", true, false),
+            ("hall*", true, false),
+            ("*-sub", false, true),
+            ("hall-*", false, true),
+        ] {
+            let pattern: CameraPattern = pattern.parse().unwrap();
+            let meant = (pattern.means(&camera, None), pattern.means(&substream, Some(&camera)));
+            assert_eq!(meant, (of_camera, of_substream), "{pattern:?}");
+        }
+    }
 
     #[test]
     fn stars_stand_for_any_letters() {

@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tidegate_api::ApiError;
+use tidegate_api::{ApiError, CameraInfo};
 use tidegate_message::{
     Backoff, CameraName, Identity, IdentityKind, Instant, LogLimiter, error_chain,
 };
@@ -114,7 +114,7 @@ async fn serve(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let looks = settings.cameras.iter().any(|pattern| pattern.exact().is_none());
     // In a task of its own: a camera that does not answer holds up no report.
-    let mut listing: JoinSet<Result<Vec<CameraName>, ApiError>> = JoinSet::new();
+    let mut listing: JoinSet<Result<Vec<CameraInfo>, ApiError>> = JoinSet::new();
     let mut changed = cameras.exchange(Vec::new());
     let served = loop {
         if let Err(error) = speaker.exchanged(&std::mem::take(&mut changed)).await {
@@ -181,12 +181,15 @@ struct Cameras<'a> {
 
 impl Cameras<'_> {
     /// Watches the cameras that are named, and those that are `there` and meant.
-    fn exchange(&mut self, there: Vec<CameraName>) -> Change {
+    fn exchange(&mut self, there: Vec<CameraInfo>) -> Change {
         let patterns = &self.settings.cameras;
         let mut wanted: Vec<CameraName> =
             patterns.iter().filter_map(|pattern| pattern.exact()).collect();
-        let is_meant = |name: &CameraName| patterns.iter().any(|pattern| pattern.matches(name));
-        wanted.extend(there.into_iter().filter(is_meant));
+        let meant = there.into_iter().filter(|camera| {
+            let main = camera.substream_of.as_ref();
+            patterns.iter().any(|pattern| pattern.means(&camera.name, main))
+        });
+        wanted.extend(meant.map(|camera| camera.name));
         wanted.sort();
         wanted.dedup();
         let gone: Vec<CameraName> =

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_api::{Missed, MissedWhy, Stages};
+use tidegate_api::{CameraInfo, Missed, MissedWhy, Stages};
 use tidegate_frame::score;
 use tidegate_message::Code;
 use tidegate_workers::{Times, WorkerError};
@@ -40,7 +40,7 @@ struct FakeSubscription {
 
 #[async_trait]
 impl Frames for FakeFrames {
-    async fn cameras(&self) -> Result<Vec<CameraName>, ApiError> {
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
         Ok(Vec::new())
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use clap::Args;
 use futures::StreamExt as _;
-use tidegate_api::{ApiError, Changes, Event, Original, SubscribeRequest};
+use tidegate_api::{ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest};
 use tidegate_cli::{
     program::{Output, plain, print},
     remote::RemoteArgs,
@@ -164,8 +164,8 @@ struct RemoteFrames(Client);
 
 #[async_trait]
 impl Frames for RemoteFrames {
-    async fn cameras(&self) -> Result<Vec<CameraName>, ApiError> {
-        Ok(self.0.cameras().await?.into_iter().map(|camera| camera.name).collect())
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
+        self.0.cameras().await
     }
 
     async fn subscribe(

@@ -10,7 +10,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tidegate_api::{ApiError, Changes, Event, Original, SubscribeRequest, SubscriptionId};
+use tidegate_api::{
+    ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest, SubscriptionId,
+};
 use tidegate_config::{Config, DetectSection, Purpose, problems::Problems, words::OriginalRule};
 use tidegate_detect::{
     CameraPattern, DetectSettings, Frames, Kept, Originals, Shared, Subscription, TopicTemplate,
@@ -237,9 +239,8 @@ struct OwnFrames {
 
 #[async_trait]
 impl Frames for OwnFrames {
-    async fn cameras(&self) -> Result<Vec<CameraName>, ApiError> {
-        let cameras = self.frames.cameras(&self.identity).await?;
-        Ok(cameras.into_iter().map(|camera| camera.name).collect())
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
+        self.frames.cameras(&self.identity).await
     }
 
     async fn subscribe(
