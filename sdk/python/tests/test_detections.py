@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -73,7 +74,9 @@ def test_supervision_gets_the_same_arrays(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_real_supervision_takes_them() -> None:
-    pytest.importorskip("supervision")
-    theirs = detections_of(ANSWER).to_supervision()
+    supervision = importlib.import_module("supervision")
+    found = detections_of(ANSWER)
+    theirs = found.to_supervision()
+    assert isinstance(theirs, supervision.Detections) and np.shares_memory(theirs.xyxy, found.xyxy)
     assert len(theirs) == 3 and theirs["class_name"].tolist() == ["person", "dog", "person"]
     assert len(detections_of({**ANSWER, "boxes": []}).to_supervision()) == 0
