@@ -233,8 +233,8 @@ fn entities_of_a_detector_that_was_taken_out_while_the_node_was_down_are_cleared
     };
     let (stayed, gone) = (config("homeassistant", "stays"), config("site/ha", "goes"));
     let foreign = config("site/ha", "foreign");
-    let mut reader = Reader::connect(&program, &["homeassistant/#", "site/ha/#"]);
-    reader.payload(&stayed);
+    Reader::connect(&program, &["homeassistant/#"]).payload(&stayed);
+    let mut reader = Reader::connect(&program, &["site/ha/#"]);
     let text = String::from_utf8(reader.payload(&gone)).expect("JSON");
     // Another node, whose announcements come here by a bridge, has a detector of that name, too.
     let node = serde_json::from_str::<Value>(&text).expect("JSON")["tidegate"]["node"].clone();
