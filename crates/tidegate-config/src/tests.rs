@@ -33,7 +33,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.settings.len(), 113, "every setting but those that are not set");
+    assert_eq!(again.origins.settings.len(), 115, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }

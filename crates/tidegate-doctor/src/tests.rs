@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
@@ -14,6 +14,12 @@ use tidegate_identity::pki::{self, InitRequest};
 use tidegate_log::{Durability, LogConfig, NodeKey, NodeKeys};
 
 use super::*;
+
+/// The logs of a process are finished together: a test that has some open keeps the others from waiting for them in its place.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A data folder with certificates and the log of a camera with so many frames.
 fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
@@ -30,6 +36,7 @@ fn site(frames: u32, keys: Option<NodeKeys>) -> TempDir {
         },
     };
     let name = LogName::Camera("cam1".parse().unwrap());
+    let _alone = alone();
     let opened = FrameLog::open(&config, &name).unwrap();
     for _ in 0..frames {
         opened.writer.append(clock::now(), b"meta", &Bytes::from(vec![7; 1000])).unwrap();
@@ -159,8 +166,11 @@ fn a_log_of_zeros_is_told_and_a_start_sets_it_aside() {
             },
         };
         let name = LogName::Camera("cam1".parse().unwrap());
-        drop(FrameLog::open(&config, &name).unwrap());
-        frame_log::finish();
+        {
+            let _alone = alone();
+            drop(FrameLog::open(&config, &name).unwrap());
+            frame_log::finish();
+        }
         for name in emptied {
             assert!(log.join(name.replace(".segment", ".damaged")).exists(), "{name}");
         }
