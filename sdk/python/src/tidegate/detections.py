@@ -97,7 +97,7 @@ class Detections:
         except ImportError as error:
             raise NotInstalledError("this needs supervision: pip install supervision", "sdk.not_installed") from error
         names, class_id = np.unique(np.array(self.labels, dtype=np.str_), return_inverse=True)
-        data = {"class_name": names[class_id]} if len(self) else {}
+        data: dict[str, Any] = {"class_name": names[class_id]} if len(self) else {}
         return supervision.Detections(xyxy=self.xyxy, confidence=self.confidence, class_id=class_id.astype(np.intp), data=data)
 
     def __repr__(self) -> str:
