@@ -75,11 +75,13 @@ export class Site {
       `link.listen=127.0.0.1:${site.link}`,
       `mqtt.listener.main.listen=127.0.0.1:${site.mqtt}`,
       "mqtt.listener.main.allow_anonymous=true",
+      `web.plain=127.0.0.1:${site.plain}`,
+      "web.plain_identity=user:wall",
     ];
     const said = site.run("init", ...settings.flatMap((setting) => ["--set", setting]));
     site.password = /^\s+(\S+-\S+-\S+)$/m.exec(said)[1];
     writeFileSync(join(site.folder, "rooms.toml"), FLOW);
-    site.configure(`${configuration}\n[web]\nplain = "127.0.0.1:${site.plain}"\nplain_identity = "user:wall"\n`);
+    site.configure(configuration);
     return site;
   }
 
