@@ -31,6 +31,8 @@ const CPU_MAX: f64 = 5.0;
 /// Least frames a second of each stream while a viewer does not read.
 const FPS_MIN: f64 = 4.75;
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Longest wait for a camera that the node has just begun to read.
+const REGISTERED_MAX: Duration = Duration::from_secs(20);
 /// For the streams to come to an even pace.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Each opens some five hundred streams.
@@ -126,7 +128,7 @@ fn watch(
     let mut held = Vec::new();
     for _ in 0..idle {
         for camera in 0..CAMERAS {
-            held.push(ask(target, camera)?);
+            held.push(open(target, camera)?);
         }
     }
     let watched = thread::scope(|scope| {
@@ -138,7 +140,7 @@ fn watch(
                 thread.spawn_scoped(scope, move || {
                     let opened = {
                         let _turn = opening.lock();
-                        ask(target, number % CAMERAS)
+                        open(target, number % CAMERAS)
                     };
                     ready.wait();
                     opened?.read(counts, stop)
@@ -181,6 +183,19 @@ struct Stream {
     link: Link,
     /// Bytes left of the chunk that is read; none if the answer comes without chunks.
     chunk: Option<usize>,
+}
+
+/// Asks for a camera's stream, once the camera is there.
+fn open(target: &vision::Target, camera: usize) -> anyhow::Result<Stream> {
+    let end = Instant::now() + REGISTERED_MAX;
+    loop {
+        match ask(target, camera) {
+            Err(error) if Instant::now() < end && error.to_string().contains(" 404") => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            asked => return asked,
+        }
+    }
 }
 
 /// Asks for a camera's stream and reads the head of the answer.
