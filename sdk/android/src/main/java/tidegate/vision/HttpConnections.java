@@ -20,6 +20,8 @@ import org.json.JSONObject;
 final class HttpConnections {
     private static final MediaType JPEG = MediaType.get("image/jpeg");
     private static final MediaType PNG = MediaType.get("image/png");
+    /** Bytes that OkHttp keeps for a WebSocket. */
+    private static final long QUEUE_BYTES_MAX = 16 << 20;
     private static final int NORMAL_CLOSURE = 1000;
     private static final int TRY_AGAIN_LATER = 1013;
 
@@ -142,8 +144,9 @@ final class HttpConnections {
                 waiting = answer;
                 open = socket;
             }
-            // OkHttp keeps it until the connection is open; it refuses more than 16 MiB.
-            if (!open.send(ByteString.of(image))) {
+            // OkHttp keeps it until the connection is open. It does not where the connection has failed or closes meanwhile, whose reason is
+            // about to come by onFailure or onClosing, and where the image is too large.
+            if (!open.send(ByteString.of(image)) && image.length > QUEUE_BYTES_MAX) {
                 over(open, new VisionException("the connection does not take the image", true));
             }
         }

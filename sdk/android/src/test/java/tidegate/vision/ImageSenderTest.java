@@ -317,7 +317,8 @@ public class ImageSenderTest {
             for (int status : new int[] {401, 404, 503}) {
                 web.enqueue(new MockResponse().setResponseCode(status));
                 sender.sendImage(JPEG);
-                assertFalse(heard.error().isConnection());
+                VisionException refused = heard.error();
+                assertFalse(mode + " " + status + ": " + refused, refused.isConnection());
             }
             assertTrue("" + mode, System.nanoTime() - before > 250_000_000);
             sender.close();
