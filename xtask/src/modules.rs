@@ -65,6 +65,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
         &[
             ("ground", &["clock", "descriptors", "health", "http", "reach", "step", "tls"]),
             ("peers", &["arrivals"]),
+            ("listeners", &["places"]),
         ],
     ),
     (

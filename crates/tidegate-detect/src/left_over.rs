@@ -9,13 +9,14 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use tidegate_message::{Identity, IdentityKind, error_chain};
 use tidegate_server::bus::{Attached, Attachment, Bus, BusError, Publication, filter_of};
+use tidegate_sys::regular;
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tokio::{
     sync::watch,
@@ -93,7 +94,7 @@ async fn remember(
     }
     known.extend(wanted);
     let text: String = known.iter().map(|prefix| format!("{prefix}\n")).collect();
-    on_disk(path, move |path| write(path, &text)).await;
+    on_disk(path, move |path| regular::put(path, text.as_bytes())).await;
 }
 
 /// Reads or writes the file where a thread may wait; none, and a word in the log, if it cannot be.
@@ -110,21 +111,11 @@ async fn on_disk<T: Send + 'static>(
 }
 
 fn read(path: &Path) -> io::Result<BTreeSet<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+    match regular::read(path) {
+        Ok(text) => Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         Err(error) => Err(error),
     }
-}
-
-/// Whole or not at all.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let unfinished = path.with_extension("new");
-    fs::write(&unfinished, text)?;
-    fs::rename(&unfinished, path)
 }
 
 /// Clears announcements below `prefixes` whose section is not among those that are configured; how many there were.
@@ -189,7 +180,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/detect.prefixes");
         assert_eq!(read(&path).unwrap(), BTreeSet::new());
-        write(&path, "homeassistant\nsite/ha\n").unwrap();
+        regular::put(&path, b"homeassistant\nsite/ha\n").unwrap();
         assert_eq!(read(&path).unwrap(), ["homeassistant", "site/ha"].map(str::to_owned).into());
     }
 }

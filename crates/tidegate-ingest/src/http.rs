@@ -15,13 +15,7 @@ mod lines;
 mod post;
 
 use std::{
-    collections::HashMap,
-    convert::Infallible,
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    thread::JoinHandle,
-    time::Duration,
+    convert::Infallible, io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
 };
 
 use bytes::Bytes;
@@ -38,9 +32,9 @@ use tidegate_api::ApiError;
 use tidegate_identity::callers::Peer;
 use tidegate_message::Code;
 use tidegate_process::{
-    arrivals::network,
     clock,
-    descriptors::{self, Descriptor, Front},
+    descriptors::Front,
+    places::{Place, Places},
 };
 use tidegate_wire::mqtt::path::NODE_HEADER;
 use tokio::{
@@ -133,11 +127,9 @@ async fn serve(
         stop: stop.clone(),
     });
     let mut connections = JoinSet::new();
-    // By address, as many references as it has connections, and one.
-    let mut addresses: HashMap<IpAddr, Arc<()>> = HashMap::new();
+    let mut places = Places::default();
     loop {
-        let may_accept =
-            connections.len() + http.upgraded.len() < context.live().settings.connections_max;
+        let may_accept = places.taken() < context.live().settings.connections_max;
         tokio::select! {
             () = stop.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
@@ -145,20 +137,13 @@ async fn serve(
             accepted = listener.accept(), if may_accept => match accepted {
                 Ok((socket, peer)) => {
                     add(&context.counters.connections, 1);
-                    let own = addresses.entry(network(peer.ip())).or_insert_with(|| Arc::new(())).clone();
-                    // Half of the connections at most are of one address.
-                    let most = context.live().settings.connections_max.div_ceil(2);
-                    let descriptor = descriptors::take(Front::Ingest);
-                    let Some(descriptor) = descriptor.filter(|_| Arc::strong_count(&own) <= most + 1)
-                    else {
+                    let most = context.live().settings.connections_max;
+                    let Some(place) = places.take(peer.ip(), most, Front::Ingest) else {
                         tracing::debug!(%peer, "a connection to ingest was refused: its address has its part of them");
                         continue;
                     };
-                    if addresses.len() > 2 * (connections.len() + 16) {
-                        addresses.retain(|_, own| Arc::strong_count(own) > 1);
-                    }
-                    let place = Arc::new(Place { _of_address: own, _descriptor: descriptor });
-                    connections.spawn(greet(http.clone(), socket, (peer, place), stop.clone()));
+                    let from = (peer, Arc::new(place));
+                    connections.spawn(greet(http.clone(), socket, from, stop.clone()));
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: wait for some to come free.
@@ -188,14 +173,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// The place that a connection has among those of the listener and of its address, also as a WebSocket.
-#[derive(Debug)]
-pub(super) struct Place {
-    _of_address: Arc<()>,
-    _descriptor: Descriptor,
-}
-
-/// Where a connection comes from, and its place.
+/// Where a connection comes from, and its place, which it keeps as a WebSocket.
 type Origin = (SocketAddr, Arc<Place>);
 
 /// Serves a connection, by TLS where it is spoken.

@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 use tidegate_device::{array, query::parameter};
-use tidegate_process::clock;
+use tidegate_process::{clock, places::Place};
 use tidegate_wire::{
     mqtt::ReasonCode,
     websocket::{CloseCode, Decoder, Flow, MessageEnd, accept_of, encode_close, encode_text},
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     counters::add,
-    http::{Http, Place},
+    http::Http,
     message::Message,
     publisher::{Answered, Unanswered},
     refused::Refused,

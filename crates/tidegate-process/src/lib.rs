@@ -6,6 +6,7 @@ pub mod clock;
 pub mod descriptors;
 pub mod health;
 pub mod http;
+pub mod places;
 pub mod reach;
 pub mod step;
 pub mod tls;

@@ -4,8 +4,8 @@
 //! while it runs, are therefore opened without waiting, and refused unless they are regular files. A link to one is followed.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read},
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write as _},
     os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
@@ -51,6 +51,24 @@ pub(crate) fn only(file: File) -> io::Result<File> {
     }))
 }
 
+/// Puts a file in place of the one at `path`, whole or not at all, and makes its folder if that is missing. The bytes are on the disk before
+/// they have the name, so that a loss of power leaves the old file or the new one. Permissions are those that the process gives to new files.
+///
+/// # Errors
+/// The system's; the old file is as it was.
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
 /// The bytes of a regular file.
 ///
 /// # Errors
@@ -91,9 +109,24 @@ fn refused(kind: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{ffi::CString, fs, io::Write as _, os::unix::ffi::OsStrExt};
+    use std::{ffi::CString, os::unix::ffi::OsStrExt};
 
     use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_stays_as_it_was() {
+        let folder = std::env::temp_dir().join(format!("tidegate-put-{}", std::process::id()));
+        let path = folder.join("state/list.txt");
+        put(&path, b"first").unwrap();
+        put(&path, b"2").unwrap();
+        assert_eq!(read(&path).unwrap(), b"2");
+        // Nothing is left of the way there, and what cannot be written changes nothing.
+        assert_eq!(fs::read_dir(folder.join("state")).unwrap().count(), 1);
+        fs::create_dir(folder.join("state/list.txt.new")).unwrap();
+        put(&path, b"third").unwrap_err();
+        assert_eq!(read(&path).unwrap(), b"2");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn what_is_no_regular_file_is_refused_and_not_waited_for() {

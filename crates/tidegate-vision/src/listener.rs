@@ -7,7 +7,6 @@
 //! its answers, is ended; a page of another site changes nothing and opens no WebSocket.
 
 use std::{
-    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -37,7 +36,8 @@ use tidegate_message::{Code, IdentityKind};
 use tidegate_process::{
     arrivals::{TurnedAway, network},
     clock,
-    descriptors::{self, Descriptor, Front},
+    descriptors::Front,
+    places::{Place, Places},
 };
 use tidegate_rpc::{
     openapi,
@@ -123,28 +123,20 @@ impl Listener {
             .layer(middleware::from_fn_with_state(scheme, of_no_other_site));
         let served = Arc::new(Served { vision, http, settings, stop: stop.clone() });
         let (mut connections, turned_away) = (JoinSet::new(), TurnedAway::default());
-        // By address, as many references as it has connections, and one.
-        let mut addresses: HashMap<IpAddr, Arc<()>> = HashMap::new();
+        let (mut places, most) = (Places::default(), served.settings.connections_max);
         loop {
-            let may_accept = connections.len() < served.settings.connections_max;
+            let may_accept = places.taken() < most;
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(ended) = connections.join_next() => report(ended),
+                // A WebSocket has left its task, and gives its place back unseen.
+                () = sleep(ACCEPT_PAUSE), if !may_accept => {}
                 accepted = listener.accept(), if may_accept => match accepted {
                     Ok((socket, peer)) => {
-                        if addresses.len() > 2 * (connections.len() + 16) {
-                            addresses.retain(|_, own| Arc::strong_count(own) > 1);
-                        }
-                        let own = addresses.entry(network(peer.ip())).or_default().clone();
-                        let most = served.settings.connections_max.div_ceil(2);
-                        let has_room = Arc::strong_count(&own) <= most + 1;
-                        let descriptor =
-                            descriptors::take(Front::Vision).filter(|_| has_room);
-                        let Some(descriptor) = descriptor else {
+                        let Some(place) = places.take(peer.ip(), most, Front::Vision) else {
                             turned_away.one(clock::now(), peer, Front::Vision);
                             continue;
                         };
-                        let place = Place { _of_address: own, _descriptor: descriptor };
                         connections.spawn(served.clone().greet(socket, peer, place));
                     }
                     Err(error) => {
@@ -190,13 +182,6 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection for detection broke; this is a bug");
     }
-}
-
-/// The place of a connection among those of its listener and of its address.
-#[derive(Debug)]
-struct Place {
-    _of_address: Arc<()>,
-    _descriptor: Descriptor,
 }
 
 /// A listener that serves.

@@ -7,11 +7,7 @@
 //!
 //! Always true: a log is removed only if its camera stands in that list and no process has the log open.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Mutex,
-};
+use std::{fs, io, path::PathBuf, sync::Mutex};
 
 use tidegate_message::CameraName;
 use tidegate_sys::{folder::Folder, regular};
@@ -127,20 +123,10 @@ impl TakenBack {
     fn write(&self, names: &[CameraName]) {
         let text: String = names.iter().map(|name| format!("{name}\n")).collect();
         let path = self.path();
-        if let Err(error) = put(&path, &text) {
+        if let Err(error) = regular::put(&path, text.as_bytes()) {
             tracing::warn!(%error, path = %path.display(), "the list of cameras that were unregistered cannot be written");
         }
     }
-}
-
-/// Replaces a file as a whole.
-fn put(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(&beside, text)?;
-    fs::rename(&beside, path)
 }
 
 #[cfg(test)]

@@ -8,12 +8,7 @@
 //! Always true: only HTTPS whose certificate an authority vouches for; one request at a time, each with an end, and its answer
 //! with a bound; a failed fetch leaves the keys as they were; redirections are not followed.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode, Uri, body::Bytes, header};
@@ -26,6 +21,7 @@ use tidegate_process::{
     http::{self, HttpClient, HttpError},
     tls,
 };
+use tidegate_sys::regular;
 use tokio::{sync::watch, time::timeout};
 
 use super::{
@@ -110,7 +106,7 @@ impl Fetcher {
                 let changed = authenticator.set_keys(Some(keys));
                 if changed != KeysChanged::Same {
                     tracing::info!(count, url = %self.url, "the keys of tokens have changed");
-                    if let Err(error) = keep(&self.kept, &json) {
+                    if let Err(error) = regular::put(&self.kept, &json) {
                         tracing::warn!(%error, path = %self.kept.display(), "keys of tokens cannot be kept");
                     }
                 }
@@ -168,16 +164,6 @@ pub async fn run(
             }
         }
     }
-}
-
-/// Whole or not at all.
-fn keep(path: &Path, json: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(&beside, json)?;
-    fs::rename(&beside, path)
 }
 
 /// Why no keys came.

@@ -18,7 +18,7 @@ mod list;
 
 use std::{
     fmt, fs,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
@@ -454,14 +454,7 @@ fn write_copy(path: &Path, der: &[u8]) -> io::Result<()> {
     if regular::read(path).is_ok_and(|kept| kept == pem.as_bytes()) {
         return Ok(());
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let beside = path.with_extension("new");
-    let mut file = fs::File::create(&beside)?;
-    file.write_all(pem.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    regular::put(path, pem.as_bytes())
 }
 
 /// The lists in the file `path`, each signed by one of `authorities`.

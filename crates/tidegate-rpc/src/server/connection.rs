@@ -19,6 +19,7 @@ use tidegate_message::Code;
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
     descriptors::{self, Descriptor, Front},
+    places::Place,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
@@ -73,11 +74,21 @@ pub(super) struct Connection {
     caller: Arc<Caller>,
     /// Until a call over it authenticates.
     stranger: Option<Stranger>,
-    _descriptor: Descriptor,
-    /// Counts among those of its address, where these are counted.
-    _of_address: Option<Arc<()>>,
+    _held: Held,
     /// While it lives, also after it has become a WebSocket.
     _lives: Option<TaskTrackerToken>,
+}
+
+/// Things that a connection gives back with its end.
+#[derive(Debug)]
+enum Held {
+    Descriptor {
+        _it: Descriptor,
+    },
+    /// Where connections are counted by their address as well.
+    Place {
+        _it: Place,
+    },
 }
 
 impl Connection {
@@ -85,19 +96,13 @@ impl Connection {
     ///
     /// # Errors
     /// Those of the system: mostly that the peer is gone.
-    pub(super) fn plain(
-        socket: TcpStream,
-        caller: Arc<Caller>,
-        descriptor: Descriptor,
-        of_address: Arc<()>,
-    ) -> io::Result<Self> {
+    pub(super) fn plain(socket: TcpStream, caller: Arc<Caller>, place: Place) -> io::Result<Self> {
         set_up(&socket)?;
         Ok(Self {
             stream: Stream::Plain(socket),
             caller,
             stranger: None,
-            _descriptor: descriptor,
-            _of_address: Some(of_address),
+            _held: Held::Place { _it: place },
             _lives: None,
         })
     }
@@ -292,8 +297,7 @@ async fn handshake(
         stream: Stream::Tls(Box::new(stream)),
         caller,
         stranger,
-        _descriptor: descriptor,
-        _of_address: None,
+        _held: Held::Descriptor { _it: descriptor },
         _lives: None,
     })
 }

@@ -7,7 +7,6 @@
 //! where that site's name leads here; at most so many connections are open, half of them at most from one address.
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -20,7 +19,8 @@ use tidegate_message::IdentityKind;
 use tidegate_process::{
     arrivals::{TurnedAway, network},
     clock,
-    descriptors::{self, Front},
+    descriptors::Front,
+    places::Places,
 };
 use tidegate_wire::NodeId;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
@@ -87,29 +87,18 @@ impl Plain {
         let PlainSettings { user, hosts, connections_max, .. } = settings;
         let router = web::plain(web, hosts, known, public);
         let (mut connections, living) = (JoinSet::new(), TaskTracker::new());
-        let turned_away = TurnedAway::default();
-        // By address, as many references as it has connections, and one.
-        let mut addresses: HashMap<IpAddr, Arc<()>> = HashMap::new();
+        let (mut places, turned_away) = (Places::default(), TurnedAway::default());
         loop {
-            // A WebSocket lives longer than the task of its connection.
-            let may_accept = living.len() < connections_max;
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(ended) = connections.join_next() => http1::report(ended),
                 accepted = listener.accept() => match accepted {
                     Ok((socket, peer)) => {
-                        if addresses.len() > 2 * (living.len() + 16) {
-                            addresses.retain(|_, own| Arc::strong_count(own) > 1);
-                        }
-                        let own = addresses.entry(network(peer.ip())).or_default().clone();
-                        let has_room = Arc::strong_count(&own) <= connections_max.div_ceil(2) + 1;
-                        let descriptor = descriptors::take(Front::Api)
-                            .filter(|_| may_accept && has_room);
-                        let Some(descriptor) = descriptor else {
+                        let Some(place) = places.take(peer.ip(), connections_max, Front::Api) else {
                             turned_away.one(clock::now(), peer, Front::Api);
                             continue;
                         };
-                        let greeted = Connection::plain(socket, caller(&user, peer), descriptor, own);
+                        let greeted = Connection::plain(socket, caller(&user, peer), place);
                         match greeted.and_then(|connection| connection.watched(&living)) {
                             Ok(connection) => _ = connections.spawn(
                                 http1::converse(connection, router.clone(), stop.clone()),
