@@ -253,6 +253,26 @@ def test_frames_are_published_and_come_back(client: tidegate.Client) -> None:
         client.publish_frames("cam1", [pixels])
 
 
+def test_a_program_that_does_not_read_holds_few_frames(client: tidegate.Client) -> None:
+    noise = np.random.default_rng(1)
+
+    def picture() -> np.ndarray:
+        return noise.integers(0, 255, (240, 320, 3), dtype=np.uint8)
+
+    with client.publisher("busy") as publisher, client.frames("busy", 50, 0.0, controller="fixed") as stream:
+        publisher.publish(picture())
+        first = next(stream)
+        instants = [publisher.publish(picture()) for _ in range(150)]
+        held = 0
+        for frame in stream:
+            held += len(frame.jpeg_view)
+            if frame.captured_at_ns == instants[-1]:
+                break
+    client.unregister("busy")
+    # The window, and what lies in buffers on the way; without a bound of the window it is more than 4 MiB.
+    assert len(first.jpeg) > 50_000 and held < 2 << 20, f"{held >> 10} KiB were held"
+
+
 def test_a_client_that_is_closed_says_so(site: Site) -> None:
     client = site.connect()
     stream = client.frames("cam1", 2000, 0.0)

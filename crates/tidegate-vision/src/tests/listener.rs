@@ -7,7 +7,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
+    time::timeout,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -96,4 +97,24 @@ async fn a_client_that_does_not_read_its_answer_gives_up_its_place() {
     };
     assert!(ask().await.is_none(), "the place is taken");
     poll(Duration::from_secs(30), ask).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn a_websocket_counts_among_the_connections_after_it_has_left_its_task() {
+    let (address, _serves) = listen(VisionSettings::default(), 2).await;
+    let connect = async |own: u8| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, own], 0).into()).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    let mut one = client::Socket::open(connect(1).await, "/ws/detector/detect/").await;
+    let _another = client::Socket::open(connect(2).await, "/ws/detector/detect/").await;
+    let mut third = connect(3).await;
+    third.write_all(b"GET /test/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut begin = [0; 15];
+    let answered = timeout(Duration::from_millis(500), third.read_exact(&mut begin)).await;
+    assert!(answered.is_err(), "both places are taken");
+    one.close().await;
+    timeout(Duration::from_secs(30), third.read_exact(&mut begin)).await.expect("in time").unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200 OK");
 }

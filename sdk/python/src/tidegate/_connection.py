@@ -23,6 +23,9 @@ MQTTS_PORT = 8883
 MESSAGE_BYTES_MAX = 64 << 20
 """Longest message of the API; as in tidegate-api."""
 
+WINDOW_BYTES = 256 << 10
+"""Bytes of a stream that are sent before they are asked for: most frames under control fit, so that none waits for another round trip."""
+
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 
@@ -132,6 +135,9 @@ class Settings:
         options: list[tuple[str, int | str]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            # Frames that a program has not asked for yet grow old in this window, which gRPC would widen to many megabytes.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.keepalive_time_ms", 5000),
             ("grpc.keepalive_timeout_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
