@@ -44,8 +44,8 @@ pub struct ConnectOptions {
     /// The peer is asked for a sign of life this often; a link that is cut is noticed after twice that.
     /// Default 5 s.
     pub keep_alive: Duration,
-    /// Bytes of one stream that may be under way unread. Less bounds what a slow application has in its
-    /// back, more lets large frames flow over long links. Default 2 MiB.
+    /// Bytes of one stream that may be under way unread. Less bounds what a slow application has waiting that wants every frame, more
+    /// lets large frames flow over long links. Default 2 MiB.
     pub stream_window_bytes: u32,
 }
 

@@ -32,6 +32,7 @@
 mod client;
 mod credentials;
 mod detection;
+mod newest;
 mod publisher;
 mod status;
 mod subscription;

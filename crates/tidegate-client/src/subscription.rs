@@ -2,7 +2,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -19,6 +22,7 @@ use crate::{
     UnsubscribeStatus, Verdict,
     client::retry,
     failure,
+    newest::{Newest, Wanted},
     proto::{self, subscribe_response as wire},
 };
 
@@ -35,13 +39,18 @@ use crate::{
 /// last one that it had, or with the first one of a camera that has restarted meanwhile; another resumes
 /// with the newest.
 ///
-/// The stream works only while it is polled: an application that does not read holds no more than the
-/// connection's window, and the node drops or delays frames as the delivery says.
+/// An application that is slower than its frames gets the newest that came, and [`Event::Missed`] of those that it replaced; the node
+/// counts these as delivered. A task reads them meanwhile: work that takes long belongs on a thread that may block. With
+/// [`Delivery::Every`], and of the past, the node waits: no more than the connection's window is under way.
 ///
 /// Dropping it ends the subscription.
 pub struct Subscription {
     client: Client,
     shared: Arc<Mutex<Started>>,
+    /// Whether every frame is wanted now.
+    every: Arc<AtomicBool>,
+    /// Held while the demand is changed.
+    updating: tokio::sync::Mutex<()>,
     /// Never locked: the mutex makes a subscription that is only borrowed usable from another thread.
     events: Mutex<BoxStream<'static, Result<Event, ApiError>>>,
 }
@@ -49,12 +58,15 @@ pub struct Subscription {
 impl Subscription {
     pub(crate) async fn open(client: Client, request: SubscribeRequest) -> Result<Self, ApiError> {
         request.check()?;
-        let (started, wire) = start(&client, &request).await?;
+        let every = Arc::new(AtomicBool::new(request.demand.delivery == Delivery::Every));
+        let wanted = Wanted { every: every.clone(), past: request.from.is_some(), last: None };
+        let (started, wire) = start(&client, &request, wanted).await?;
         let shared = Arc::new(Mutex::new(started));
         let run = Run {
             client: client.clone(),
             request,
             shared: shared.clone(),
+            every: every.clone(),
             wire: Some(wire),
             last: None,
             tries: 0,
@@ -64,7 +76,8 @@ impl Subscription {
             let event = run.next().await?;
             Some((event, run))
         });
-        Ok(Self { client, shared, events: Mutex::new(events.boxed()) })
+        let updating = tokio::sync::Mutex::default();
+        Ok(Self { client, shared, every, updating, events: Mutex::new(events.boxed()) })
     }
 
     /// Its name on the node; another one after the connection broke.
@@ -82,16 +95,27 @@ impl Subscription {
     /// # Errors
     /// [`Code::BOUND_INVALID`] for a bound out of its range, [`Code::SUBSCRIPTION_UNKNOWN`] if it ended.
     pub async fn update(&self, changes: Changes) -> Result<Demand, ApiError> {
+        // One after another: the demand is that of the last answer.
+        let _updating = self.updating.lock().await;
         changes.apply(self.demand())?;
+        if changes.delivery == Some(Delivery::Every) {
+            // Before the node sends the first of them.
+            self.every.store(true, Ordering::Relaxed);
+        }
         let request = proto::UpdateSubscriptionRequest {
             subscription_id: self.id().0,
             changes: Some(changes.into()),
         };
-        let answer = self.client.stub().update_subscription(request).await.map_err(failure)?;
+        let answer = self.client.stub().update_subscription(request).await.map_err(failure);
         let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no demand");
-        let demand = answer.into_inner().demand.ok_or_else(lacking)?.try_into()?;
-        lock(&self.shared).demand = demand;
-        Ok(demand)
+        let changed = answer
+            .and_then(|answer| Demand::try_from(answer.into_inner().demand.ok_or_else(lacking)?));
+        let mut started = lock(&self.shared);
+        if let Ok(demand) = changed {
+            started.demand = demand;
+        }
+        self.every.store(started.demand.delivery == Delivery::Every, Ordering::Relaxed);
+        changed
     }
 
     /// Ends the subscription and tells what it leaves behind.
@@ -126,15 +150,14 @@ fn lock(shared: &Mutex<Started>) -> std::sync::MutexGuard<'_, Started> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Wire = Streaming<proto::SubscribeResponse>;
-
 /// The state of the stream between two events.
 struct Run {
     client: Client,
     request: SubscribeRequest,
     shared: Arc<Mutex<Started>>,
+    every: Arc<AtomicBool>,
     /// The call; none while the connection is broken.
-    wire: Option<Wire>,
+    wire: Option<Newest>,
     /// The last frame or marker that the application has: its epoch and its capture time.
     last: Option<(u64, Instant)>,
     /// Tries since the last event.
@@ -242,9 +265,10 @@ impl Run {
             max_reconnects: options.max_reconnects.saturating_sub(tries + 1),
             ..options.clone()
         };
+        let wanted = Wanted { every: self.every.clone(), past: from.is_some(), last: self.last };
         let (started, wire) = retry(&remaining, |attempt| {
             self.tries = tries + attempt + 1;
-            let attempt = start(&self.client, &request);
+            let attempt = start(&self.client, &request, wanted.clone());
             async {
                 attempt.await.map_err(|error| match error.code() {
                     // A node that has just started may not have met its cameras yet.
@@ -262,9 +286,14 @@ impl Run {
     }
 }
 
-async fn start(client: &Client, request: &SubscribeRequest) -> Result<(Started, Wire), ApiError> {
+async fn start(
+    client: &Client,
+    request: &SubscribeRequest,
+    wanted: Wanted,
+) -> Result<(Started, Newest), ApiError> {
     let request: proto::SubscribeRequest = request.clone().into();
-    let mut wire = client.stub().subscribe(request).await.map_err(failure)?.into_inner();
+    let call = client.stub().subscribe(request).await.map_err(failure)?.into_inner();
+    let mut wire = Newest::new(call, wanted);
     let first = wire.message().await.map_err(failure)?;
     match first.and_then(|answer| answer.event) {
         Some(wire::Event::Started(started)) => Ok((started.try_into()?, wire)),

@@ -124,7 +124,7 @@ async def _read_async(way: str, url: str, pki: str, meter: Meter) -> None:
                 if not meter.frame(len(frame.jpeg_view)):
                     return
     settings = _settings(url, pki)
-    async with grpc.aio.secure_channel(url, settings.channel_credentials(), list(settings.channel_options())) as channel:
+    async with grpc.aio.secure_channel(url, settings.channel_credentials(), list(settings.channel_options(is_awaited=True))) as channel:
         method, request = _bare(channel, way)
         call = method(request)
         while True:

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tidegate
+from tidegate import images
 
 READY_S = 60.0
 
@@ -52,6 +54,12 @@ def free_ports(count: int) -> list[int]:
     for waiting in sockets:
         waiting.close()
     return ports
+
+
+def pictures_of_noise(count: int) -> list[bytes]:
+    """Images of about 90 KB each, as cameras make them."""
+    noise = np.random.default_rng(1)
+    return [images.encode(noise.integers(0, 255, (240, 320, 3), dtype=np.uint8), 95) for _ in range(count)]
 
 
 class Site:

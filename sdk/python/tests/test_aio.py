@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Site
+from conftest import Site, pictures_of_noise
 
 import tidegate
 import tidegate.aio
@@ -120,6 +121,32 @@ def test_infeasible_bounds_and_updates(site: Site) -> None:
             assert (await stream.update(accuracy=0.4)).accuracy == 0.4
             with pytest.raises(tidegate.InvalidRequestError):
                 await stream.update(latency_ms=0)
+
+    run(site, work)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_program_that_is_slow_gets_the_newest_frame(site: Site, blocks: bool) -> None:
+    pictures = pictures_of_noise(20)
+
+    async def work(client: tidegate.aio.Client) -> None:
+        with site.connect() as other, other.publisher("busy-aio") as publisher:
+            publisher.publish(pictures[0])  # The camera is there from now on.
+            async with await client.frames("busy-aio", 60_000, 0.0, controller="fixed") as stream:
+                # Nothing of the loop runs meanwhile.
+                instants = [publisher.publish(pictures[number % 20]) for number in range(150)]
+                seen = []
+                async for frame in stream:
+                    seen.append(frame.captured_at_ns)
+                    if frame.captured_at_ns == instants[-1]:
+                        break
+                    if blocks:
+                        time.sleep(0.1)
+                    else:
+                        await asyncio.sleep(0.1)
+                assert len(seen) <= (75 if blocks else 12), f"{len(seen)} frames of 150 were old"
+                assert stream.missed == 150 - len(seen)
+            other.unregister("busy-aio")
 
     run(site, work)
 

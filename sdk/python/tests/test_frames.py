@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from conftest import Site, poll
+from conftest import Site, pictures_of_noise, poll
 
 import tidegate
 
@@ -253,24 +253,39 @@ def test_frames_are_published_and_come_back(client: tidegate.Client) -> None:
         client.publish_frames("cam1", [pixels])
 
 
-def test_a_program_that_does_not_read_holds_few_frames(client: tidegate.Client) -> None:
-    noise = np.random.default_rng(1)
-
-    def picture() -> np.ndarray:
-        return noise.integers(0, 255, (240, 320, 3), dtype=np.uint8)
-
-    with client.publisher("busy") as publisher, client.frames("busy", 50, 0.0, controller="fixed") as stream:
-        publisher.publish(picture())
+def test_a_program_that_is_slow_gets_the_newest_frame(client: tidegate.Client) -> None:
+    pictures = pictures_of_noise(20)
+    with client.publisher("busy") as publisher, client.frames("busy", 60_000, 0.0, controller="fixed") as stream:
+        publisher.publish(pictures[0])
         first = next(stream)
-        instants = [publisher.publish(picture()) for _ in range(150)]
-        held = 0
+        assert len(first.jpeg) > 50_000
+        instants = [publisher.publish(pictures[number % 20]) for number in range(150)]
+        seen = []
+        # Each step is longer than the node and the thread that reads need for a frame: it is the newest one, but for what is on its way.
         for frame in stream:
-            held += len(frame.jpeg_view)
+            seen.append(frame.captured_at_ns)
             if frame.captured_at_ns == instants[-1]:
                 break
+            time.sleep(0.1)
+        missed = stream.missed
     client.unregister("busy")
-    # The window, and what lies in buffers on the way; without a bound of the window it is more than 4 MiB.
-    assert len(first.jpeg) > 50_000 and held < 2 << 20, f"{held >> 10} KiB were held"
+    # The buffers on the way hold a dozen of them, and more.
+    assert len(seen) <= 12, f"{len(seen)} frames of 150 were old"
+    assert missed == 150 - len(seen)
+
+
+def test_every_frame_comes_to_a_program_that_is_slow_where_it_asks_for_every_one(client: tidegate.Client) -> None:
+    pictures = pictures_of_noise(20)
+    with client.publisher("busy") as publisher, client.frames("busy", 60_000, 0.0, delivery="every", controller="fixed") as stream:
+        publisher.publish(pictures[0])
+        first = next(stream).captured_at_ns
+        instants = [publisher.publish(pictures[number % 20]) for number in range(60)]
+        assert [next(stream).captured_at_ns for _ in instants] == instants
+        assert stream.missed == 0
+    with client.frames("busy", 60_000, 0.0, from_ns=first, controller="fixed") as stream:
+        time.sleep(1)
+        assert [next(stream).captured_at_ns for _ in range(61)] == [first, *instants], "of the past, too, none is left out"
+    client.unregister("busy")
 
 
 def test_a_client_that_is_closed_says_so(site: Site) -> None:

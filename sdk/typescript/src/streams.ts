@@ -178,7 +178,7 @@ export interface FrameOptions {
   readonly accuracy?: number;
   /** Most frames per second that are wanted, 0.01 to 1000; 0, or none, for as many as the camera makes. */
   readonly fps?: number;
-  /** Frames that wait for a slow reader, 1 to 64; the oldest goes when there are more. 2 by default. */
+  /** Frames that wait for a slow reader, 1 to 64; the oldest goes when there are more. 1 by default. */
   readonly queue?: number;
   /** `wait` until the camera or the node is back, or `throw`. */
   readonly whenOffline?: "wait" | "throw";
@@ -188,7 +188,7 @@ export interface FrameOptions {
 
 /** Checks what frames are asked with. */
 export function boundsOf(options: FrameOptions): Bounds {
-  const { latencyMs = 100, accuracy = 0.95, fps, queue = 2 } = options;
+  const { latencyMs = 100, accuracy = 0.95, fps, queue = 1 } = options;
   const invalid = (text: string): InvalidRequestError => new InvalidRequestError(text, "frames.bound.invalid");
   if (!(latencyMs >= 1 && latencyMs <= 60_000)) throw invalid(`a latency of ${latencyMs} ms is out of range: 1 to 60000 ms`);
   if (!(accuracy >= 0 && accuracy <= 1)) throw invalid(`an accuracy of ${accuracy} is out of range: 0 to 1`);
@@ -232,7 +232,7 @@ class FrameReader<T extends Event> implements Reader<T> {
     this.#wanted = options;
     this.#take = take;
     this.explain = explain;
-    this.queue = new NewestQueue(options.queue ?? 2);
+    this.queue = new NewestQueue(options.queue ?? 1);
   }
 
   get bounds(): Bounds {

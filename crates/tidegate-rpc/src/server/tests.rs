@@ -30,7 +30,7 @@ use tidegate_identity::{
     },
     pki::{self, InitRequest, NODE_SERVER_NAME},
 };
-use tidegate_message::{CameraName, ControllerKind, Demand, Instant};
+use tidegate_message::{CameraName, ControllerKind, Delivery, Demand, Instant};
 use tokio::task::JoinHandle;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
@@ -417,6 +417,13 @@ fn request() -> SubscribeRequest {
     SubscribeRequest::new("cam1", Duration::from_millis(100), 0.95).unwrap()
 }
 
+/// The same, of which no frame is left out.
+fn every() -> SubscribeRequest {
+    let mut every = request();
+    every.demand.delivery = Delivery::Every;
+    every
+}
+
 fn code<T: std::fmt::Debug>(result: Result<T, tonic::Status>) -> Code {
     failure(result.unwrap_err()).code()
 }
@@ -588,9 +595,9 @@ async fn a_subscriber_that_does_not_read_holds_little_and_delays_nobody() {
     let mut site = Site::start().await;
     let client = site.client().await;
     // Both on one connection, where they could get into each other's way most.
-    let slow = client.subscribe(request()).await.unwrap();
+    let slow = client.subscribe(every()).await.unwrap();
     let slow_session = site.session().await;
-    let fast = client.subscribe(request()).await.unwrap();
+    let fast = client.subscribe(every()).await.unwrap();
     let fast_session = site.session().await;
 
     let jpeg = Bytes::from(vec![7; 256 << 10]);
@@ -617,6 +624,29 @@ async fn a_subscriber_that_does_not_read_holds_little_and_delays_nobody() {
     assert!(handed <= 14, "{handed} frames were taken for a subscriber that reads none");
     pushing.abort();
     drop(slow);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_is_slow_gets_the_newest_frame() {
+    const FRAMES: i64 = 100;
+    let mut site = Site::start().await;
+    let mut slow = site.client().await.subscribe(request()).await.unwrap();
+    let session = site.session().await;
+    let jpeg = Bytes::from(vec![7; 256 << 10]);
+    // It does not read, and none of them is held up: all but those in the buffers on the way have come.
+    for millis in 1..=FRAMES {
+        session.events.send(Ok(frame(millis, jpeg.clone()))).await.unwrap();
+    }
+    let (mut seen, mut missed) = (Vec::new(), 0);
+    while seen.last() != Some(&Instant::from_millis(FRAMES)) {
+        match slow.next().await.unwrap().unwrap() {
+            Event::Frame(frame) => seen.push(frame.captured_at),
+            Event::Missed(told) => missed += told.count,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(seen.len() <= 50, "{} frames of 100 were old", seen.len());
+    assert_eq!(missed + seen.len() as u64, 100);
 }
 
 #[tokio::test]
@@ -647,11 +677,7 @@ async fn a_subscription_outlives_the_server_and_repeats_no_frame() {
     let mut site = Site::start().await;
     let options = ConnectOptions { backoff: Duration::from_millis(5), ..ConnectOptions::default() };
     let client = Client::connect_with(&site.endpoint(), site.credentials(), options).await.unwrap();
-    let every = SubscribeRequest {
-        demand: Demand { delivery: tidegate_message::Delivery::Every, ..request().demand },
-        ..request()
-    };
-    let mut subscription = client.subscribe(every).await.unwrap();
+    let mut subscription = client.subscribe(every()).await.unwrap();
     let session = site.session().await;
     let jpeg = Bytes::from_static(b"\xff\xd8");
     session.events.send(Ok(frame(5, jpeg.clone()))).await.unwrap();
@@ -690,11 +716,7 @@ async fn a_camera_with_a_clock_set_back_is_followed_over_broken_connections() {
     let mut site = Site::start().await;
     let options = ConnectOptions { backoff: Duration::from_millis(5), ..ConnectOptions::default() };
     let client = Client::connect_with(&site.endpoint(), site.credentials(), options).await.unwrap();
-    let every = SubscribeRequest {
-        demand: Demand { delivery: tidegate_message::Delivery::Every, ..request().demand },
-        ..request()
-    };
-    let mut subscription = client.subscribe(every).await.unwrap();
+    let mut subscription = client.subscribe(every()).await.unwrap();
     let session = site.session().await;
     let jpeg = Bytes::from_static(b"\xff\xd8");
     for (epoch, millis) in [(1, 1000), (2, 5)] {

@@ -20,11 +20,10 @@ API_PORT = 7080
 MQTT_PORT = 1883
 MQTTS_PORT = 8883
 
+AWAITED_WINDOW_BYTES = 512 << 10
 MESSAGE_BYTES_MAX = 64 << 20
 """Longest message of the API; as in tidegate-api."""
 
-WINDOW_BYTES = 256 << 10
-"""Bytes of a stream that are sent before they are asked for: most frames under control fit, so that none waits for another round trip."""
 
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
@@ -130,14 +129,11 @@ class Settings:
         certificate, key = self.identity or (None, None)
         return grpc.ssl_channel_credentials(self.authority, key, certificate)
 
-    def channel_options(self) -> Sequence[tuple[str, int | str]]:
-        """Options of gRPC: sizes of messages, signs of life each 5 s, new tries within 5 s."""
+    def channel_options(self, is_awaited: bool = False) -> Sequence[tuple[str, int | str]]:
+        """Options of gRPC: sizes of messages, signs of life each 5 s, new tries within 5 s; of a channel that blocks, or is awaited."""
         options: list[tuple[str, int | str]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            # Frames that a program has not asked for yet grow old in this window, which gRPC would widen to many megabytes.
-            ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.keepalive_time_ms", 5000),
             ("grpc.keepalive_timeout_ms", 5000),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -152,6 +148,9 @@ class Settings:
         ]
         if self.server_name is not None:
             options.append(("grpc.ssl_target_name_override", self.server_name))
+        if is_awaited:
+            # A program that blocks its loop reads nothing meanwhile, and gRPC would widen the window to many megabytes of old frames.
+            options += [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", AWAITED_WINDOW_BYTES)]
         return options
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

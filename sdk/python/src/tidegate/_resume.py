@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from . import frames
 from ._connection import Retries
+from ._newest import Newest
 from .cameras import Camera
 from .errors import CameraOfflineError, InfeasibleError, InvalidRequestError, LinkDownError, TidegateError
 from .v1 import demand_pb2, frames_pb2
@@ -118,6 +119,10 @@ class Resume:
                 request.ClearField("from")
                 request.ClearField("from_epoch")
         return request
+
+    def newest(self, request: frames_pb2.SubscribeRequest) -> Newest:
+        """The messages of the call that is opened with this request."""
+        return Newest(request.HasField("from"), self._last)
 
     def demanded(self, demand: demand_pb2.Demand) -> None:
         """The node took changes: this is asked of every frame from now on."""
@@ -283,7 +288,7 @@ class FrameView:
 
     @property
     def missed(self) -> int:
-        """Captured frames that were not delivered, as far as the node counted them."""
+        """Captured frames that this program does not get: those that the node counted, and those that newer ones replaced here."""
         return self._watch.missed
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
@@ -42,6 +43,7 @@ from ._calls import (
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import keep_watch, unreachable
+from ._newest import Newest
 from ._resume import (
     Controller,
     Delivery,
@@ -60,11 +62,16 @@ from .cameras import Camera, CameraList, camera_of
 from .client import _named
 from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
-from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
+from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size, Wire
 from .messages import Message, Session
-from .v1 import camera_pb2, frames_pb2
+from .v1 import camera_pb2, demand_pb2, frames_pb2
 
 _READ_BYTES = 256 << 10
+# A step of a program that takes longer may have blocked the loop.
+_SLOW_S = 0.02
+# Messages are then taken until none has come for so long, or that long in all.
+_QUIET_S = 0.002
+_CATCH_UP_MAX_S = 0.1
 _T = TypeVar("_T")
 
 
@@ -93,7 +100,7 @@ async def connect(
         server_name=server_name,
         retries=retries,
     )
-    channel = grpc.aio.secure_channel(str(settings.api), settings.channel_credentials(), list(settings.channel_options()))
+    channel = grpc.aio.secure_channel(str(settings.api), settings.channel_credentials(), list(settings.channel_options(is_awaited=True)))
     calls = Calls(channel)
     try:
         answer = await calls.connect(hello(), timeout=CONNECT_TIMEOUT_S, metadata=settings.metadata())
@@ -342,7 +349,7 @@ class EventStream(EventView, AsyncIterator[Event]):
         self._client = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = asyncio.Event()
-        self._call: Any = None
+        self._call: _Whole | _Reader | None = None
         self._first: Event | None = None
 
     async def update(
@@ -387,7 +394,7 @@ class EventStream(EventView, AsyncIterator[Event]):
                         break
                     await self._open()
                     return CameraOnline()
-                event = self._resume.take(await self._receive(self._call))
+                event = self._resume.take(await self._call.receive())
             except TidegateError as error:
                 if self._closed.is_set():
                     break
@@ -403,9 +410,13 @@ class EventStream(EventView, AsyncIterator[Event]):
         return None
 
     async def _open(self) -> None:
-        call = self._client._calls.subscribe(self._resume.request(), metadata=self._client._metadata)
+        request = self._resume.request()
+        opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
+        call: _Whole | _Reader = _Whole(opened)
         try:
-            event = self._resume.take(await self._receive(call))
+            if request.demand.delivery != demand_pb2.DELIVERY_EVERY:
+                call = _Reader(opened, self._resume.newest(request))
+            event = self._resume.take(await call.receive())
             if not isinstance(event, frames.Started):
                 raise TidegateError("a subscription did not open with `started`", "link.protocol")
         except BaseException:
@@ -415,20 +426,6 @@ class EventStream(EventView, AsyncIterator[Event]):
         self._call = call
         if self._closed.is_set():
             call.cancel()
-
-    async def _receive(self, call: Any) -> frames.Wire:
-        try:
-            data = await call.read()
-        except grpc.RpcError as error:
-            raise of_rpc(error) from None
-        except asyncio.CancelledError:
-            # grpcio raises it also where the call was cancelled and the task was not.
-            if self._closed.is_set() and not _is_cancelling():
-                raise LinkDownError("the stream is closed", "sdk.closed") from None
-            raise
-        if data is grpc.aio.EOF:
-            raise LinkDownError("the node closed the stream", "link.down")
-        return wire_of(data)
 
     def _cancel(self) -> None:
         self._closed.set()
@@ -456,6 +453,99 @@ class EventStream(EventView, AsyncIterator[Event]):
 def _is_cancelling() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+class _Whole:
+    """A call whose messages are taken as the program asks for them: the node waits, and none is left out."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.is_cancelled = False
+
+    async def receive(self) -> Wire:
+        """The next message.
+
+        Raises:
+            TidegateError: the call has ended.
+        """
+        try:
+            data = await self._call.read()
+        except grpc.RpcError as error:
+            raise of_rpc(error) from None
+        except asyncio.CancelledError:
+            # grpcio raises it also where the call was cancelled and the task was not.
+            if self.is_cancelled and not _is_cancelling():
+                raise LinkDownError("the stream is closed", "sdk.closed") from None
+            raise
+        if data is grpc.aio.EOF:
+            raise LinkDownError("the node closed the stream", "link.down")
+        return wire_of(data)
+
+    def cancel(self) -> None:
+        """Ends the call. Idempotent."""
+        self.is_cancelled = True
+        self._call.cancel()
+
+
+class _Reader:
+    """A call whose messages a task takes as they come: a program that is slow finds the newest frame, and none that has grown old."""
+
+    def __init__(self, call: Any, waiting: Newest) -> None:
+        self._call = _Whole(call)
+        self._waiting = waiting
+        self._came = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._end: Exception | None = None
+        self._count = 0
+        self._handed_at = time.monotonic()
+        self._task = asyncio.create_task(self._run(), name="tidegate-frames")
+
+    async def receive(self) -> Wire:
+        """As `_Whole.receive`; what came before the end is handed out before it."""
+        asked_at = time.monotonic()
+        while not self._waiting and self._end is None:
+            self._came.clear()
+            await self._came.wait()
+        # A program that blocked the loop left frames unread, of which only the newest is wanted. One that came after a while is that.
+        if asked_at - self._handed_at > _SLOW_S and time.monotonic() - asked_at < _SLOW_S:
+            await self._catch_up()
+        wire = self._waiting.get()
+        if wire is None:
+            assert self._end is not None
+            raise self._end
+        self._taken.set()
+        self._handed_at = time.monotonic()
+        return wire
+
+    async def _catch_up(self) -> None:
+        end = time.monotonic() + _CATCH_UP_MAX_S
+        while time.monotonic() < end:
+            before = self._count
+            await asyncio.sleep(_QUIET_S)
+            if self._count == before:
+                return
+
+    def cancel(self) -> None:
+        """As `_Whole.cancel`."""
+        self._call.cancel()
+        self._taken.set()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._waiting.put(await self._call.receive())
+                self._count += 1
+                self._came.set()
+                while self._waiting.is_full and not self._call.is_cancelled:
+                    self._taken.clear()
+                    await self._taken.wait()
+        except Exception as error:
+            self._end = error.with_traceback(None)
+        except asyncio.CancelledError:
+            self._end = LinkDownError("the stream is closed", "sdk.closed")
+            raise
+        finally:
+            self._came.set()
 
 
 class FrameStream(FrameView, AsyncIterator[Frame]):

@@ -33,6 +33,7 @@ from ._calls import (
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import MessageStream, MqttPublisher
+from ._newest import Newest
 from ._resume import (
     Controller,
     Delivery,
@@ -51,7 +52,7 @@ from .cameras import Camera, CameraList, camera_of
 from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
-from .v1 import camera_pb2, frames_pb2
+from .v1 import camera_pb2, demand_pb2, frames_pb2
 
 
 def connect(
@@ -172,9 +173,9 @@ class Client:
     ) -> FrameStream:
         """Frames of one camera that keep both bounds, as an iterator.
 
-        The stream outlives a broken connection: see `Retries`. It works only while it is iterated: a program that does not read holds
-        no more than a few frames, and the node leaves frames out or waits, as `delivery` says. Leaving the loop and dropping the
-        stream ends the subscription, and so do `close()`, Ctrl-C and an exception.
+        The stream outlives a broken connection: see `Retries`. A program that is slower than its frames gets the newest one at each
+        step, and `missed` counts those before it; with `every`, and from the past, the node waits for the program. Leaving the loop
+        and dropping the stream ends the subscription, and so do `close()`, Ctrl-C and an exception.
 
         Args:
             camera: its name.
@@ -456,7 +457,7 @@ class EventStream(EventView, Iterator[Event]):
         self._client = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = threading.Event()
-        self._call: Any = None
+        self._call: _Whole | _Reader | None = None
         self._first: Event | None = None
         self._open()
         try:
@@ -511,7 +512,7 @@ class EventStream(EventView, Iterator[Event]):
                         break
                     self._open()
                     return CameraOnline()
-                event = self._resume.take(self._receive(self._call))
+                event = self._resume.take(self._call.receive())
             except TidegateError as error:
                 if self._closed.is_set():
                     break
@@ -529,9 +530,12 @@ class EventStream(EventView, Iterator[Event]):
     def _open(self) -> None:
         request = self._resume.request()
         # Without a certificate or a node the call fails at its first message, not here.
-        call = self._client._calls.subscribe(request, metadata=self._client._metadata)
+        opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
+        call: _Whole | _Reader = _Whole(opened)
         try:
-            event = self._resume.take(self._receive(call))
+            if request.demand.delivery != demand_pb2.DELIVERY_EVERY:
+                call = _Reader(opened, self._resume.newest(request))
+            event = self._resume.take(call.receive())
             if not isinstance(event, frames.Started):
                 raise TidegateError("a subscription did not open with `started`", "link.protocol")
         except BaseException:
@@ -541,16 +545,6 @@ class EventStream(EventView, Iterator[Event]):
         self._call = call
         if self._closed.is_set():
             call.cancel()
-
-    @staticmethod
-    def _receive(call: Any) -> frames.Wire:
-        try:
-            data = next(call)
-        except StopIteration:
-            raise LinkDownError("the node closed the stream", "link.down") from None
-        except grpc.RpcError as error:
-            raise of_rpc(error) from None
-        return wire_of(data)
 
     def close(self) -> None:
         """Ends the subscription; an iteration under way in another thread ends. Idempotent."""
@@ -568,6 +562,79 @@ class EventStream(EventView, Iterator[Event]):
     def __del__(self) -> None:
         if hasattr(self, "_call"):
             self.close()
+
+
+class _Whole:
+    """A call whose messages are taken as the program asks for them: the node waits, and none is left out."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def receive(self) -> frames.Wire:
+        """The next message.
+
+        Raises:
+            TidegateError: the call has ended.
+        """
+        try:
+            data = next(self._call)
+        except StopIteration:
+            raise LinkDownError("the node closed the stream", "link.down") from None
+        except grpc.RpcError as error:
+            raise of_rpc(error) from None
+        return wire_of(data)
+
+    def cancel(self) -> None:
+        """Ends the call. Idempotent; from any thread."""
+        self._call.cancel()
+
+
+class _Reader:
+    """A call whose messages a thread takes as they come: a program that is slow finds the newest frame, and none that has grown old."""
+
+    def __init__(self, call: Any, waiting: Newest) -> None:
+        self._call = _Whole(call)
+        self._waiting = waiting
+        self._changed = threading.Condition()
+        self._end: BaseException | None = None
+        self._is_cancelled = False
+        threading.Thread(target=self._run, name="tidegate-frames", daemon=True).start()
+
+    def receive(self) -> frames.Wire:
+        """As `_Whole.receive`; what came before the end is handed out before it."""
+        with self._changed:
+            while True:
+                wire = self._waiting.get()
+                if wire is not None:
+                    self._changed.notify()
+                    return wire
+                if self._end is not None:
+                    raise self._end
+                # Not for ever: some systems let Ctrl-C through only between two waits.
+                self._changed.wait(1)
+
+    def cancel(self) -> None:
+        """As `_Whole.cancel`."""
+        self._call.cancel()
+        with self._changed:
+            self._is_cancelled = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                wire = self._call.receive()
+                with self._changed:
+                    self._waiting.put(wire)
+                    del wire
+                    self._changed.notify()
+                    while self._waiting.is_full and not self._is_cancelled:
+                        self._changed.wait()
+        except BaseException as error:
+            with self._changed:
+                # Its frames would keep this thread's last message.
+                self._end = error.with_traceback(None)
+                self._changed.notify()
 
 
 class FrameStream(FrameView, Iterator[Frame]):

@@ -424,7 +424,7 @@ class Wire(NamedTuple):
 
 _FRAME_TAG = 0x12  # SubscribeResponse.frame, length-delimited
 _JPEG_TAG = 0x52  # Frame.jpeg, length-delimited
-_EMPTY = memoryview(b"")
+NO_PICTURE = memoryview(b"")
 
 
 def wire_of(data: bytes) -> Wire:
@@ -437,7 +437,7 @@ def wire_of(data: bytes) -> Wire:
     if place is None:
         message = frames_pb2.SubscribeResponse.FromString(data)
         jpeg = message.frame.jpeg if message.WhichOneof("event") == "frame" else b""
-        return Wire(message, memoryview(jpeg) if jpeg else _EMPTY)
+        return Wire(message, memoryview(jpeg) if jpeg else NO_PICTURE)
     body, begin, first, last, end = place
     message = frames_pb2.SubscribeResponse()
     message.frame.MergeFromString(data[body:begin] + data[last:end])
