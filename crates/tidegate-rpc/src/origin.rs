@@ -36,8 +36,7 @@ pub fn check(parts: &Parts, scheme: Scheme) -> Result<(), ApiError> {
     if reads && !parts.headers.contains_key(header::UPGRADE) {
         return Ok(());
     }
-    let host = parts.uri.authority().map(|authority| authority.as_str());
-    let host = host.or_else(|| text(&parts.headers, "host"));
+    let host = host(parts);
     let is_ours = match (text(&parts.headers, "origin"), text(&parts.headers, "sec-fetch-site")) {
         (Some(origin), _) => {
             let (before, usual_port) = scheme.affixes();
@@ -53,6 +52,29 @@ pub fn check(parts: &Parts, scheme: Scheme) -> Result<(), ApiError> {
     }
     let text = "the request comes from a page of another site; open this node's own page, or send it from a program";
     Err(ApiError::new(Code::ACTION_DENIED, text))
+}
+
+/// The name and port by which a request asks; none if it is no text.
+pub fn host(parts: &Parts) -> Option<&str> {
+    let named = parts.uri.authority().map(|authority| authority.as_str());
+    named.or_else(|| text(&parts.headers, "host"))
+}
+
+/// Whether a browser's request means this node by that host: an address, `localhost`, or one of the names `hosts`, if there are any. A name of another site may lead
+/// here as well, and a page of that site would then count as one of ours.
+pub fn is_meant(host: &str, hosts: &[String]) -> bool {
+    let name = match host.rsplit_once(':') {
+        // Of an address of IPv6 in brackets the port comes behind them.
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let is_address = match bracketed {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => name.parse::<std::net::Ipv4Addr>().is_ok(),
+    };
+    let is_named = |known: &str| known.eq_ignore_ascii_case(name);
+    is_address || is_named("localhost") || hosts.iter().any(|known| is_named(known))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -107,6 +129,33 @@ mod tests {
             let checked = check(&parts, Scheme::Https);
             assert_eq!(checked.is_ok(), *expected, "{method} {uri} {headers:?}");
         }
+    }
+
+    #[test]
+    fn a_host_is_an_address_or_a_name_that_is_known() {
+        let hosts = ["Edge.example".to_owned()];
+        for (host, expected) in [
+            ("127.0.0.1:7081", true),
+            ("192.0.2.7", true),
+            ("[::1]:7081", true),
+            ("[2001:db8::7]", true),
+            ("localhost:7081", true),
+            ("LOCALHOST", true),
+            ("edge.example:7081", true),
+            ("edge.example", true),
+            ("evil.example:7081", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("edge.example.evil.example", false),
+            ("[evil.example]", false),
+            ("::1", false),
+            ("", false),
+            (":7081", false),
+            ("edge.example:port", false),
+        ] {
+            assert_eq!(is_meant(host, &hosts), expected, "{host}");
+        }
+        assert!(!is_meant("edge.example", &[]));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use axum::{
     Router,
     body::Body,
     extract::State,
-    http::{Request, Response, StatusCode},
+    http::{Request, Response, StatusCode, header},
     middleware::{self, Next},
     response::IntoResponse as _,
     routing::get,
@@ -30,6 +30,7 @@ use hyper_util::{
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tidegate_api::ApiError;
 use tidegate_identity::access::Identity;
 use tidegate_identity::auth::Admitted;
 use tidegate_message::{Code, IdentityKind};
@@ -158,12 +159,25 @@ impl Listener {
 }
 
 /// Lets a request pass that no page of another site has made: a browser is no proof that its user wants it, and here no login is either.
+/// The name of another site may lead here as well, so a page's request counts only by an address.
 async fn of_no_other_site(
     State(scheme): State<Scheme>,
     request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
+    let is_of_page =
+        parts.headers.contains_key(header::ORIGIN) || parts.headers.contains_key("sec-fetch-site");
+    if let Some(host) = origin::host(&parts)
+        && is_of_page
+        && !origin::is_meant(host, &[])
+    {
+        let host = host.escape_debug();
+        let text = format!(
+            "a page asks by the name {host}; this listener answers pages by the node's address alone, and programs by any name"
+        );
+        return Refused::Denied(ApiError::new(Code::ACTION_DENIED, text)).into_response();
+    }
     match origin::check(&parts, scheme) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(error) => Refused::Denied(error).into_response(),

@@ -142,53 +142,9 @@ fn identity(user: &str, address: IpAddr) -> Identity {
     Identity { key, ..Identity::of_user(Admitted::by_certificate(who)) }
 }
 
-/// Whether a browser's request means this node by that host: an address, `localhost`, or a name of `hosts`. A name of another site may lead
-/// here as well, and a page of that site would then count as one of ours.
-pub(super) fn is_meant(host: &str, hosts: &[String]) -> bool {
-    let name = match host.rsplit_once(':') {
-        // Of an address of IPv6 in brackets the port comes behind them.
-        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let is_address = match bracketed {
-        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => name.parse::<std::net::Ipv4Addr>().is_ok(),
-    };
-    let is_named = |known: &str| known.eq_ignore_ascii_case(name);
-    is_address || is_named("localhost") || hosts.iter().any(|known| is_named(known))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_is_an_address_or_a_name_that_is_known() {
-        let hosts = ["Edge.example".to_owned()];
-        for (host, expected) in [
-            ("127.0.0.1:7081", true),
-            ("192.0.2.7", true),
-            ("[::1]:7081", true),
-            ("[2001:db8::7]", true),
-            ("localhost:7081", true),
-            ("LOCALHOST", true),
-            ("edge.example:7081", true),
-            ("edge.example", true),
-            ("evil.example:7081", false),
-            ("localhost.evil.example", false),
-            ("127.0.0.1.evil.example", false),
-            ("edge.example.evil.example", false),
-            ("[evil.example]", false),
-            ("::1", false),
-            ("", false),
-            (":7081", false),
-            ("edge.example:port", false),
-        ] {
-            assert_eq!(is_meant(host, &hosts), expected, "{host}");
-        }
-        assert!(!is_meant("edge.example", &[]));
-    }
 
     #[test]
     fn callers_have_the_rights_of_the_user_and_are_told_apart_by_address() {

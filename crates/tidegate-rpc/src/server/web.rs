@@ -34,7 +34,6 @@ use self::{body::Bounded, sessions::Sessions};
 use super::{
     connection::Caller,
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
-    plain::is_meant,
 };
 use crate::{
     Failure, Frames, Identity, openapi,
@@ -142,7 +141,7 @@ async fn show_plain(
     let host = authority.or_else(|| parts.headers.get(header::HOST).map(HeaderValue::as_bytes));
     // No browser asks without a host.
     if let Some(host) = host.map(String::from_utf8_lossy)
-        && !is_meant(&host, &front.hosts)
+        && !origin::is_meant(&host, &front.hosts)
     {
         let host = host.escape_debug();
         let text = format!(
