@@ -11,7 +11,7 @@
 //! waits for nothing: a coded one goes to the decoder with its last packet, and not with the first of the next.
 //!
 //! Always true: a picture comes once, at its own size, with the time of its capture; pictures that a decoder cannot keep up with
-//! are left out up to the next key, and the age of the others is right all the same.
+//! are left out up to the next key, so that none waits for long, and the age of the others is right all the same.
 
 mod assemble;
 mod datagrams;
@@ -64,6 +64,9 @@ const PICTURELESS_MAX: Duration = Duration::from_secs(60);
 const KEY_MAX: Duration = Duration::from_secs(5);
 /// Coded pictures that wait for the decoder; more are left out up to the next key.
 const UNITS_MAX: usize = 64;
+/// A coded picture that waits for longer is left out, with all up to the next key: the decoder has fallen behind, and later ones would
+/// be as old.
+const BEHIND_MAX: Duration = Duration::from_secs(3);
 /// A decoder that takes nothing for so long hangs.
 const DECODER_MAX: Duration = Duration::from_secs(10);
 /// The offset of media times on their way through the decoder, which takes no negative ones.
@@ -76,6 +79,8 @@ pub(super) struct Camera {
     timeline: Arc<Mutex<Timeline>>,
     units: mpsc::Receiver<Result<Timed, SourceError>>,
     network: JoinHandle<()>,
+    clock: SourceClock,
+    behind: Behind,
     /// A unit that its decoder has not taken.
     held: Option<Timed>,
     decoding: Option<Decoding>,
@@ -90,6 +95,25 @@ pub(super) struct Camera {
 struct Timed {
     unit: Unit,
     media: i64,
+}
+
+/// Leaves out pictures that are too old to be decoded, and those that cannot be decoded without them.
+#[derive(Default)]
+struct Behind {
+    /// Set while pictures are left out: when they are taken again, without a key if none comes before.
+    until: Option<Moment>,
+}
+
+impl Behind {
+    /// Whether a unit that waited for so long is decoded.
+    fn takes(&mut self, now: Moment, waited: Duration, is_key: bool) -> bool {
+        if waited > BEHIND_MAX {
+            self.until = Some(now + KEY_MAX);
+        } else if is_key || self.until.is_some_and(|until| now >= until) {
+            self.until = None;
+        }
+        self.until.is_none()
+    }
 }
 
 /// A running decoder.
@@ -164,6 +188,8 @@ impl Camera {
             timeline,
             units,
             network,
+            clock: clock.clone(),
+            behind: Behind::default(),
             held: None,
             decoding: None,
             ffmpeg: Ffmpeg::installed(),
@@ -223,7 +249,12 @@ impl Camera {
             };
             match did {
                 Did::Fed => {}
-                Did::Came(Some(Ok(timed))) => self.held = Some(timed),
+                Did::Came(Some(Ok(timed))) => {
+                    let waited = self.clock.now().since(timed.unit.arrived);
+                    if self.behind.takes(Moment::now(), waited, timed.unit.is_key) {
+                        self.held = Some(timed);
+                    }
+                }
                 Did::Came(Some(Err(error))) => return Err(error),
                 Did::Came(None) => return Ok(None),
                 Did::Shown(Ok(Some((jpeg, Shown { nanos, size })))) => {
@@ -429,6 +460,32 @@ mod tests {
             let every = Duration::from_millis(every);
             let found = probe_at(every, at(asked), at(heard), PROBE_AFTER) - start;
             assert_eq!(found, Duration::from_millis(expected), "{every:?} {asked} {heard}");
+        }
+    }
+
+    #[test]
+    fn pictures_that_waited_too_long_are_left_out_up_to_the_next_key() {
+        let (start, mut behind) = (Moment::now(), Behind::default());
+        for (at, waited, is_key, expected) in [
+            (0, 0, true, true),
+            (1, 2_999, false, true),
+            (2, 3_001, false, false),
+            // It depends on the one before.
+            (3, 2_000, false, false),
+            // A key that is too old itself is followed by others that are.
+            (4, 3_500, true, false),
+            (5, 0, false, false),
+            (6, 0, true, true),
+            (7, 0, false, true),
+            // A camera whose keys are far apart, or that sends none.
+            (10, 4_000, false, false),
+            (5_009, 0, false, false),
+            (5_010, 0, false, true),
+            (5_011, 0, false, true),
+        ] {
+            let waited = Duration::from_millis(waited);
+            let found = behind.takes(start + Duration::from_millis(at), waited, is_key);
+            assert_eq!(found, expected, "{at}");
         }
     }
 
