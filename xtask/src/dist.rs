@@ -6,11 +6,13 @@
 
 use std::{
     path::PathBuf,
-    process::{Command, ExitCode, Stdio},
+    process::{ExitCode, Stdio},
 };
 
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+
+use crate::cargo::cargo;
 
 /// Largest program, with every feature that is on by default.
 const BYTES_MAX: u64 = 25_000_000;
@@ -23,8 +25,7 @@ struct Artifact {
 
 /// Builds it; `arguments` go to `cargo build` (`--no-default-features`, for example).
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
+    let mut build = cargo();
     build.args(["build", "--profile", "dist", "--package", "tidegate", "--bin", "tidegate"]);
     build.args(["--message-format", "json-render-diagnostics"]).args(arguments);
     let output = build.stderr(Stdio::inherit()).output().context("starting cargo")?;

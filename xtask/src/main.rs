@@ -2,6 +2,7 @@
 //!
 //! Always true: a task exits 0 only if all it looked at is in order, and each violation is named with its file and the way out.
 
+mod cargo;
 mod dist;
 mod house;
 mod layers;

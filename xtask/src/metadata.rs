@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
+use crate::cargo::cargo;
+
 /// The workspace and everything below it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
@@ -88,7 +90,7 @@ impl Metadata {
             .lines()
             .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
             .context("rustc -vV names no host")?;
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        let output = cargo()
             .args(["metadata", "--format-version=1", "--filter-platform", &host])
             .stderr(Stdio::inherit())
             .output()

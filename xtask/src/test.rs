@@ -25,6 +25,8 @@ use std::{
 
 use anyhow::Context as _;
 
+use crate::cargo::cargo;
+
 /// Features that are off by default are tested all the same.
 const FEATURES: &[&str] = &["--features", "tidegate/xdp"];
 
@@ -97,8 +99,7 @@ impl fmt::Display for Totals {
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
     let mut totals = Totals::default();
     let mut broken = Vec::new();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut tests = Command::new(cargo);
+    let mut tests = cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);
     tests.args(FEATURES).args(arguments).args(["--", "--show-output"]);
     let mut counter = RustCounter::default();
