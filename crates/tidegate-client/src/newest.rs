@@ -161,7 +161,8 @@ impl Waiting {
             return; // of a newer protocol: not for us
         }
         let mut item = Item { missed: None, message };
-        if !self.wanted.every.load(Ordering::Relaxed) {
+        let replaces = !self.wanted.every.load(Ordering::Relaxed);
+        if replaces {
             match Shown::of(&item.message) {
                 Some(shown) if self.is_had(&shown) => return,
                 Some(shown) if !self.is_of_the_past(&shown) => {
@@ -172,7 +173,8 @@ impl Waiting {
             }
         }
         self.items.push_back(item);
-        if !self.wanted.every.load(Ordering::Relaxed) {
+        // A fast application leaves nothing behind.
+        if replaces && self.items.len() > 1 {
             self.join_missed();
         }
     }

@@ -4,7 +4,9 @@
 //! change something, and WebSockets, count only if the page is ours: a browser says whose page it is in `Origin` or `Sec-Fetch-Site`, which
 //! scripts cannot set. Other programs send neither.
 
-use axum::http::{HeaderMap, Method, header, request::Parts};
+use std::borrow::Cow;
+
+use axum::http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
 
@@ -41,7 +43,7 @@ pub fn check(parts: &Parts, scheme: Scheme) -> Result<(), ApiError> {
         (Some(origin), _) => {
             let (before, usual_port) = scheme.affixes();
             let page = origin.strip_prefix(before);
-            page.zip(host).is_some_and(|(page, host)| is_same(page, host, usual_port))
+            page.zip(host).is_some_and(|(page, host)| is_same(page, &host, usual_port))
         }
         (None, Some(site)) => matches!(site, "same-origin" | "none"),
         // A header that is no text is no browser's.
@@ -54,14 +56,15 @@ pub fn check(parts: &Parts, scheme: Scheme) -> Result<(), ApiError> {
     Err(ApiError::new(Code::ACTION_DENIED, text))
 }
 
-/// The name and port by which a request asks; none if it is no text.
-pub fn host(parts: &Parts) -> Option<&str> {
-    let named = parts.uri.authority().map(|authority| authority.as_str());
-    named.or_else(|| text(&parts.headers, "host"))
+/// The name and port by which a request asks, with a mark for bytes that are no text; none of a program that says none.
+pub fn host(parts: &Parts) -> Option<Cow<'_, str>> {
+    let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let host = authority.or_else(|| parts.headers.get(header::HOST).map(HeaderValue::as_bytes));
+    host.map(String::from_utf8_lossy)
 }
 
-/// Whether a browser's request means this node by that host: an address, `localhost`, or one of the names `hosts`, if there are any. A name of another site may lead
-/// here as well, and a page of that site would then count as one of ours.
+/// Whether a browser's request means this node by that host: an address, `localhost`, or one of the names `hosts`, if there are any. A
+/// name of another site may lead here as well, and a page of that site would then count as one of ours.
 pub fn is_meant(host: &str, hosts: &[String]) -> bool {
     let name = match host.rsplit_once(':') {
         // Of an address of IPv6 in brackets the port comes behind them.

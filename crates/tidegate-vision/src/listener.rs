@@ -170,7 +170,7 @@ async fn of_no_other_site(
         parts.headers.contains_key(header::ORIGIN) || parts.headers.contains_key("sec-fetch-site");
     if let Some(host) = origin::host(&parts)
         && is_of_page
-        && !origin::is_meant(host, &[])
+        && !origin::is_meant(&host, &[])
     {
         let host = host.escape_debug();
         let text = format!(

@@ -137,10 +137,8 @@ async fn show_plain(
     next: Next,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    let authority = parts.uri.authority().map(|authority| authority.as_str().as_bytes());
-    let host = authority.or_else(|| parts.headers.get(header::HOST).map(HeaderValue::as_bytes));
     // No browser asks without a host.
-    if let Some(host) = host.map(String::from_utf8_lossy)
+    if let Some(host) = origin::host(&parts)
         && !origin::is_meant(&host, &front.hosts)
     {
         let host = host.escape_debug();

@@ -43,7 +43,9 @@ async fn another_sites_page_has_nothing_looked_at_without_a_login_either() {
     let (address, _serves) = listen(VisionSettings::default(), 40).await;
     let own = format!("http://{address}");
     let own_tls = format!("https://{address}");
+    // The name of another site that leads here, with pages of that site.
     let led = "http://evil.example:8008";
+    let same = ("sec-fetch-site", "same-origin");
     let upgrade = [
         ("connection", "Upgrade"),
         ("upgrade", "websocket"),
@@ -63,10 +65,10 @@ async fn another_sites_page_has_nothing_looked_at_without_a_login_either() {
         ("GET", "/v1/detect/face", Some(("origin", &*own)), 101),
         ("POST", "/v1/detect/face", Some(("origin", led)), 403),
         ("GET", "/v1/detect/face", Some(("origin", led)), 403),
+        ("POST", "/v1/detect/face", Some(same), 403),
     ] {
         let mut request = Request::builder().method(method).uri(path);
-        // The name of another site that leads here, with a page of that site.
-        let is_led = shown == Some(("origin", led));
+        let is_led = shown.is_some_and(|shown| shown == ("origin", led) || shown == same);
         let host = if is_led { led["http://".len()..].to_owned() } else { address.to_string() };
         request = request.header(header::HOST, host);
         if method == "GET" && (path.starts_with("/ws/") || path == "/v1/detect/face") {

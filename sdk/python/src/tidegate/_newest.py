@@ -57,7 +57,9 @@ class Newest:
         elif self._items and not self._is_past(shown):
             self._replace_shown(item)
         self._items.append(item)
-        self._join_missed()
+        # A fast program leaves nothing behind.
+        if len(self._items) > 1:
+            self._join_missed()
 
     def get(self) -> Wire | None:
         """The next message, if one waits."""
