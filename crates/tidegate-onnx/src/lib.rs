@@ -12,10 +12,12 @@
 //! Descriptions, preparation of images and the meaning of outputs are those of `workers/detector/tidegate_detector/onnx.py`; both are
 //! tested on the same models and images (`tests/it/golden.rs`).
 //!
-//! Always true: a model is tried before it is used; values that are not finite, and outputs of another shape than the description's, are
-//! an error of their request and never become boxes; an image of more than 40 million pixels is refused by its header.
+//! Always true: a model is tried before it is used, and reads no file outside its folder; values that are not finite, and outputs of
+//! another shape than the description's, are an error of their request and never become boxes; an image of more than 40 million pixels is
+//! refused by its header.
 
 mod description;
+mod external;
 mod image;
 mod library;
 mod model;

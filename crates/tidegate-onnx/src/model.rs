@@ -15,6 +15,7 @@ use tidegate_message::error_chain;
 
 use crate::{
     description::{Colour, Description, DescriptionError, Element, Layout},
+    external::{self, ExternalError},
     image::{ImageDecoder, ImageError, PIXELS_MAX, Picture, Size},
     library::Runtime,
     output::{Array, Found, Reader, ShapeError, ranks},
@@ -57,6 +58,7 @@ impl Model {
             return Err(ModelError::Name { path: path.to_owned() });
         }
         let description = Description::load(&path.with_extension("json"))?;
+        external::check(path)?;
         let session = session(runtime, path, &description)?;
         let input = match session.inputs() {
             [input] => input,
@@ -341,6 +343,9 @@ pub(crate) enum ModelError {
     /// Its description cannot be used.
     #[error(transparent)]
     Description(#[from] DescriptionError),
+    /// It keeps weights outside its folder, or is no model.
+    #[error(transparent)]
+    External(#[from] ExternalError),
     /// The library lacks a provider that it names.
     #[error(transparent)]
     Provider(#[from] NoProvider),

@@ -15,6 +15,7 @@ macro_rules! worker_files {
 const FILES: &[(&str, &str)] = worker_files!(
     "__init__.py",
     "__main__.py",
+    "external.py",
     "face.py",
     "image.py",
     "moving.py",

@@ -27,7 +27,7 @@ except (ImportError, AttributeError) as error:
     raise unittest.SkipTest(f"{error}: run workers/detector/setup.sh to test models and faces") from error
 
 from .test_detectors import jpeg, with_face
-from .tiny_onnx import answers, mean_colour, model, node
+from .tiny_onnx import answers, external, field, mean_colour, model, node
 
 cv2.setNumThreads(1)
 SOURCE = Size(640, 480)
@@ -218,6 +218,7 @@ class ModelTest(unittest.TestCase):
         good = answers(np.zeros((1, 5, 3)), [1, 3, 32, 32])
         told = {"format": "yolov8", "width": 32, "height": 32}
         self.refused(b"no model", "cannot be loaded", **told)
+        self.refused(b"", "cannot be loaded", **told)
         self.refused(good[:-20], "cannot be loaded", **told)
         self.refused(good, "format must be one of", **{**told, "format": "yolo"})
         self.refused(good, "width must be a whole number", **{**told, "width": 0})
@@ -232,6 +233,61 @@ class ModelTest(unittest.TestCase):
         os.remove(path[:-5] + ".json")
         with self.assertRaisesRegex(FrameError, "says what the model takes"):
             onnx.load("tiny", path)
+
+    def test_a_model_reads_no_file_outside_its_folder(self):
+        inner = os.path.join(self.folder.name, "models")
+        os.mkdir(inner)
+        for place in (self.folder.name, inner):
+            with open(os.path.join(place, "weights"), "wb") as file:
+                file.write(np.full(15, 0.5, np.float32).tobytes())
+        os.symlink(os.path.join(self.folder.name, "weights"), os.path.join(inner, "linked"))
+        os.mkdir(os.path.join(inner, "folder"))
+        path, told = os.path.join(inner, "tiny.onnx"), {"format": "yolov8", "width": 32, "height": 32}
+        with open(path[:-5] + ".json", "w", encoding="utf-8") as file:
+            json.dump(told, file)
+
+        def load(data):
+            with open(path, "wb") as file:
+                file.write(data)
+            return onnx.load("tiny", path)
+
+        def initializer(location):
+            shape = (1, 5, 3)
+            nodes = [node("Identity", ["array"], ["found"])]
+            return model(nodes, [1, 3, 32, 32], [("found", shape)], [("array", external("array", shape, location))])
+
+        load(initializer("weights"))
+        load(initializer("./weights"))
+        outside = ["../weights", "linked", "/etc/passwd", os.path.join(inner, "weights"), "none", "folder", "", "a/../../weights", "w\0"]
+        for location in outside:
+            with self.assertRaisesRegex(FrameError, "no file in the folder of the model", msg=location):
+                load(initializer(location))
+        # A tensor may lie in the attribute of a node, in a graph within one, in a sparse tensor, in a function and in a part for training.
+        good, bad = answers(np.zeros((1, 5, 3)), [1, 3, 32, 32]), external("x", (1,), "../weights")
+        attribute = field(1, field(5, field(1, "value") + field(5, bad)))
+        places = {
+            "attribute": field(7, attribute),
+            "graph": field(7, field(1, field(5, field(6, attribute)))),
+            "graphs": field(7, field(1, field(5, field(11, field(5, bad))))),
+            "tensors": field(7, field(1, field(5, field(10, bad)))),
+            "sparse": field(7, field(15, field(1, bad))),
+            "indices": field(7, field(1, field(5, field(23, field(2, bad))))),
+            "function": field(25, field(7, field(5, field(5, bad)))),
+            "default of a function": field(25, field(11, field(5, bad))),
+            "training": field(20, field(1, field(5, bad))),
+            "two values": field(7, field(5, field(13, field(1, "location") + field(2, "../weights") + field(2, "weights")))),
+            "the value first": field(7, field(5, field(13, field(2, "../weights") + field(1, "location")))),
+            "a long tag": b"\xba\x80\x00" + field(7, field(5, bad))[1:],
+        }
+        for place, data in places.items():
+            with self.assertRaisesRegex(FrameError, '"../weights", which is no file in the folder', msg=place):
+                load(good + data)
+        deep = field(5, bad)
+        for _ in range(60):
+            deep = field(1, field(5, field(6, deep)))
+        for data in (field(7, deep), b"\x3b", b"\x3a\x7f", b"\x00", b"\x80" * 11):
+            with self.assertRaisesRegex(FrameError, "cannot be loaded", msg=data[:9]):
+                load(good + data)
 
     def test_a_model_with_many_boxes_gives_the_best(self):
         output = np.zeros((1, 3000, 6))

@@ -21,7 +21,16 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
+def external(name, shape, location):
+    """A tensor of numbers whose values are in that file."""
+    sides = b"".join(field(1, side) for side in shape)
+    entry = field(1, "location") + field(2, location)
+    return sides + field(2, FLOAT) + field(8, name) + field(13, entry) + field(14, 1)
+
+
 def tensor(name, array):
+    if isinstance(array, bytes):
+        return array
     array = np.asarray(array)
     kind = {"f": FLOAT, "i": INT64}[array.dtype.kind]
     array = array.astype({FLOAT: np.float32, INT64: np.int64}[kind])
@@ -39,7 +48,7 @@ def node(op, inputs, outputs):
 
 
 def model(nodes, input_shape, outputs, constants=()):
-    """`outputs` and `constants` are pairs of a name and a shape, or an array."""
+    """`outputs` and `constants` are pairs of a name and a shape, or an array, or the bytes of a tensor."""
     graph = b"".join(field(1, part) for part in nodes) + field(2, "tiny")
     graph += b"".join(field(5, tensor(name, array)) for name, array in constants)
     graph += field(11, value("image", input_shape)) + b"".join(field(12, value(name, shape)) for name, shape in outputs)

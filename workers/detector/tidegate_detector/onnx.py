@@ -2,8 +2,8 @@
 
 `street.onnx` is described by `street.json`; docs/src/detector-protocol.md has every field. Nothing is shipped and nothing is fetched.
 
-Always true: a model is tried before it is used; values that are not finite, and outputs of another shape than declared, are refused
-by name and never become boxes.
+Always true: a model is tried before it is used, and reads no file outside its folder; values that are not finite, and outputs of another
+shape than declared, are refused by name and never become boxes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Sequence
 import cv2
 import numpy as np
 
+from . import external
 from .image import PIXELS_MAX, Picture
 from .protocol import Box, Found, FrameError, Size
 
@@ -111,6 +112,7 @@ class Model:
         if missing:
             raise FrameError(f"this onnxruntime has no {missing[0]}; it has: {' '.join(available)}")
         providers = description.providers or ["CPUExecutionProvider"]
+        external.check(path)
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=providers)
         except Exception as error:  # noqa: BLE001  onnxruntime has a class for each cause and no common one

@@ -6,7 +6,7 @@ use turbojpeg::Subsamp;
 
 use crate::{
     images::{jpeg, pattern, plain, png, turned},
-    onnx::{INT64, Values, answers, mirror, model, model_of, node},
+    onnx::{INT64, Values, answers, answers_of, mirror, model, model_of, node},
     worker::{Worker, both},
 };
 
@@ -371,6 +371,11 @@ fn models_and_descriptions_that_are_of_no_use_are_refused() {
         (good.clone(), but("type", json!("uint8")), "cannot look at its input"),
         (b"no model".to_vec(), description.clone(), "cannot be loaded"),
         (good[..good.len() - 20].to_vec(), description.clone(), "cannot be loaded"),
+        (
+            answers_of(&[1, 5, 3], "/etc/passwd", &input),
+            description.clone(),
+            "\"/etc/passwd\", which is no file in the folder of the model",
+        ),
         (good.clone(), but("format", json!("yolo")), "format must be one of"),
         (good.clone(), but("width", json!(0)), "width must be a whole number"),
         (good.clone(), but("hight", json!(3)), "unknown field 'hight'"),
@@ -392,6 +397,9 @@ fn models_and_descriptions_that_are_of_no_use_are_refused() {
         }
     }
     for worker in &mut workers {
+        let path = worker.write("street", &answers_of(&[1, 5, 3], "weights", &input), &description);
+        std::fs::write(path.with_file_name("weights"), [0; 4 * 15]).unwrap();
+        assert_eq!(worker.load_file("beside", &path)["error"], Value::Null, "{}", worker.name);
         let path = worker.write("street", &good, &description);
         let other = path.with_extension("pt");
         std::fs::copy(&path, &other).unwrap();
