@@ -13,8 +13,10 @@ use tidegate_api::{ApiError, CameraInfo};
 use tidegate_message::{
     Backoff, CameraName, Identity, IdentityKind, Instant, LogLimiter, error_chain,
 };
-use tidegate_server::bus::{Attached, Attachment, BusError, Publication, Publisher};
-use tidegate_wire::mqtt::ReasonCode;
+use tidegate_server::bus::{
+    Attached, Attachment, BusError, Deliveries, Publication, Publisher, filter_of,
+};
+use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tidegate_workers::SharedPool;
 use tokio::{
     sync::mpsc,
@@ -41,6 +43,8 @@ const ORIGINALS_MAX: usize = 8;
 const STORE_END_MAX: Duration = Duration::from_secs(2);
 /// How often a section that names cameras by a pattern looks which there are.
 const LIST_EVERY: Duration = Duration::from_secs(2);
+/// How often states for Home Assistant are looked at: whether they still hold, and are to be said again.
+const STATES_EVERY: Duration = Duration::from_secs(1);
 /// Waits between tries to reach the broker.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -74,9 +78,25 @@ async fn serve(
 ) -> Result<(), BusError> {
     let name = format!("detect {}", settings.name);
     let identity = Identity::new(IdentityKind::Internal, &name, &name);
-    let attachment =
-        Attachment { name, ..Attachment::new(identity, format!("detect/{}", settings.name)) };
-    let Attached { publisher, .. } = shared.bus.attach(attachment).await?;
+    let home_assistant = settings.home_assistant.clone().map(|prefix| {
+        let labels = settings.watch.labels.iter().flatten().cloned().collect();
+        let publishes = matches!(settings.originals, Originals::Publish);
+        let node = shared.kept.as_ref().map(|kept| kept.node.clone());
+        let rate = settings.watch.frame_rate;
+        HomeAssistant::new(prefix, node, settings.name.clone(), labels, publishes, rate)
+    });
+    let announced = home_assistant.iter().map(|entities| SubscribeFilter {
+        maximum_qos: QoS::AtMostOnce,
+        // Only what was retained before is of interest.
+        retain_as_published: false,
+        ..filter_of(entities.announced())
+    });
+    let attachment = Attachment {
+        name,
+        filters: announced.collect(),
+        ..Attachment::new(identity, format!("detect/{}", settings.name))
+    };
+    let Attached { publisher, mut deliveries, .. } = shared.bus.attach(attachment).await?;
     retry.reset();
     let pool = match &settings.program {
         Some(program) => SharedPool::new(program.clone()),
@@ -97,12 +117,7 @@ async fn serve(
         settings,
         detector,
         publisher,
-        home_assistant: settings.home_assistant.clone().map(|prefix| {
-            let labels = settings.watch.labels.iter().flatten().cloned().collect();
-            let publishes = matches!(settings.originals, Originals::Publish);
-            let node = shared.kept.as_ref().map(|kept| kept.node.clone());
-            HomeAssistant::new(prefix, node, settings.name.clone(), labels, publishes)
-        }),
+        home_assistant,
         store: settings
             .originals
             .folder()
@@ -112,6 +127,8 @@ async fn serve(
     };
     let mut look = time::interval(LIST_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut states = time::interval(STATES_EVERY);
+    states.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let looks = settings.cameras.iter().any(|pattern| pattern.exact().is_none());
     // In a task of its own: a camera that does not answer holds up no report.
     let mut listing: JoinSet<Result<Vec<CameraInfo>, ApiError>> = JoinSet::new();
@@ -133,6 +150,20 @@ async fn serve(
                 }
                 Err(error) => tracing::error!(detector = settings.name, %error, "listing cameras failed"),
             },
+            ready = deliveries.ready() => {
+                let heard = match ready {
+                    Ok(()) => speaker.hear(&mut deliveries).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = heard {
+                    break Err(error);
+                }
+            }
+            _ = states.tick(), if speaker.home_assistant.is_some() => {
+                if let Err(error) = speaker.tick().await {
+                    break Err(error);
+                }
+            }
             Some((camera, report)) = reported.recv() => {
                 // Of a camera that is no longer watched nothing more is said.
                 if cameras.watched.contains_key(&camera)
@@ -262,8 +293,30 @@ impl Speaker<'_> {
         let about = About { detector: &self.settings.name, model: &model, camera };
         let message = report.json(about).to_string();
         self.publish(&topic, message.as_bytes(), false).await?;
-        let out = self.home_assistant.as_mut().map(|entities| entities.report(camera, &report));
+        let now = self.now();
+        let out = self.home_assistant.as_mut().map(|it| it.report(now, camera, &report));
         self.retain(out.unwrap_or_default()).await
+    }
+
+    /// Reads what an earlier start announced.
+    async fn hear(&mut self, deliveries: &mut Deliveries) -> Result<(), BusError> {
+        let mut out = Vec::new();
+        while let Some(message) = deliveries.next_message()? {
+            if let Some(entities) = self.home_assistant.as_mut().filter(|_| message.retain()) {
+                out.extend(entities.earlier(message.topic(), &message.payload()));
+            }
+        }
+        self.retain(out).await
+    }
+
+    async fn tick(&mut self) -> Result<(), BusError> {
+        let now = self.now();
+        let out = self.home_assistant.as_mut().map(|entities| entities.tick(now));
+        self.retain(out.unwrap_or_default()).await
+    }
+
+    fn now(&self) -> Instant {
+        Instant::EPOCH + self.began.elapsed()
     }
 
     /// The section ends: its cameras are no longer watched.
@@ -288,21 +341,27 @@ impl Speaker<'_> {
     }
 
     async fn retain(&mut self, messages: Vec<Retained>) -> Result<(), BusError> {
-        for Retained { topic, payload } in messages {
-            self.publish(&topic, &payload, true).await?;
+        for Retained { topic, payload, expires_after } in messages {
+            let seconds = |after: Duration| u32::try_from(after.as_secs()).unwrap_or(u32::MAX);
+            let message_expiry = expires_after.map(seconds);
+            let (topic, payload) = (&*topic, &*payload);
+            let state = Publication { topic, payload, message_expiry, ..Publication::default() };
+            self.send(Publication { retain: true, ..state }).await?;
         }
         Ok(())
     }
 
     async fn publish(&mut self, topic: &str, payload: &[u8], retain: bool) -> Result<(), BusError> {
-        let qos = self.settings.qos;
-        let publication = Publication { topic, payload, qos, retain, ..Publication::default() };
+        self.send(Publication { topic, payload, retain, ..Publication::default() }).await
+    }
+
+    async fn send(&mut self, publication: Publication<'_>) -> Result<(), BusError> {
+        let publication = Publication { qos: self.settings.qos, ..publication };
         match self.publisher.send(&publication).await {
             Ok(_) => Ok(()),
             // The next may find room.
             Err(error @ (BusError::Message { .. } | BusError::Publish(_))) => {
-                let now = Instant::EPOCH + self.began.elapsed();
-                if let Some(count) = self.refused.add(now, 1) {
+                if let Some(count) = self.refused.add(self.now(), 1) {
                     tracing::warn!(
                         detector = self.settings.name,
                         count,
