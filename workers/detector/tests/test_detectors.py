@@ -8,7 +8,7 @@ try:
     import cv2
     import numpy as np
 
-    from tidegate_detector.face import Face, FrontalFace
+    from tidegate_detector.face import Face, FrontalFace, merged
     from tidegate_detector.image import INPUT_PIXELS_MAX, Picture, decode, fit
     from tidegate_detector.moving import BACKGROUND_MAX, Moving
     from tidegate_detector.person import Person
@@ -147,6 +147,21 @@ class FaceTest(unittest.TestCase):
                 boxes = self.found(kind, with_face(wall, 400, 200, 60))
                 self.assertTrue(any(box.x1 < 370 and box.x2 > 430 and box.y1 < 185 and box.y2 > 230 for box in boxes), boxes)
                 self.assertTrue(all(box.label == "face" for box in boxes))
+
+    def test_a_face_that_several_cascades_find_is_one(self):
+        for found, expected in [
+            ([], []),
+            ([(10, 10, 40, 40)], [(10, 10, 40, 40)]),
+            # From the front, from the side, and from the other side.
+            ([(100, 100, 80, 80), (110, 105, 70, 70), (95, 98, 60, 60)], [(95, 98, 85, 82)]),
+            # One within another, and two that stand side by side, or cheek to cheek.
+            ([(100, 100, 80, 80), (120, 120, 24, 24)], [(100, 100, 80, 80)]),
+            ([(0, 0, 50, 50), (50, 0, 50, 50)], [(0, 0, 50, 50), (50, 0, 50, 50)]),
+            ([(0, 0, 50, 50), (30, 0, 50, 50)], [(0, 0, 50, 50), (30, 0, 50, 50)]),
+            # The third is the face of the first only by way of the second.
+            ([(0, 0, 40, 40), (36, 0, 40, 40), (18, 0, 40, 40)], [(0, 0, 76, 40)]),
+        ]:
+            self.assertEqual(merged(found), expected, found)
 
     def test_boxes_are_in_pixels_of_the_source(self):
         face = Face()

@@ -68,11 +68,11 @@ class Face(_Faces):
     def _find(self, gray: np.ndarray) -> Iterable[Sequence[int]]:
         gray = cv2.equalizeHist(gray)
         mirrored = cv2.flip(gray, 1)
-        return [
+        return merged([
             *faces(self._frontal, gray),
             *faces(self._profile, gray),
             *((self._input.width - x - width, y, width, height) for x, y, width, height in faces(self._profile, mirrored)),
-        ]
+        ])
 
 
 class FrontalFace(_Faces):
@@ -86,6 +86,30 @@ class FrontalFace(_Faces):
     def _find(self, gray: np.ndarray) -> Iterable[Sequence[int]]:
         found = self._frontal.detectMultiScale(gray, scaleFactor=1.3, minNeighbors=5)
         return np.asarray(found, dtype=int).reshape(-1, 4)
+
+
+def merged(found: Iterable[Sequence[int]]) -> list[tuple[int, int, int, int]]:
+    """Each face once: what two cascades find in one place is one box around both, which covers what either of them saw."""
+    boxes = [(int(x), int(y), int(x + width), int(y + height)) for x, y, width, height in found]
+    at = 0
+    while at < len(boxes):
+        same = next((other for other in range(at + 1, len(boxes)) if is_same(boxes[at], boxes[other])), None)
+        if same is None:
+            at += 1
+            continue
+        one, other = boxes[at], boxes.pop(same)
+        boxes[at] = (min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3]))
+        # It has grown: one that was another's before may be its own.
+        at = 0
+    return [(left, top, right - left, bottom - top) for left, top, right, bottom in boxes]
+
+
+def is_same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two boxes share half of the smaller one: faces side by side do not."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    smaller = min((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return width > 0 and height > 0 and 2 * width * height >= smaller
 
 
 @lru_cache(maxsize=None)
