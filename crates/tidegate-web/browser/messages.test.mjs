@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { exact, Newest, readDetection } from "./messages.js";
+import { exact, Newest, noPicture, readDetection, Silence } from "./messages.js";
 
 test("integers that are not exact become text, and nothing within a string does", () => {
   const at = "1777000000000000001";
@@ -67,4 +67,27 @@ test("the newest detections are bounded by cameras and by detectors", () => {
   assert.equal(newest.of("kept").at(-1).detector, "detector-999");
   newest.clear();
   assert.deepEqual([newest.cameras, newest.of("kept")], [0, []]);
+});
+
+test("a stream is silent when its usual time is over", () => {
+  const silence = new Silence();
+  silence.begin(1000);
+  for (const [now, expected] of [[1000, 0], [2499, 0], [2500, 2], [3499, 2], [3500, 3], [91_000, 90]]) {
+    assert.equal(silence.seconds(now), expected, `at ${now}`);
+  }
+  // A camera of ten pictures a second, and one of a picture in four seconds: one gap that was longer is no usual one.
+  for (const [gap, before, after] of [[100, 1499, 1500], [4000, 9999, 10_000]]) {
+    silence.begin(0);
+    for (let now = 0; now <= 10 * gap; now += gap) silence.heard(now);
+    silence.heard(11 * gap + 20_000);
+    assert.equal(silence.seconds(11 * gap + 20_000 + before), 0);
+    assert.ok(silence.seconds(11 * gap + 20_000 + after) > 0);
+  }
+  // So is one that is asked for few.
+  silence.begin(0);
+  silence.heard(100);
+  assert.equal(silence.seconds(25_099, 10_000), 0);
+  assert.equal(silence.seconds(25_100, 10_000), 25);
+  assert.equal(silence.seconds(150_100, 1e9), 150);
+  assert.equal(noPicture(25), "no picture for 25 s");
 });

@@ -177,6 +177,47 @@ test("after a restart of the node the page says so and goes on", async () => {
   await page.context().close();
 });
 
+test("a node that hangs is said to, with the age of the last picture, and then it is live again", async () => {
+  const page = await signedIn();
+  const found = await live(page, "street");
+  site.node.kill("SIGSTOP");
+  try {
+    await found.locator(".state", { hasText: /^No picture for \d+ s$/ }).waitFor();
+    const [latency] = /^\d+/.exec(await found.locator(".latency").innerText());
+    assert.ok(Number(latency) >= 1500, `the last picture is ${latency} ms old`);
+    // Nor does the rest of the page wait for ever.
+    await page.getByRole("status").filter({ hasText: "does not answer" }).waitFor();
+    await found.getByRole("button").click();
+    await page.getByRole("dialog").getByText("The node does not answer.").waitFor();
+    await page.keyboard.press("Escape");
+    assert.match(await found.locator(".state").innerText(), /^No picture for \d+ s$/);
+  } finally {
+    site.node.kill("SIGCONT");
+  }
+  await live(page, "street");
+  await page.getByRole("status").filter({ hasText: "does not answer" }).waitFor({ state: "hidden" });
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("a user that signs out in one tab is out in the others", async () => {
+  const page = await signedIn();
+  await live(page, "street");
+  const other = await page.context().newPage();
+  await other.goto(site.url);
+  await live(other, "street");
+  await other.getByRole("button", { name: "Sign out" }).click();
+  await other.getByLabel("User name").waitFor();
+  await page.getByText("You signed out in another tab").waitFor();
+  // It knew the password, and asks for it again.
+  const status = () => page.evaluate(async () => (await fetch("/v1/me")).status);
+  assert.equal(await status(), 401);
+  await page.reload();
+  await page.getByLabel("User name").waitFor();
+  assert.equal(await status(), 401);
+  await page.context().close();
+});
+
 test("a user that signs out is out, in the browser and at the node", async () => {
   const page = await signedIn();
   await live(page, "street");

@@ -1,4 +1,4 @@
-// What the node's messages say: numbers that are not rounded, and the part of a detection that is shown.
+// What the node's messages say: numbers that are not rounded, the part of a detection that is shown, and how long nothing has come.
 
 /** Cameras whose newest detections are kept, detectors of each, and boxes of one detection. */
 const CAMERAS_MAX = 256;
@@ -61,3 +61,45 @@ function setNewest(map, key, value, max) {
   if (map.size >= max) map.delete(map.keys().next().value);
   map.set(key, value);
 }
+
+/** A stream is silent after that time without a picture, in ms, or after so many times the usual time between two. */
+const SILENT_AFTER = 1500;
+const SILENT_TIMES = 2.5;
+const USUAL_MAX = 60_000;
+
+/**
+ * The clock of a stream of pictures: one that a node has stopped to send looks like one in which nothing happens. Times are in ms.
+ *
+ * The usual time between two pictures is the shorter of the last two times, or that which is asked for, if it is longer.
+ */
+export class Silence {
+  #heardAt = 0;
+  #gaps = [0, 0];
+
+  /** Counts from `now` on. */
+  begin(now) {
+    this.#heardAt = now;
+    this.#gaps = [0, 0];
+  }
+
+  /** A picture came, or the word that it is unchanged. */
+  heard(now) {
+    this.#gaps = [this.#gaps[1], now - this.#heardAt];
+    this.#heardAt = now;
+  }
+
+  /** Time since the last picture. */
+  age(now) {
+    return now - this.#heardAt;
+  }
+
+  /** Whole seconds without a picture; 0 while that is usual. `interval` is the time between pictures that is asked for. */
+  seconds(now, interval = 0) {
+    const age = this.age(now);
+    const usual = Math.min(Math.max(interval, Math.min(...this.#gaps)), USUAL_MAX);
+    return age >= Math.max(SILENT_AFTER, SILENT_TIMES * usual) ? Math.round(age / 1000) : 0;
+  }
+}
+
+/** The same words in all that shows or hands over live pictures. */
+export const noPicture = (seconds) => `no picture for ${seconds} s`;

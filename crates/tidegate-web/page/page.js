@@ -2,7 +2,7 @@
 //
 // Times of frames are nanoseconds, more than a number of JavaScript holds exactly, so they stay text: see `exact`.
 
-import { exact, Newest, readDetection } from "./messages.js";
+import { exact, Newest, noPicture, readDetection, Silence } from "./messages.js";
 
 const $ = (id) => document.getElementById(id);
 const views = ["sign-in", "cameras", "detections", "node"];
@@ -10,6 +10,16 @@ const DETECTIONS_MAX = 100;
 /** A box belongs to a picture whose capture is at most this far from its own, in milliseconds. */
 const BOX_AGE_MAX = 1500;
 const LIST_EVERY = 3000;
+/** How often tiles look at their clocks. */
+const TICK_EVERY = 250;
+/** A request is answered within that time, in ms, or the node is away; a login, whose password is checked, and an original take longer. */
+const ANSWER_MAX = 5000;
+const SLOW_ANSWER_MAX = 30_000;
+/** A stream that brings nothing for so long is opened again: a connection that broke unseen, as a roaming phone has it, never says so. */
+const REOPEN_AFTER = [15_000, 120_000];
+/** Tells the other tabs of this browser of a sign-out. */
+const tabs = new BroadcastChannel("tidegate");
+const SIGNED_OUT = "signed out";
 const COLOURS = ["#ffd43b", "#4dabf7", "#ff8787", "#69db7c", "#da77f2", "#ffa94d", "#38d9a9", "#f783ac"];
 
 const state = {
@@ -33,22 +43,25 @@ class Refused extends Error {
 }
 class Away extends Error {}
 
-async function call(path, options = {}) {
-  let answer;
+/** The answer of a request with its body, by `read`: all of it comes in time, or the node is away. */
+async function call(path, read, { longest = ANSWER_MAX, ...options } = {}) {
+  let answer, body;
   try {
-    answer = await fetch(path, { cache: "no-store", ...options });
+    answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(longest), ...options });
+    body = answer.ok ? await read(answer) : await answer.text();
   } catch {
     throw new Away();
   }
-  if (answer.ok) return answer;
+  if (answer.ok) return body;
   let error = { code: "", message: `the node answers ${answer.status}` };
   try {
-    error = (await answer.json()).error;
+    error = JSON.parse(body).error;
   } catch { /* an answer of something between us and the node */ }
   throw new Refused(answer.status, error.code, error.message);
 }
 
-const get = async (path) => exact(await (await call(path)).text());
+const text = (answer) => answer.text();
+const get = async (path) => exact(await call(path, text));
 
 function socket(path) {
   const url = new URL(path, location.href);
@@ -61,9 +74,10 @@ function socket(path) {
 // --- Signing in and out
 
 async function signIn(authorization) {
-  const answer = await call("/v1/login", { method: "POST", headers: { Authorization: authorization } });
+  const headers = { Authorization: authorization };
+  const me = JSON.parse(await call("/v1/login", text, { method: "POST", headers, longest: SLOW_ANSWER_MAX }));
   state.authorization = authorization;
-  return answer.json();
+  return me;
 }
 
 $("sign-in").addEventListener("submit", async (event) => {
@@ -89,10 +103,18 @@ function fault(text) {
 
 $("sign-out").addEventListener("click", async () => {
   state.authorization = null;
+  // The session is the browser's: another tab that knows the password would sign in again.
+  tabs.postMessage(SIGNED_OUT);
   try {
-    await call("/v1/logout", { method: "POST" });
+    await call("/v1/logout", text, { method: "POST" });
   } catch { /* the session ends with its time */ }
   end();
+});
+
+tabs.addEventListener("message", ({ data }) => {
+  if (data !== SIGNED_OUT) return;
+  state.authorization = null;
+  if (state.me) end("You signed out in another tab.");
 });
 
 /** Shows the page to a caller that is signed in. */
@@ -135,32 +157,43 @@ function notice(text, kind) {
   $("notice").hidden = !text;
 }
 
+function setAway(is) {
+  state.away = is;
+  document.body.classList.toggle("away", is);
+}
+
 /** The node does not answer: says so, and tries until it does. */
 async function away() {
   if (state.away) return;
-  state.away = true;
+  setAway(true);
   notice("The node does not answer. Trying again …", "bad");
+  // Connections of a node that hangs, or is cut off, stay open and bring nothing.
+  for (const tile of state.tiles.values()) if (tile.isSilent) tile.stop();
+  detections.close();
   for (let wait = 500; ; wait = Math.min(wait * 1.6, 5000)) {
     await new Promise((resolve) => setTimeout(resolve, wait));
     try {
       const me = await whoAmI();
-      state.away = false;
+      setAway(false);
       notice("The node is there again.", "good");
       setTimeout(() => state.away || notice(""), 4000);
       if (me) begin(me);
       else end("The node was restarted. Sign in again.");
       return;
     } catch (error) {
-      if (!(error instanceof Away)) break;
+      // A proxy before a node that is away answers for it.
+      if (!(error instanceof Away || error.status >= 500)) break;
     }
   }
-  state.away = false;
+  setAway(false);
+  for (const tile of state.tiles.values()) tile.startAgain();
+  watchDetections();
 }
 
 /** The caller; none if it has to sign in. */
 async function whoAmI() {
   try {
-    return await (await call("/v1/me")).json();
+    return JSON.parse(await call("/v1/me", text));
   } catch (error) {
     if (!(error instanceof Refused) || error.status !== 401) throw error;
   }
@@ -243,6 +276,11 @@ function wish() {
   return bounds;
 }
 
+setInterval(() => {
+  const now = performance.now();
+  for (const tile of state.tiles.values()) tile.tick(now);
+}, TICK_EVERY);
+
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) entry.target.tile.inView(entry.isIntersecting);
 }, { rootMargin: "200px" });
@@ -261,6 +299,8 @@ class Tile {
     this.label(`${name}: no picture yet`);
     this.texts = {};
     this.wait = 500;
+    this.silence = new Silence();
+    this.patience = REOPEN_AFTER[0];
     // In order of the names, as the node lists them.
     const after = [...$("tiles").children].find((other) => other.tile.name > name);
     $("tiles").insertBefore(this.element, after ?? null);
@@ -293,9 +333,53 @@ class Tile {
     else this.stop();
   }
 
+  /** Whether pictures are wanted and none has come for longer than is usual. */
+  get isSilent() {
+    return Boolean(this.texts.silent);
+  }
+
+  /** A stream that is open says nothing of a node that hangs, or is cut off: the age of its last picture does. */
+  tick(now) {
+    if (!this.isAsked) return;
+    const seconds = this.silence.seconds(now, 1000 / (wish().fps || Infinity));
+    const silent = seconds ? noPicture(seconds) : "";
+    if (silent === (this.texts.silent ?? "")) return;
+    this.texts.silent = silent;
+    if (silent) {
+      this.live = false;
+      this.numbers(this.silence.age(now));
+      if (this.drawn) this.label(`${this.name}, no picture now. Show the original of the last frame`);
+    }
+    this.say();
+    // A camera of which the node says that it is away, or gives no frames, is waited for.
+    if (silent && this.socket && !this.texts.down && now - this.openedAt >= this.patience) {
+      this.patience = Math.min(this.patience * 2, REOPEN_AFTER[1]);
+      this.socket.close();
+      this.socket = null;
+      this.start();
+    }
+  }
+
+  /** A picture came, or the word that it is unchanged. */
+  heard() {
+    this.silence.heard(performance.now());
+    this.patience = REOPEN_AFTER[0];
+    this.texts.silent = "";
+    this.live = true;
+  }
+
   start() {
     if (this.socket || this.gone || !state.me || state.away) return;
     clearTimeout(this.again);
+    this.openedAt = performance.now();
+    // While it was out of sight no picture was asked for.
+    if (!this.isAsked) {
+      this.isAsked = true;
+      this.silence.begin(this.openedAt);
+      this.live = false;
+      this.texts.silent = "";
+      this.say();
+    }
     const query = new URLSearchParams(wish());
     this.sent = JSON.stringify(wish());
     const mine = socket(`/cameras/${encodeURIComponent(this.name)}/frames?${query}`);
@@ -325,6 +409,7 @@ class Tile {
 
   stop() {
     clearTimeout(this.again);
+    this.isAsked = state.away && this.isInView && !document.hidden && !this.gone;
     const { socket } = this;
     this.socket = null;
     socket?.close();
@@ -351,12 +436,12 @@ class Tile {
         this.frame = event;
         texts.reason = event.reason ?? "";
         texts.down = "";
-        this.live = true;
+        this.heard();
         this.numbers();
         break;
       case "unchanged":
         this.frame = { ...this.frame, latency_ms: event.latency_ms };
-        this.live = true;
+        this.heard();
         this.numbers();
         break;
       case "infeasible": texts.infeasible = event.text; break;
@@ -376,11 +461,13 @@ class Tile {
     this.say();
   }
 
-  numbers() {
+  /** What is known of the last frame; `more` is how long it is shown already, in ms. */
+  numbers(more = 0) {
     const { frame, bounds, parts } = this;
     if (!frame?.size) return;
-    put(parts.latency, frame.latency_ms < 1 ? "< 1 ms" : `${Math.round(frame.latency_ms)} ms`, bounds && `of ${bounds.latency_ms}`);
-    parts.latency.classList.toggle("over", Boolean(bounds) && frame.latency_ms > bounds.latency_ms);
+    const age = frame.latency_ms + more;
+    put(parts.latency, age < 1 ? "< 1 ms" : `${Math.round(age)} ms`, bounds && `of ${bounds.latency_ms}`);
+    parts.latency.classList.toggle("over", Boolean(bounds) && age > bounds.latency_ms);
     put(parts.size, bytes(frame.bytes), frame.bytes < frame.original_bytes && `of ${bytes(frame.original_bytes)}`);
     put(parts.knobs, frame.knobs);
     put(parts.accuracy, frame.accuracy.toFixed(2), bounds && `of ${bounds.accuracy}`);
@@ -390,10 +477,11 @@ class Tile {
   /** The state, and the sentence that says why. */
   say() {
     const { texts, parts } = this;
-    const wrong = texts.error || texts.down || texts.closed || texts.infeasible;
-    const isDown = Boolean(texts.down || texts.closed);
+    const wrong = texts.error || texts.down || texts.closed || texts.silent || texts.infeasible;
+    const isDown = Boolean(texts.down || texts.closed || texts.silent);
     const isLate = this.live && (texts.infeasible || parts.latency.classList.contains("over"));
-    parts.state.textContent = isDown ? "No picture" : this.live ? (isLate ? "Late" : "Live") : "Waiting";
+    const down = texts.silent ? sentence(texts.silent).slice(0, -1) : "No picture";
+    parts.state.textContent = isDown ? down : this.live ? (isLate ? "Late" : "Live") : "Waiting";
     parts.state.className = `state ${isDown ? "down" : this.live ? (isLate ? "late" : "live") : ""}`;
     this.element.classList.toggle("off", isDown);
     parts.placeholder.textContent = this.drawn || isDown ? "" : "Waiting for the first frame …";
@@ -497,9 +585,8 @@ async function showOriginal(camera, at, frame) {
   if (!dialog.open) dialog.showModal();
   const path = `/cameras/${encodeURIComponent(camera)}/snapshot.jpg${at ? `?at=${at}` : ""}`;
   try {
-    const answer = await call(path);
-    const captured = answer.headers.get("tidegate-captured-at");
-    const blob = await answer.blob();
+    const picture = async (answer) => [answer.headers.get("tidegate-captured-at"), await answer.blob()];
+    const [captured, blob] = await call(path, picture, { longest: SLOW_ANSWER_MAX });
     const image = new Image();
     image.alt = `The original frame of ${camera}`;
     image.src = URL.createObjectURL(blob);
@@ -510,8 +597,8 @@ async function showOriginal(camera, at, frame) {
     save.download = `${camera}-${captured}.jpg`;
     save.textContent = "Save";
     const sent = frame?.bytes && frame.bytes < blob.size ? `, sent live as ${frame.size.join(" × ")} with ${bytes(frame.bytes)}` : "";
-    const text = `Captured ${clock(captured, true)} · original ${image.naturalWidth} × ${image.naturalHeight}, ${bytes(blob.size)}${sent} · `;
-    $("original-note").replaceChildren(text, save);
+    const note = `Captured ${clock(captured, true)} · original ${image.naturalWidth} × ${image.naturalHeight}, ${bytes(blob.size)}${sent} · `;
+    $("original-note").replaceChildren(note, save);
     dialog.addEventListener("close", () => URL.revokeObjectURL(image.src), { once: true });
   } catch (error) {
     const text = error instanceof Away ? "The node does not answer." : sentence(error.message ?? "The picture cannot be shown");

@@ -50,7 +50,7 @@ export interface LiveDetection {
   readonly camera: string;
   /** Names the frame: `Client.snapshot` gives its original. */
   readonly capturedAtNs: bigint;
-  readonly epoch: number;
+  readonly epoch: bigint;
   /** Size of the frame that the detector looked at. */
   readonly frame: Size;
   /** Size of the original, which the boxes are in pixels of. */
@@ -108,7 +108,7 @@ export function liveDetectionOf(message: unknown): LiveDetection | undefined {
     model: string(told["model"]),
     camera: string(told["camera"]),
     capturedAtNs: at,
-    epoch: number(told["epoch"]),
+    epoch: nanos(told["epoch"]) ?? 0n,
     frame: sizeOf(told["frame"]) ?? source,
     source,
     knobs: string(told["knobs"]),

@@ -65,8 +65,8 @@ export class Frame {
   readonly capturedAtNs: bigint;
   /** When this program had it, by this machine's clock. */
   readonly receivedAt: Date;
-  /** Names the start of the camera's clock. Times of two epochs are not compared. */
-  readonly epoch: number;
+  /** Names the start of the camera's clock, by a number of 64 bits. Times of two epochs are not compared. */
+  readonly epoch: bigint;
   /** Size of the delivered image. */
   readonly size: Size;
   /** Size of the original; undefined where the node does not tell it and the frame is not untouched. */
@@ -87,7 +87,7 @@ export class Frame {
     if (at === undefined || size === undefined) throw malformed("a frame without its time or its size");
     this.capturedAtNs = at;
     this.receivedAt = new Date();
-    this.epoch = number(told["epoch"]);
+    this.epoch = nanos(told["epoch"]) ?? 0n;
     this.size = size;
     const knobs = string(told["knobs"]);
     this.sourceSize = sizeOf(told["source_size"]) ?? (knobs === "original" ? size : undefined);
@@ -194,6 +194,17 @@ export interface NoFrames {
   readonly sentence: string;
 }
 
+/**
+ * No picture came for longer than is usual, nor a word that it is unchanged, and the node does not say why: told by the clock of this
+ * program, after 1.5 s at first and then each second, until a picture comes or the reason.
+ */
+export interface Silent {
+  readonly type: "silent";
+  readonly seconds: number;
+  /** Such as `no picture for 3 s`. */
+  readonly sentence: string;
+}
+
 /** The setting of the frames changed. */
 export interface KnobsChanged {
   readonly type: "knobs-changed";
@@ -236,6 +247,7 @@ export type Notice =
   | CameraOffline
   | CameraOnline
   | NoFrames
+  | Silent
   | KnobsChanged
   | ControllerFailed
   | AccuracyAssumed

@@ -45,6 +45,7 @@ export {
   type Missed,
   type NoFrames,
   type Notice,
+  type Silent,
   type Size,
   type Stages,
   type Started,

@@ -8,10 +8,22 @@
 
 import { CameraOfflineError, InvalidRequestError, LimitReachedError, LinkDownError, malformed, ofCode, TidegateError } from "./errors.js";
 import { liveDetectionOf, type LiveDetection } from "./detections.js";
-import { boundsTold, Frame, noticeOf, type Bounds, type CameraOffline, type Event, type Infeasible, type NoFrames, type Notice } from "./frames.js";
+import {
+  boundsTold,
+  Frame,
+  noticeOf,
+  type Bounds,
+  type CameraOffline,
+  type Event,
+  type Infeasible,
+  type NoFrames,
+  type Notice,
+  type Silent,
+} from "./frames.js";
 import { fields, parse, string, type Fields } from "./json.js";
 import { NewestQueue } from "./queue.js";
 import { pause, waitMs, type Retries } from "./retries.js";
+import { LOOK_EVERY_MS, noPicture, REOPEN_AFTER_MS, Silence } from "./silence.js";
 import type { Socket, Transport } from "./transport.js";
 
 /** Makes items of the messages of one stream, over all its connections. */
@@ -30,6 +42,8 @@ interface Reader<T> {
   readonly isComplete: boolean;
   /** Tells of the socket that is open, for what the stream has to say, and of its end. */
   opened(socket: Socket | undefined): void;
+  /** Time has passed: whether the connection, if there is one, is to be opened again, for nothing comes by it. */
+  tick(now: number): boolean;
   readonly queue: NewestQueue<T>;
 }
 
@@ -38,6 +52,9 @@ export interface Closes {
   close(): void;
 }
 
+/** Ends a connection that is open and brings nothing: it may have broken unseen. */
+class SilentConnection extends LinkDownError {}
+
 /** A stream that is read with `for await`; leaving the loop closes it. */
 abstract class Stream<T> implements AsyncIterableIterator<T> {
   readonly #transport: Transport;
@@ -45,6 +62,8 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
   readonly #stop = new AbortController();
   readonly #onEnd: (stream: Closes) => void;
   #running: Promise<void> | undefined;
+  /** Ends the connection that is open. */
+  #reopen: () => void = () => undefined;
 
   protected constructor(transport: Transport, retries: Retries, onEnd: (stream: Closes) => void) {
     this.#transport = transport;
@@ -78,11 +97,23 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
   }
 
   async #run(): Promise<void> {
+    let fail: (error: unknown) => void = () => undefined;
+    const failed = new Promise<never>((_, reject) => (fail = reject));
+    const clock = setInterval(() => {
+      try {
+        if (this.reader.tick(performance.now())) this.#reopen();
+      } catch (error) {
+        fail(error);
+      }
+    }, LOOK_EVERY_MS);
     try {
-      await this.#keep();
+      await Promise.race([this.#keep(), failed]);
       this.reader.queue.end();
     } catch (error) {
       this.reader.queue.end(error);
+      this.#stop.abort(error);
+    } finally {
+      clearInterval(clock);
     }
     this.#onEnd(this);
   }
@@ -107,6 +138,8 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
       const failure = await this.#connection(isThere).catch((error: unknown) => error);
       if (signal.aborted || this.reader.isComplete) return;
       if (!(failure instanceof TidegateError)) throw failure;
+      // One that was only silent is broken if no other can be opened.
+      if (failure instanceof SilentConnection) continue;
       const isAway = failure instanceof LinkDownError || failure instanceof LimitReachedError;
       // A node that has just started may not have met its cameras yet.
       if (!isAway && !(wasOpen && isBroken && AWAY.has(failure.code))) throw failure;
@@ -155,18 +188,23 @@ abstract class Stream<T> implements AsyncIterableIterator<T> {
       throw error;
     }
     const abort = (): void => over(signal.reason);
+    this.#reopen = () => over(new SilentConnection("nothing came by the connection"));
     signal.addEventListener("abort", abort);
     if (signal.aborted) abort();
     try {
       reader.opened(socket);
       return await ended;
     } finally {
+      this.#reopen = () => undefined;
       reader.opened(undefined);
       signal.removeEventListener("abort", abort);
       socket.close();
     }
   }
 }
+
+/** A program that asked for it is thrown a silence of so many seconds. */
+const THROWN_AFTER_S = 10;
 
 const AWAY = new Set(["frames.camera.unknown", "frames.camera.offline"]);
 
@@ -180,7 +218,7 @@ export interface FrameOptions {
   readonly fps?: number;
   /** Frames that wait for a slow reader, 1 to 64; the oldest goes when there are more. 1 by default. */
   readonly queue?: number;
-  /** `wait` until the camera or the node is back, or `throw`. */
+  /** `wait` until the camera or the node is back, or `throw`; that counts for 10 s without a picture, too. */
   readonly whenOffline?: "wait" | "throw";
   /** Called with each event that is no frame, as it comes. */
   readonly onEvent?: (event: Notice) => void;
@@ -224,7 +262,12 @@ class FrameReader<T extends Event> implements Reader<T> {
   /** As the node says them. */
   #bounds: Bounds;
   #head: Fields | undefined;
-  #last: { readonly epoch: number; readonly atNs: bigint } | undefined;
+  #last: { readonly epoch: bigint; readonly atNs: bigint } | undefined;
+  readonly #silence = new Silence(performance.now());
+  /** Whether the program was told why no picture comes. */
+  #isTold = false;
+  #openedAt = 0;
+  #patienceMs: number = REOPEN_AFTER_MS[0];
 
   constructor(camera: string, options: FrameOptions, explain: () => Promise<void>, take: (event: Event) => void) {
     this.#camera = camera;
@@ -241,6 +284,9 @@ class FrameReader<T extends Event> implements Reader<T> {
 
   path(): string {
     this.#asked = this.#wanted;
+    // The clock begins with the first connection.
+    if (this.#openedAt === 0) this.#silence.begin(performance.now());
+    this.#openedAt = performance.now();
     const { latencyMs, accuracy } = boundsOf(this.#wanted);
     const query = new URLSearchParams({ latency_ms: `${latencyMs}`, accuracy: `${accuracy}` });
     if (this.#wanted.fps !== undefined) query.set("fps", `${this.#wanted.fps}`);
@@ -249,10 +295,28 @@ class FrameReader<T extends Event> implements Reader<T> {
 
   opened(socket: Socket | undefined): void {
     this.#socket = socket;
+    // The picture of a frame does not come by another connection.
+    this.#head = undefined;
     // They may have changed while the connection was being made.
     if (socket === undefined || this.#asked === this.#wanted) return;
     const { latencyMs, accuracy } = boundsOf(this.#wanted);
     this.#tell({ latencyMs, accuracy, ...(this.#wanted.fps !== undefined && { fps: this.#wanted.fps }) });
+  }
+
+  tick(now: number): boolean {
+    if (this.#isTold || this.isComplete) return false;
+    const seconds = this.#silence.seconds(now, this.#wanted.fps);
+    if (seconds === 0) return false;
+    this.#take({ type: "silent", seconds, sentence: noPicture(seconds) });
+    if (now - this.#openedAt < this.#patienceMs) return false;
+    this.#patienceMs = Math.min(this.#patienceMs * 2, REOPEN_AFTER_MS[1]);
+    return true;
+  }
+
+  #heard(): void {
+    this.#isTold = false;
+    this.#patienceMs = REOPEN_AFTER_MS[0];
+    this.#silence.heard(performance.now());
   }
 
   update(changes: Changes): void {
@@ -279,6 +343,9 @@ class FrameReader<T extends Event> implements Reader<T> {
     // A node that stops may start again.
     if (notice.type === "ended" && notice.reason === "shutdown") throw new LinkDownError(notice.sentence);
     if (notice.type === "ended") this.isComplete = true;
+    if (notice.type === "unchanged") this.#heard();
+    else if (notice.type === "camera-offline" || notice.type === "no-frames") this.#isTold = true;
+    else if (notice.type === "camera-online") this.#hopes();
     this.#take(notice);
   }
 
@@ -291,16 +358,25 @@ class FrameReader<T extends Event> implements Reader<T> {
     const isOld = this.#last !== undefined && this.#last.epoch === frame.epoch && frame.capturedAtNs <= this.#last.atNs;
     if (isOld) return;
     this.#last = { epoch: frame.epoch, atNs: frame.capturedAtNs };
+    this.#heard();
     this.#take(frame);
+  }
+
+  /** Pictures are to come from now on. */
+  #hopes(): void {
+    this.#isTold = false;
+    this.#silence.begin(performance.now());
   }
 
   broken(error: TidegateError): void {
     this.#head = undefined;
+    this.#isTold = true;
     this.#take({ type: "camera-offline", sentence: `the connection to the node broke (${error.message}); trying again`, node: true });
   }
 
   back(): void {
     this.#head = undefined;
+    this.#hopes();
     this.#take({ type: "camera-online" });
   }
 }
@@ -344,7 +420,7 @@ export class FrameStream extends Stream<Frame> {
   protected readonly reader: FrameReader<Frame>;
   readonly #options: FrameOptions;
   #infeasible: Infeasible | undefined;
-  #offline: CameraOffline | NoFrames | undefined;
+  #offline: CameraOffline | NoFrames | Silent | undefined;
   #missed = 0;
 
   /** Made by `Client.frames`. */
@@ -382,8 +458,8 @@ export class FrameStream extends Stream<Frame> {
     return this.#infeasible;
   }
 
-  /** Set while the camera or the node is away, or the camera gives no pictures. */
-  get offline(): CameraOffline | NoFrames | undefined {
+  /** Set while the camera or the node is away, the camera gives no pictures, or none comes and nobody says why. */
+  get offline(): CameraOffline | NoFrames | Silent | undefined {
     return this.#offline;
   }
 
@@ -400,11 +476,13 @@ export class FrameStream extends Stream<Frame> {
   #notice(event: Notice): void {
     if (event.type === "infeasible") this.#infeasible = event;
     else if (event.type === "feasible") this.#infeasible = undefined;
-    else if (event.type === "camera-offline" || event.type === "no-frames") this.#offline = event;
+    else if (event.type === "camera-offline" || event.type === "no-frames" || event.type === "silent") this.#offline = event;
+    else if (event.type === "unchanged" && this.#offline?.type === "silent") this.#offline = undefined;
     else if (event.type === "camera-online") this.#offline = undefined;
     else if (event.type === "missed") this.#missed += event.count;
     this.#options.onEvent?.(event);
-    if (this.#offline === event && this.#options.whenOffline === "throw") {
+    const isSoon = event.type === "silent" && event.seconds < THROWN_AFTER_S;
+    if (this.#offline === event && !isSoon && this.#options.whenOffline === "throw") {
       throw new CameraOfflineError(this.#offline.sentence, "frames.camera.offline");
     }
   }
@@ -449,6 +527,8 @@ export class DetectionStream extends Stream<LiveDetection> {
       },
       broken: () => undefined,
       back: () => undefined,
+      // Nothing may be detected for long.
+      tick: () => false,
     };
   }
 

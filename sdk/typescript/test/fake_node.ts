@@ -11,6 +11,8 @@ export const USER = { user: "ada", password: "secret" };
 export const TOKEN = { token: "good.token" };
 /** Not a number that JavaScript can hold. */
 export const AT = 1_750_000_000_123_456_789n;
+/** Nor is this, which is above what 63 bits hold. */
+export const EPOCH = 18_446_744_073_709_551_614n;
 export const CAMERA = {
   name: "cam1",
   online: true,
@@ -60,7 +62,7 @@ export function frame(number: number, more: object = {}): string {
   return json({
     type: "frame",
     captured_at: AT + BigInt(number) * 100_000_000n,
-    epoch: 7,
+    epoch: EPOCH,
     size: [320, 180],
     source_size: [640, 360],
     knobs: "1/2 q60",

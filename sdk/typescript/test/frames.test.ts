@@ -6,7 +6,7 @@ import { test, type TestContext } from "node:test";
 import type { WebSocket } from "ws";
 
 import { CameraOfflineError, CameraUnknownError, connect, IdentityRefusedError, LinkDownError, type Client, type Event } from "../src/index.js";
-import { AT, FakeNode, json, picture, poll, sendEvent, sendFrame, USER } from "./fake_node.js";
+import { AT, EPOCH, FakeNode, json, picture, poll, sendEvent, sendFrame, USER } from "./fake_node.js";
 
 const PATH = "/cameras/cam1/frames";
 const QUICK = { retries: { max: 5, waitMs: 1, waitMaxMs: 5 } };
@@ -39,7 +39,7 @@ test("frames come with their verdicts; leaving the loop ends the subscription", 
   for await (const frame of client.frames("cam1", { latencyMs: 200, accuracy: 0.9, fps: 5, queue: 8 })) {
     assert.equal(frame.capturedAtNs, AT + BigInt(kept.length) * 100_000_000n);
     assert.deepEqual(Buffer.from(frame.jpeg), picture(kept.length));
-    assert.deepEqual([frame.camera, frame.epoch, frame.size.width, frame.sourceSize?.width], ["cam1", 7, 320, 640]);
+    assert.deepEqual([frame.camera, frame.epoch, frame.size.width, frame.sourceSize?.width], ["cam1", EPOCH, 320, 640]);
     assert.deepEqual(Object.values(frame.stages), [1, 2, 3, 4, 5]);
     assert.equal(frame.verdict.latencyBoundMs, 200);
     kept.push(frame.verdict.kept);
@@ -181,17 +181,17 @@ test("a stream comes back after a broken connection, and no frame comes twice", 
     // The second connection begins with a frame that the first one brought.
     for (let number = openings === 1 ? 0 : 1; number < 2 * openings; number++) sendFrame(socket, number);
     // Another start of the camera counts from the beginning.
-    if (openings === 2) sendFrame(socket, 0, { epoch: 8 });
+    if (openings === 2) sendFrame(socket, 0, { epoch: EPOCH + 1n });
   });
   const seen: string[] = [];
   const told: string[] = [];
   const stream = client.frames("cam1", { queue: 8, onEvent: (event) => told.push(event.type) });
   for await (const frame of stream) {
-    seen.push(`${frame.epoch}:${numberOf(frame.jpeg)}`);
+    seen.push(`${frame.epoch - EPOCH}:${numberOf(frame.jpeg)}`);
     if (seen.length === 2) node.cut();
     if (seen.length === 5) break;
   }
-  assert.deepEqual(seen, ["7:0", "7:1", "7:2", "7:3", "8:0"]);
+  assert.deepEqual(seen, ["0:0", "0:1", "0:2", "0:3", "1:0"]);
   assert.deepEqual(told, ["started", "camera-offline", "camera-online", "started"]);
 });
 
@@ -336,8 +336,59 @@ test("what the node's detectors find comes as they find it", { timeout: 20_000 }
   assert.deepEqual([first.capturedAtNs, first.detector, first.model, first.source.width, first.totalMs, first.kept], [AT, "people", "person", 640, 120.5, true]);
   assert.deepEqual(first.boxes, [{ left: 1, top: 2, right: 3, bottom: 4, score: 0.9, label: "person" }]);
   node.cut();
-  assert.equal((await stream.next()).value?.epoch, 2);
+  assert.equal((await stream.next()).value?.epoch, 2n);
   stream.close();
   assert.deepEqual(asked, ["cam1", "cam1"]);
   assert.deepEqual(await stream.next(), { done: true, value: undefined });
+});
+
+test("a node that stops sending is told second after second, with the age of the last picture, and the stream is opened again", { timeout: 60_000 }, async (t) => {
+  t.mock.timers.enable({ apis: ["setInterval"] });
+  let now = 1000;
+  t.mock.method(performance, "now", () => now);
+  const { node, client } = await site(t);
+  const opened: WebSocket[] = [];
+  node.sockets.set(PATH, (socket) => {
+    opened.push(socket);
+    sendEvent(socket, { type: "started" });
+    sendFrame(socket, opened.length);
+  });
+  const told: Event[] = [];
+  const stream = client.frames("cam1", { onEvent: (event) => told.push(event) });
+  const pass = (ms: number): void => {
+    for (let at = 0; at < ms; at += 250) {
+      now += 250;
+      t.mock.timers.tick(250);
+    }
+  };
+  const silences = (): string[] => told.splice(0).flatMap((event) => (event.type === "silent" ? [event.sentence] : []));
+  assert.equal(numberOf((await stream.next()).value?.jpeg ?? new Uint8Array()), 1);
+  pass(1250);
+  assert.deepEqual([silences(), stream.offline], [[], undefined]);
+  pass(1500);
+  assert.deepEqual(silences(), ["no picture for 2 s", "no picture for 3 s"]);
+  assert.equal(stream.offline?.sentence, "no picture for 3 s");
+  // A connection may have broken unseen: another brings pictures again, and nothing was broken.
+  pass(8250);
+  await poll(() => opened.length === 2);
+  assert.equal(numberOf((await stream.next()).value?.jpeg ?? new Uint8Array()), 2);
+  assert.equal(stream.offline, undefined);
+  assert.ok(told.every((event) => event.type !== "camera-offline"));
+  assert.ok(silences().includes("no picture for 9 s"));
+  // A silence whose reason was told is that.
+  sendEvent(opened[1] as WebSocket, { type: "unchanged", captured_at: AT + 300_000_000n, same_as: AT + 200_000_000n });
+  await poll(() => told.some((event) => event.type === "unchanged"));
+  const calm = client.frames("cam1");
+  assert.equal(numberOf((await calm.next()).value?.jpeg ?? new Uint8Array()), 3);
+  sendEvent(opened[2] as WebSocket, { type: "no_frames", text: "the lens is covered" });
+  await poll(() => calm.offline);
+  pass(5000);
+  assert.equal(calm.offline?.sentence, "the lens is covered");
+  calm.close();
+  // One that is long ends the stream that asked for that.
+  const strict = client.frames("cam1", { whenOffline: "throw" });
+  assert.equal(numberOf((await strict.next()).value?.jpeg ?? new Uint8Array()), 4);
+  const end = strict.next();
+  pass(10_000);
+  await assert.rejects(end, (error) => error instanceof CameraOfflineError && error.message === "no picture for 10 s");
 });
