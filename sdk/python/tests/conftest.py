@@ -115,6 +115,16 @@ class Site:
         self._node.wait()
         self._node = None
 
+    def hang(self) -> None:
+        """As a machine that swaps, or a network that was unplugged: its connections stay, and bring nothing."""
+        assert self._node is not None
+        self._node.send_signal(signal.SIGSTOP)
+
+    def goes_on(self) -> None:
+        """Ends `hang`."""
+        assert self._node is not None
+        self._node.send_signal(signal.SIGCONT)
+
     def start_camera(self, name: str) -> None:
         self._cameras[name] = self._run("camera", "--name", name, "--source", CAMERAS[name])
 

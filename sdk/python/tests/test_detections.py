@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tidegate
-from tidegate.detections import detections_of
+from tidegate.detections import class_id, detections_of
 
 ANSWER: dict[str, Any] = {
     "model": "person",
@@ -66,11 +66,24 @@ def test_supervision_gets_the_same_arrays(monkeypatch: pytest.MonkeyPatch) -> No
     found = detections_of(ANSWER)
     theirs = found.to_supervision()
     assert theirs.xyxy is found.xyxy and theirs.confidence is found.confidence
-    assert theirs.class_id.tolist() == [1, 0, 1] and theirs.data["class_name"].tolist() == ["person", "dog", "person"]
+    person, dog = 1402450560, class_id("dog")
+    assert theirs.class_id.tolist() == [person, dog, person] and theirs.data["class_name"].tolist() == ["person", "dog", "person"]
+    # In a picture without a dog, a person has the same number.
+    alone = detections_of({**ANSWER, "boxes": [[1, 2, 30, 40, 0.75, "person"]]})
+    assert alone.to_supervision().class_id.tolist() == [person]
     assert len(detections_of({**ANSWER, "boxes": []}).to_supervision().xyxy) == 0
     monkeypatch.setitem(sys.modules, "supervision", None)
     with pytest.raises(tidegate.NotInstalledError):
         found.to_supervision()
+
+
+def test_the_real_supervision_reads_a_detection_of_mqtt() -> None:
+    """As `crates/tidegate-detect/src/report.rs` writes it."""
+    supervision = importlib.import_module("supervision")
+    prediction = {"x": 20.06, "y": 40.0, "width": 20.13, "height": 40.0, "confidence": 0.5, "class": "person", "class_id": 1402450560}
+    message = {"type": "detection", "image": {"width": 1920, "height": 1080}, "predictions": [prediction]}
+    theirs = supervision.Detections.from_inference(message)
+    assert theirs.class_id.tolist() == [class_id("person")] and theirs["class_name"].tolist() == ["person"]
 
 
 def test_the_real_supervision_takes_them() -> None:

@@ -68,6 +68,30 @@ def test_a_stream_outlives_a_node_that_is_killed(site: Site, delivery: str) -> N
         assert max(gaps) < 1e9, gaps
 
 
+@pytest.mark.parametrize("delivery", ["latest", "every"])
+def test_a_node_that_hangs_is_told_second_after_second(site: Site, delivery: str) -> None:
+    with site.connect() as client:
+        told: list[tidegate.Event] = []
+        stream = client.frames("cam1", 2000, 0.0, delivery=delivery, on_event=told.append)  # type: ignore[arg-type]
+        next(stream)
+        site.hang()
+        try:
+            reader = threading.Thread(target=lambda: next(stream))
+            reader.start()
+            poll(lambda: isinstance(stream.offline, tidegate.Silent))
+            silent = stream.offline
+            assert isinstance(silent, tidegate.Silent) and silent.sentence == f"no picture for {silent.seconds} s"
+            # Nor does the program wait for ever for what it asks: the connection is given up.
+            poll(lambda: isinstance(stream.offline, tidegate.CameraOffline))
+            said = [event.seconds for event in told if isinstance(event, tidegate.Silent)]
+            assert said == sorted(set(said)) and said[0] >= 2
+        finally:
+            site.goes_on()
+        reader.join(60)
+        assert not reader.is_alive() and stream.offline is None
+        stream.close()
+
+
 def test_a_node_that_stays_away_is_raised(site: Site) -> None:
     with site.connect(retries=tidegate.Retries(max=2)) as client:
         stream = client.frames("cam1", 2000, 0.0)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import random
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
 import tidegate
-from tidegate import _calls, frames
+from tidegate import _calls, frames, images
+from tidegate._http import bytes_of
+from tidegate._newest import Each
+from tidegate._resume import Resume, Watch, request_of
+from tidegate._silence import Silence, no_picture
 from tidegate.v1 import event_pb2, frames_pb2
 
 
@@ -128,3 +135,117 @@ def test_pictures_that_are_none_are_refused() -> None:
     for shape in ((0, 0, 3), (5,), (5, 5, 4)):
         with pytest.raises(tidegate.FrameRefusedError):
             tidegate.images.encode(np.zeros(shape, np.uint8))
+
+
+def test_an_image_is_given_in_any_common_form(tmp_path: Path) -> None:
+    pixels = np.full((4, 6, 3), (10, 20, 200), np.uint8)
+    jpeg = images.encode(pixels)
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(jpeg)
+    with path.open("rb") as file:
+        forms: list[Any] = [
+            jpeg,
+            bytearray(jpeg),
+            memoryview(jpeg),
+            str(path),
+            path,
+            io.BytesIO(jpeg),
+            file,
+            tidegate.Original("a", 1, jpeg),
+        ]
+        assert [bytes(bytes_of(form)) for form in forms] == [jpeg] * len(forms)
+    assert bytes_of(pixels)[:2] == b"\xff\xd8"
+    pillow = pytest.importorskip("PIL.Image")
+    seen = images.decode(bytes_of(pillow.fromarray(pixels[:, :, ::-1])))
+    assert seen.shape == pixels.shape and abs(seen.astype(int) - pixels).max() < 20
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (None, "NoneType is no image; a frame, bytes of JPEG"),
+        (7, "int is no image"),
+        ([1, 2], "list is no image"),
+        (io.StringIO("text"), "StringIO is no image"),
+        (Path("/no/such.jpg"), "/no/such.jpg cannot be read: No such file"),
+        ("/", "/ cannot be read: Is a directory"),
+    ],
+)
+def test_what_is_no_image_says_so(image: Any, words: str) -> None:
+    with pytest.raises(tidegate.ImageRefusedError, match=words):
+        bytes_of(image)
+
+
+def test_what_is_no_frame_to_publish_says_so() -> None:
+    with pytest.raises(tidegate.FrameRefusedError, match="NoneType is no picture"):
+        _calls.publish_request("cam", None, 95, 1000)  # type: ignore[arg-type]
+
+
+def test_a_stream_is_silent_when_its_usual_time_is_over() -> None:
+    assert no_picture(3) == "no picture for 3 s"
+
+    def said(silence: Silence, begin: float, seconds: float) -> list[int]:
+        """The numbers that a program is told that waits from `begin` on."""
+        told, now = [], begin
+        while (wait := silence.wait_s(now)) + now <= begin + seconds:
+            now += wait
+            told.append(silence.seconds(now))
+        return told
+
+    # The time in which a program did something else is no silence of the node.
+    silence = Silence(0)
+    silence.heard(0.0)
+    assert said(silence, 100.0, 1.4) == []
+    assert silence.seconds(101.4) == 0
+    silence.heard(102.0)
+    assert said(silence, 102.0, 4.6) == [2, 3, 4, 5]
+    # A camera of a picture in four seconds, and one that is asked for a picture in ten.
+    slow = Silence(0)
+    for at in (0.0, 4.0, 8.0):
+        slow.heard(at)
+    assert said(slow, 8.0, 9.9) == []
+    asked = Silence(0.1)
+    asked.heard(0.0)
+    assert said(asked, 0.0, 24.9) == [] and said(asked, 0.0, 25.2) == [25]
+
+
+def test_silence_is_told_raised_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    resume = Resume(request_of("cam", 100.0, 0.9), tidegate.Retries())
+    told: list[tidegate.Event] = []
+    watch, strict = Watch("keep-latency", "wait", told.append), Watch("keep-latency", "raise", None)
+
+    def passes(seconds: float) -> tidegate.Silent | None:
+        nonlocal now
+        resume.wait_s()
+        now += seconds
+        return resume.silent()
+
+    assert passes(1.4) is None
+    event = passes(0.2)
+    assert event == tidegate.Silent(2, "no picture for 2 s")
+    watch.seen(resume.told(event)), strict.seen(event)
+    assert watch.offline == event and told == [event]
+    long = passes(8.0)
+    assert long is not None and long.seconds == 10
+    with pytest.raises(tidegate.CameraOfflineError, match="no picture for 10 s"):
+        strict.seen(long)
+    # The word that the picture is unchanged is one, and ends it.
+    stages = tidegate.Stages(0, 0, 0, 0, 0)
+    watch.seen(resume.told(tidegate.Unchanged(5, 4, 1, False, stages)))
+    assert watch.offline is None and passes(1.4) is None
+    # Where the reason was told, nothing is added to it.
+    watch.seen(resume.told(tidegate.NoFrames("the lens is covered")))
+    assert resume.wait_s() is None
+    assert isinstance(watch.offline, tidegate.NoFrames)
+    watch.seen(resume.told(tidegate.CameraOnline()))
+    assert resume.wait_s() == 1.5
+
+
+def test_of_every_frame_one_waits_and_none_is_left_out() -> None:
+    each = Each()
+    assert not each and each.get() is None and not each.is_full
+    wires = [frames.wire_of(message(b"\xff\xd8").SerializeToString()) for _ in range(2)]
+    each.put(wires[0])
+    assert each.is_full and each.get() is wires[0] and not each.is_full

@@ -10,19 +10,30 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, Protocol
 from urllib.parse import quote
 
+import numpy as np
 from numpy.typing import NDArray
 
 from . import images
 from ._connection import CONNECT_TIMEOUT_S, MESSAGE_BYTES_MAX, Settings, invalid
 from .detections import Detections, Model, detections_of
-from .errors import IdentityRefusedError, LimitReachedError, LinkDownError, TidegateError, of_code, of_status
+from .errors import IdentityRefusedError, ImageRefusedError, LimitReachedError, LinkDownError, TidegateError, of_code, of_status
 from .frames import Frame, Original
 
-ImageInput = Frame | Original | bytes | memoryview | NDArray[Any]
-"""A frame, a JPEG or PNG image, or BGR pixels of `(height, width, 3)` uint8."""
+
+class PillowImage(Protocol):
+    """An image of Pillow, which this package does not need."""
+
+    def convert(self, mode: str) -> Any:
+        """The same in another mode."""
+
+
+ImageInput = Frame | Original | bytes | bytearray | memoryview | str | os.PathLike[str] | IO[bytes] | NDArray[Any] | PillowImage
+"""A frame; a JPEG or PNG image as bytes, as a path (`str` or `Path`), or as a file that is open for reading bytes; BGR pixels of
+`(height, width, 3)` uint8; or an image of Pillow.
+"""
 
 IN_FLIGHT_MAX = 64
 """Most images of one detector that are under way at once."""
@@ -182,12 +193,36 @@ def _failure(path: str, status: int, headers: http.client.HTTPMessage, answer: A
 
 
 def bytes_of(image: ImageInput) -> bytes | memoryview:
-    """The image as it is sent."""
+    """The image as it is sent.
+
+    Raises:
+        ImageRefusedError: it is none, or cannot be read.
+    """
     if isinstance(image, Frame):
         return image.jpeg_view
     if isinstance(image, Original):
         return image.jpeg
-    return image if isinstance(image, bytes | memoryview) else images.encode(image, _QUALITY)
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image) if isinstance(image, bytearray) else image
+    if isinstance(image, str | os.PathLike):
+        try:
+            with open(image, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise ImageRefusedError(f"the image {os.fspath(image)} cannot be read: {error.strerror}", "vision.image.invalid") from error
+    if isinstance(image, np.ndarray):
+        return images.encode(image, _QUALITY)
+    if hasattr(image, "read"):
+        data = image.read()
+        if isinstance(data, bytes):
+            return data
+    elif images.is_pillow(image):
+        return images.encode(images.of_pillow(image), _QUALITY)
+    raise ImageRefusedError(
+        f"{type(image).__name__} is no image; a frame, bytes of JPEG or PNG, a path, a file that is open for bytes, BGR pixels "
+        "(numpy) or an image of Pillow is",
+        "vision.image.type",
+    )
 
 
 def check_in_flight(in_flight: int) -> None:

@@ -9,6 +9,8 @@ when the call has to wait.
 
 from __future__ import annotations
 
+from collections import deque
+
 from .frames import NO_PICTURE, Wire
 from .v1 import event_pb2, frames_pb2
 
@@ -22,6 +24,29 @@ class _Item:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.missed: event_pb2.Missed | None = None
+
+
+class Each:
+    """Messages of which none is left out: one waits, and the node holds up the call."""
+
+    def __init__(self) -> None:
+        self._wires: deque[Wire] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._wires)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the call has to wait."""
+        return bool(self._wires)
+
+    def put(self, wire: Wire) -> None:
+        """Adds a message as it came."""
+        self._wires.append(wire)
+
+    def get(self) -> Wire | None:
+        """The next message, if one waits."""
+        return self._wires.popleft() if self._wires else None
 
 
 class Newest:

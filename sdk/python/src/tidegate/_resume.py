@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args
 
 from . import frames
 from ._connection import Retries
-from ._newest import Newest
+from ._newest import Each, Newest
+from ._silence import Silence, no_picture
 from .cameras import Camera
 from .errors import CameraOfflineError, InfeasibleError, InvalidRequestError, LinkDownError, TidegateError
 from .v1 import demand_pb2, frames_pb2
@@ -26,6 +27,9 @@ WhenInfeasible = Literal["keep-latency", "keep-accuracy", "pause", "raise"]
 WhenOffline = Literal["wait", "raise"]
 Controller = Literal["budget", "mez-pi", "aimd", "fixed"]
 Profile = Literal["jpeg", "mez"]
+
+RAISED_AFTER_S = 10
+"""A program that asked for it is raised a silence of so many seconds."""
 
 # A node that has just started may not have met its cameras yet; one that stops may start again.
 _AWAY = ("link.down", "frames.camera.unknown", "frames.camera.offline")
@@ -98,6 +102,8 @@ class Resume:
         self._last: tuple[int, int] | None = None
         self._tries = 0
         self._is_broken = False
+        self._silence = Silence(request.demand.frames_per_second)
+        self._is_told = False
 
     def request(self) -> frames_pb2.SubscribeRequest:
         """The request with which to open the call, for the first time or again.
@@ -120,14 +126,40 @@ class Resume:
                 request.ClearField("from_epoch")
         return request
 
-    def newest(self, request: frames_pb2.SubscribeRequest) -> Newest:
+    def waiting(self, request: frames_pb2.SubscribeRequest) -> Newest | Each:
         """The messages of the call that is opened with this request."""
+        if request.demand.delivery == demand_pb2.DELIVERY_EVERY:
+            return Each()
         return Newest(request.HasField("from"), self._last)
+
+    def wait_s(self) -> float | None:
+        """Seconds to wait for a message before `silent` is something; None for as long as it takes, where the reason is told."""
+        return None if self._is_told else self._silence.wait_s(time.monotonic())
+
+    def silent(self) -> frames.Silent | None:
+        """The event for the application after a wait in which nothing came, if it is time for one."""
+        seconds = self._silence.seconds(time.monotonic())
+        return frames.Silent(seconds, no_picture(seconds)) if seconds else None
+
+    def told(self, event: frames.Event) -> frames.Event:
+        """The same event, which the application gets."""
+        if isinstance(event, frames.Frame | frames.Unchanged):
+            self._is_told = False
+            self._silence.heard(time.monotonic())
+        elif isinstance(event, frames.CameraOffline | frames.NoFrames):
+            self._is_told = True
+        elif isinstance(event, frames.Infeasible):
+            self._is_told |= self._demand.when_infeasible == demand_pb2.WHEN_INFEASIBLE_PAUSE
+        elif isinstance(event, frames.CameraOnline | frames.Feasible):
+            self._is_told = False
+            self._silence.stop()
+        return event
 
     def demanded(self, demand: demand_pb2.Demand) -> None:
         """The node took changes: this is asked of every frame from now on."""
         self._demand = demand
         self.bounds = frames.bounds_of(demand.latency_nanos, demand.accuracy)
+        self._silence.asks(demand.frames_per_second)
 
     def take(self, wire: frames.Wire) -> frames.Event | None:
         """The event of a message, or None if it is not for the application.
@@ -169,7 +201,7 @@ class Resume:
         self._is_broken = True
         return frames.CameraOffline(f"the connection to the node broke ({error}); trying again", node=True)
 
-    def wait_s(self) -> float:
+    def retry_s(self) -> float:
         """Seconds to wait before the next try, which this counts."""
         self._tries += 1
         return self._retries.wait(self._tries - 1)
@@ -199,7 +231,7 @@ class Watch:
         if when_offline not in get_args(WhenOffline):
             raise InvalidRequestError(f"when_offline is {when_offline!r}; one of wait, raise is allowed", "config.invalid")
         self.infeasible: frames.Infeasible | None = None
-        self.offline: frames.CameraOffline | frames.NoFrames | None = None
+        self.offline: frames.CameraOffline | frames.NoFrames | frames.Silent | None = None
         self.missed = 0
         self._raise_infeasible = when_infeasible == "raise"
         self._raise_offline = when_offline == "raise"
@@ -219,10 +251,13 @@ class Watch:
             self.infeasible = event
         elif isinstance(event, frames.Feasible):
             self.infeasible = None
-        elif isinstance(event, frames.CameraOffline | frames.NoFrames):
+        elif isinstance(event, frames.CameraOffline | frames.NoFrames | frames.Silent):
             self.offline = event
         elif isinstance(event, frames.CameraOnline):
             self.offline = None
+        elif isinstance(event, frames.Unchanged):
+            if isinstance(self.offline, frames.Silent):
+                self.offline = None
         elif isinstance(event, frames.Missed):
             self.missed += event.count
         if self._on_event is not None:
@@ -234,7 +269,8 @@ class Watch:
                 accuracy_at_latency=event.accuracy_at_latency,
                 frames_per_second=event.frames_per_second,
             )
-        if isinstance(event, frames.CameraOffline | frames.NoFrames) and self._raise_offline:
+        is_short = isinstance(event, frames.Silent) and event.seconds < RAISED_AFTER_S
+        if self._raise_offline and not is_short and isinstance(event, frames.CameraOffline | frames.NoFrames | frames.Silent):
             raise CameraOfflineError(event.sentence, "frames.camera.offline")
         return None
 
@@ -282,8 +318,8 @@ class FrameView:
         return self._watch.infeasible
 
     @property
-    def offline(self) -> frames.CameraOffline | frames.NoFrames | None:
-        """Set while the camera or the node is away, or the camera gives no pictures."""
+    def offline(self) -> frames.CameraOffline | frames.NoFrames | frames.Silent | None:
+        """Set while the camera or the node is away, the camera gives no pictures, or none comes and nobody says why."""
         return self._watch.offline
 
     @property

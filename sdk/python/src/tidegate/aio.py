@@ -43,7 +43,7 @@ from ._calls import (
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import keep_watch, unreachable
-from ._newest import Newest
+from ._newest import Each, Newest
 from ._resume import (
     Controller,
     Delivery,
@@ -64,7 +64,7 @@ from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size, Wire
 from .messages import Message, Session
-from .v1 import camera_pb2, demand_pb2, frames_pb2
+from .v1 import camera_pb2, frames_pb2
 
 _READ_BYTES = 256 << 10
 # A step of a program that takes longer may have blocked the loop.
@@ -215,7 +215,7 @@ class Client:
         )
         self._check_open()
         stream = EventStream(self, request)
-        await stream._open()
+        await stream._open(self._timeout_s)
         try:
             # A node tells a stream that is there of a camera that goes, and not one that begins behind it.
             stream._first = offline_of(await self.camera(camera))
@@ -349,7 +349,7 @@ class EventStream(EventView, AsyncIterator[Event]):
         self._client = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = asyncio.Event()
-        self._call: _Whole | _Reader | None = None
+        self._call: _Reader | None = None
         self._first: Event | None = None
 
     async def update(
@@ -383,40 +383,40 @@ class EventStream(EventView, AsyncIterator[Event]):
     async def _next(self) -> Event | None:
         first, self._first = self._first, None
         if first is not None:
-            return first
+            return self._resume.told(first)
         while not self._closed.is_set():
+            event: Event | None
             try:
                 if self._call is None:
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self._resume.wait_s()):
+                        async with asyncio.timeout(self._resume.retry_s()):
                             await self._closed.wait()
                     if self._closed.is_set():
                         break
-                    await self._open()
-                    return CameraOnline()
-                event = self._resume.take(await self._call.receive())
+                    await self._open(CONNECT_TIMEOUT_S)
+                    return self._resume.told(CameraOnline())
+                wire = await self._call.receive(self._resume.wait_s())
+                event = self._resume.silent() if wire is None else self._resume.take(wire)
             except TidegateError as error:
                 if self._closed.is_set():
                     break
                 call, self._call = self._call, None
                 if call is not None:
                     call.cancel()
-                told = self._resume.broken(error)
-                if told is not None:
-                    return told
-                continue
+                event = self._resume.broken(error)
             if event is not None:
-                return event
+                return self._resume.told(event)
         return None
 
-    async def _open(self) -> None:
+    async def _open(self, timeout_s: float) -> None:
         request = self._resume.request()
         opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
-        call: _Whole | _Reader = _Whole(opened)
+        call = _Reader(opened, self._resume.waiting(request))
         try:
-            if request.demand.delivery != demand_pb2.DELIVERY_EVERY:
-                call = _Reader(opened, self._resume.newest(request))
-            event = self._resume.take(await call.receive())
+            wire = await call.receive(timeout_s)
+            if wire is None:
+                raise LinkDownError(f"the node does not answer within {timeout_s:g} s", "link.down")
+            event = self._resume.take(wire)
             if not isinstance(event, frames.Started):
                 raise TidegateError("a subscription did not open with `started`", "link.protocol")
         except BaseException:
@@ -488,9 +488,11 @@ class _Whole:
 
 
 class _Reader:
-    """A call whose messages a task takes as they come: a program that is slow finds the newest frame, and none that has grown old."""
+    """A call whose messages a task takes as they come: a program that is slow finds the newest frame, and none that has grown old; where
+    each is wanted, the node waits.
+    """
 
-    def __init__(self, call: Any, waiting: Newest) -> None:
+    def __init__(self, call: Any, waiting: Newest | Each) -> None:
         self._call = _Whole(call)
         self._waiting = waiting
         self._came = asyncio.Event()
@@ -500,14 +502,23 @@ class _Reader:
         self._handed_at = time.monotonic()
         self._task = asyncio.create_task(self._run(), name="tidegate-frames")
 
-    async def receive(self) -> Wire:
-        """As `_Whole.receive`; what came before the end is handed out before it."""
+    async def receive(self, wait_s: float | None) -> Wire | None:
+        """The next message; None if none comes in that time. Messages from before the end are handed out first.
+
+        Raises:
+            TidegateError: the call has ended.
+        """
         asked_at = time.monotonic()
-        while not self._waiting and self._end is None:
-            self._came.clear()
-            await self._came.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._waiting and self._end is None:
+                    self._came.clear()
+                    await self._came.wait()
+        if not self._waiting and self._end is None:
+            return None
         # A program that blocked the loop left frames unread, of which only the newest is wanted. One that came after a while is that.
-        if asked_at - self._handed_at > _SLOW_S and time.monotonic() - asked_at < _SLOW_S:
+        is_late = asked_at - self._handed_at > _SLOW_S and time.monotonic() - asked_at < _SLOW_S
+        if is_late and isinstance(self._waiting, Newest):
             await self._catch_up()
         wire = self._waiting.get()
         if wire is None:
@@ -526,7 +537,7 @@ class _Reader:
                 return
 
     def cancel(self) -> None:
-        """As `_Whole.cancel`."""
+        """Ends the call. Idempotent."""
         self._call.cancel()
         self._taken.set()
 

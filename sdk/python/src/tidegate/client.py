@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,7 @@ from ._calls import (
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import MessageStream, MqttPublisher
-from ._newest import Newest
+from ._newest import Each, Newest
 from ._resume import (
     Controller,
     Delivery,
@@ -52,7 +53,7 @@ from .cameras import Camera, CameraList, camera_of
 from .detections import Detections, Model
 from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
-from .v1 import camera_pb2, demand_pb2, frames_pb2
+from .v1 import camera_pb2, frames_pb2
 
 
 def connect(
@@ -185,8 +186,8 @@ class Client:
             frames_per_second: most that are wanted, 0.01 to 1000; 0 for as many as the camera makes.
             when_infeasible: what gives way when no setting keeps both bounds: `keep-latency` (frames below the accuracy are
                 delivered, and `frame.verdict` says so), `keep-accuracy` (fewer frames), `pause` (none), or `raise`.
-            when_offline: `wait` until the camera is back, or `raise`; that counts for a camera without pictures and a node that is
-                away, too.
+            when_offline: `wait` until the camera is back, or `raise`; that counts for a camera without pictures, a node that is
+                away, and 10 s without a picture, too.
             controller: who decides the knobs; the node's choice where none is named. `fixed` sends frames as captured.
             profile: the family of knobs.
             from_ns: frames captured at or after this, in ns since the Unix epoch; from now on where none is given.
@@ -275,7 +276,7 @@ class Client:
         """The findings of a model in an image.
 
         Args:
-            image: a frame, a JPEG or PNG image, or BGR pixels, which are sent as JPEG.
+            image: a frame; a JPEG or PNG image as bytes, path or open file; or BGR pixels or an image of Pillow, which are sent as JPEG.
             model: `face`, `person`, or another of `models`.
 
         Returns:
@@ -457,9 +458,9 @@ class EventStream(EventView, Iterator[Event]):
         self._client = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = threading.Event()
-        self._call: _Whole | _Reader | None = None
+        self._call: _Reader | None = None
         self._first: Event | None = None
-        self._open()
+        self._open(client._timeout_s)
         try:
             # A node tells a stream that is there of a camera that goes, and not one that begins behind it.
             self._first = offline_of(client.camera(request.camera))
@@ -504,38 +505,38 @@ class EventStream(EventView, Iterator[Event]):
     def _next(self) -> Event | None:
         first, self._first = self._first, None
         if first is not None:
-            return first
+            return self._resume.told(first)
         while not self._closed.is_set():
+            event: Event | None
             try:
                 if self._call is None:
-                    if self._closed.wait(self._resume.wait_s()):
+                    if self._closed.wait(self._resume.retry_s()):
                         break
-                    self._open()
-                    return CameraOnline()
-                event = self._resume.take(self._call.receive())
+                    self._open(CONNECT_TIMEOUT_S)
+                    return self._resume.told(CameraOnline())
+                wire = self._call.receive(self._resume.wait_s())
+                event = self._resume.silent() if wire is None else self._resume.take(wire)
             except TidegateError as error:
                 if self._closed.is_set():
                     break
                 call, self._call = self._call, None
                 if call is not None:
                     call.cancel()
-                told = self._resume.broken(error)
-                if told is not None:
-                    return told
-                continue
+                event = self._resume.broken(error)
             if event is not None:
-                return event
+                return self._resume.told(event)
         return None
 
-    def _open(self) -> None:
+    def _open(self, timeout_s: float) -> None:
         request = self._resume.request()
         # Without a certificate or a node the call fails at its first message, not here.
         opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
-        call: _Whole | _Reader = _Whole(opened)
+        call = _Reader(opened, self._resume.waiting(request))
         try:
-            if request.demand.delivery != demand_pb2.DELIVERY_EVERY:
-                call = _Reader(opened, self._resume.newest(request))
-            event = self._resume.take(call.receive())
+            wire = call.receive(timeout_s)
+            if wire is None:
+                raise LinkDownError(f"the node does not answer within {timeout_s:g} s", "link.down")
+            event = self._resume.take(wire)
             if not isinstance(event, frames.Started):
                 raise TidegateError("a subscription did not open with `started`", "link.protocol")
         except BaseException:
@@ -564,44 +565,26 @@ class EventStream(EventView, Iterator[Event]):
             self.close()
 
 
-class _Whole:
-    """A call whose messages are taken as the program asks for them: the node waits, and none is left out."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def receive(self) -> frames.Wire:
-        """The next message.
-
-        Raises:
-            TidegateError: the call has ended.
-        """
-        try:
-            data = next(self._call)
-        except StopIteration:
-            raise LinkDownError("the node closed the stream", "link.down") from None
-        except grpc.RpcError as error:
-            raise of_rpc(error) from None
-        return wire_of(data)
-
-    def cancel(self) -> None:
-        """Ends the call. Idempotent; from any thread."""
-        self._call.cancel()
-
-
 class _Reader:
-    """A call whose messages a thread takes as they come: a program that is slow finds the newest frame, and none that has grown old."""
+    """A call whose messages a thread takes as they come: a program that is slow finds the newest frame, and none that has grown old; where
+    each is wanted, the node waits.
+    """
 
-    def __init__(self, call: Any, waiting: Newest) -> None:
-        self._call = _Whole(call)
+    def __init__(self, call: Any, waiting: Newest | Each) -> None:
+        self._call = call
         self._waiting = waiting
         self._changed = threading.Condition()
         self._end: BaseException | None = None
         self._is_cancelled = False
         threading.Thread(target=self._run, name="tidegate-frames", daemon=True).start()
 
-    def receive(self) -> frames.Wire:
-        """As `_Whole.receive`; what came before the end is handed out before it."""
+    def receive(self, wait_s: float | None) -> frames.Wire | None:
+        """The next message; None if none comes in that time. Messages from before the end are handed out first.
+
+        Raises:
+            TidegateError: the call has ended.
+        """
+        end = None if wait_s is None else time.monotonic() + wait_s
         with self._changed:
             while True:
                 wire = self._waiting.get()
@@ -610,11 +593,14 @@ class _Reader:
                     return wire
                 if self._end is not None:
                     raise self._end
+                left = 1.0 if end is None else end - time.monotonic()
+                if left <= 0:
+                    return None
                 # Not for ever: some systems let Ctrl-C through only between two waits.
-                self._changed.wait(1)
+                self._changed.wait(min(1.0, left))
 
     def cancel(self) -> None:
-        """As `_Whole.cancel`."""
+        """Ends the call. Idempotent; from any thread."""
         self._call.cancel()
         with self._changed:
             self._is_cancelled = True
@@ -623,7 +609,7 @@ class _Reader:
     def _run(self) -> None:
         try:
             while True:
-                wire = self._call.receive()
+                wire = self._next()
                 with self._changed:
                     self._waiting.put(wire)
                     del wire
@@ -635,6 +621,15 @@ class _Reader:
                 # Its frames would keep this thread's last message.
                 self._end = error.with_traceback(None)
                 self._changed.notify()
+
+    def _next(self) -> frames.Wire:
+        try:
+            data = next(self._call)
+        except StopIteration:
+            raise LinkDownError("the node closed the stream", "link.down") from None
+        except grpc.RpcError as error:
+            raise of_rpc(error) from None
+        return wire_of(data)
 
 
 class FrameStream(FrameView, Iterator[Frame]):

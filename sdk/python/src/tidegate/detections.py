@@ -54,11 +54,11 @@ class DetectionTimes:
     """Where the node's time for one image went, in ms."""
 
     queue_ms: float
-    """Waiting for a worker."""
+    """Waiting: until the request was there whole, and for a worker."""
     decode_ms: float
     infer_ms: float
     total_ms: float
-    """Request read to answer written."""
+    """From the request to its answer: the sum of the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -87,7 +87,7 @@ class Detections:
             yield Box(left, top, right, bottom, score, label)
 
     def to_supervision(self) -> Any:
-        """The same as `supervision.Detections`, on the same arrays. Classes are numbered in order of their names.
+        """The same as `supervision.Detections`, on the same arrays. A class has the same number in every picture, see `class_id`.
 
         Raises:
             NotInstalledError: supervision is not installed.
@@ -96,9 +96,9 @@ class Detections:
             import supervision
         except ImportError as error:
             raise NotInstalledError("this needs supervision: pip install supervision", "sdk.not_installed") from error
-        names, class_id = np.unique(np.array(self.labels, dtype=np.str_), return_inverse=True)
-        data: dict[str, Any] = {"class_name": names[class_id]} if len(self) else {}
-        return supervision.Detections(xyxy=self.xyxy, confidence=self.confidence, class_id=class_id.astype(np.intp), data=data)
+        data: dict[str, Any] = {"class_name": np.array(self.labels, dtype=np.str_)} if len(self) else {}
+        numbers = np.array([class_id(label) for label in self.labels], dtype=np.intp)
+        return supervision.Detections(xyxy=self.xyxy, confidence=self.confidence, class_id=numbers, data=data)
 
     def __repr__(self) -> str:
         what = ", ".join(f"{label} {score:.2f}" for score, label in zip(self.confidence, self.labels, strict=True)) or "nothing"
@@ -113,6 +113,17 @@ class Detections:
         )
         caption = f"{html.escape(self.model)}, {self.image_size}, {self.times.total_ms:.0f} ms"
         return f"<table><caption>{caption}</caption><tr><th>label</th><th>score</th><th>box</th></tr>{rows}</table>"
+
+
+def class_id(label: str) -> int:
+    """A number for a class: the same for the same label in every picture and at every node, as in the node's own `predictions`.
+
+    FNV-1a of the label, without its highest bit.
+    """
+    number = 0x811C_9DC5
+    for byte in label.encode():
+        number = (number ^ byte) * 0x0100_0193 & 0xFFFF_FFFF
+    return number & 0x7FFF_FFFF
 
 
 def detections_of(answer: Any) -> Detections:

@@ -364,6 +364,17 @@ class NoFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class Silent:
+    """No picture came for longer than is usual, nor a word that it is unchanged, and the node does not say why: told by the clock of this
+    program, after 1.5 s at first and then each second, until a picture comes or the reason.
+    """
+
+    seconds: int
+    sentence: str
+    """Such as `no picture for 3 s`."""
+
+
+@dataclass(frozen=True, slots=True)
 class KnobsChanged:
     """The setting of the frames changed."""
 
@@ -405,6 +416,7 @@ Event = (
     | CameraOffline
     | CameraOnline
     | NoFrames
+    | Silent
     | KnobsChanged
     | ControllerFailed
     | AccuracyAssumed

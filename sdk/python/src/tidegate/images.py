@@ -56,6 +56,8 @@ def encode(image: NDArray[np.uint8], quality: int = 95) -> bytes:
         NotInstalledError: neither OpenCV nor Pillow is installed.
         FrameRefusedError: the array is no picture.
     """
+    if not isinstance(image, np.ndarray):
+        raise FrameRefusedError(f"{type(image).__name__} is no picture; bytes of JPEG or BGR pixels (numpy) are", "frames.frame.invalid")
     is_picture = image.dtype == np.uint8 and (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3))
     if not is_picture or image.size == 0:
         raise FrameRefusedError(
@@ -74,6 +76,18 @@ def encode(image: NDArray[np.uint8], quality: int = 95) -> bytes:
     data = io.BytesIO()
     pillow.Image.fromarray(image if image.ndim == 2 else np.ascontiguousarray(image[:, :, ::-1])).save(data, "JPEG", quality=quality)
     return bytes(data.getvalue())
+
+
+def is_pillow(image: object) -> bool:
+    """Whether it is an image of Pillow; asks nobody for Pillow that has none."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" == "PIL.Image.Image" for kind in type(image).__mro__)
+
+
+def of_pillow(image: Any) -> NDArray[np.uint8]:
+    """The pixels of an image of Pillow as BGR, turned as its EXIF says."""
+    import PIL.ImageOps
+
+    return np.ascontiguousarray(np.asarray(PIL.ImageOps.exif_transpose(image).convert("RGB"))[:, :, ::-1])
 
 
 def check_installed() -> None:
