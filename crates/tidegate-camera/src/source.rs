@@ -554,6 +554,18 @@ pub enum SourceError {
         #[source]
         source: io::Error,
     },
+    /// A file has a part of a picture, and nothing is added to it.
+    #[error(
+        "{path} ends in the middle of its picture and has not changed for {} s; it is left there, and is taken once its upload is \
+         resumed and whole",
+        .after.as_secs()
+    )]
+    Torn {
+        /// Which.
+        path: PathBuf,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// A picture that was taken cannot be deleted.
     #[error(
         "cannot delete {path}, which was taken; make its folder writable, or leave delete=1 out"
@@ -689,6 +701,7 @@ impl SourceError {
             Self::NotJpeg { .. }
                 | Self::Damaged { .. }
                 | Self::Picture { .. }
+                | Self::Torn { .. }
                 | Self::Delete { .. }
         )
     }

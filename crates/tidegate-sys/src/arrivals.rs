@@ -1,7 +1,7 @@
 //! Files that arrive in folders, as the kernel tells of them (inotify).
 //!
-//! Always true: a file is told of once it is whole: closed by its writer, or moved here; a folder that is not there any more is told of
-//! once, and then forgotten; what the kernel could not tell for want of room is told of as such.
+//! Always true: a file is told of once a writer has closed it, or it was moved here; of a name that is new, nothing more is known; a folder
+//! that is not there any more is told of once, and then forgotten; what the kernel could not tell for want of room is told of as such.
 
 use std::{
     collections::VecDeque,
@@ -32,6 +32,9 @@ pub struct WatchId(i32);
 pub enum Arrival {
     /// A file was written and closed, or moved here.
     File(WatchId, OsString),
+    /// A file has a name here: it is about to be written, or it is whole and was linked here (`link`, `O_TMPFILE`), of which no other
+    /// event tells.
+    Name(WatchId, OsString),
     /// A folder was made or moved here.
     Folder(WatchId, OsString),
     /// The watched folder itself is gone, or is not watched any more.
@@ -125,6 +128,32 @@ impl Arrivals {
     }
 }
 
+/// Whether a writer has a file open that was opened for reading; `None` where that cannot be known: the file is another user's, or its file
+/// system has no leases.
+///
+/// A lease for reading is given only while there is no writer (`F_SETLEASE` of fcntl(2)). It is given back at once: a writer that comes
+/// in between waits for that moment.
+pub fn has_writer(file: &File) -> Option<bool> {
+    /// `F_SETSIG` of fcntl(2), which the libc crate does not name for every target.
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_raw_fd();
+    // SAFETY: the descriptor is open, and the three calls take a number. The signal to the holder of a lease that a writer wants would
+    // be SIGIO, which ends a process; SIGURG is ignored.
+    let lease = unsafe {
+        if libc::fcntl(fd, F_SETSIG, libc::SIGURG) != 0 {
+            return None;
+        }
+        libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK)
+    };
+    if lease != 0 {
+        let is_busy = io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        return is_busy.then_some(true);
+    }
+    // SAFETY: as above. It fails where the lease is gone already.
+    unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK) };
+    Some(false)
+}
+
 /// The events in bytes that the kernel wrote, each whole.
 fn arrivals(mut bytes: &[u8]) -> Vec<Arrival> {
     let mut found = Vec::new();
@@ -149,6 +178,8 @@ fn arrivals(mut bytes: &[u8]) -> Vec<Arrival> {
             Some(Arrival::Folder(watch, name))
         } else if !is_folder && mask & (libc::IN_CLOSE_WRITE | libc::IN_MOVED_TO) != 0 {
             Some(Arrival::File(watch, name))
+        } else if !is_folder && mask & libc::IN_CREATE != 0 {
+            Some(Arrival::Name(watch, name))
         } else {
             None
         });
@@ -179,7 +210,8 @@ mod tests {
         use std::io::Write as _;
         let mut file = File::create(folder.join("in/a.jpg")).expect("a file");
         file.write_all(b"part").expect("it is written");
-        assert_eq!(all(&mut arrivals), [], "it is being written");
+        let named = |name: &str| Arrival::Name(watch, name.into());
+        assert_eq!(all(&mut arrivals), [named("a.jpg")], "it is being written");
         drop(file);
         let whole = |name: &str| Arrival::File(watch, name.into());
         assert_eq!(all(&mut arrivals), [whole("a.jpg")]);
@@ -188,6 +220,9 @@ mod tests {
         fs::create_dir(folder.join("in/day")).expect("a folder");
         let _ = File::open(folder.join("in/a.jpg")).expect("it is there");
         assert_eq!(all(&mut arrivals), [whole("b.jpg"), Arrival::Folder(watch, "day".into())]);
+
+        fs::hard_link(folder.join("in/a.jpg"), folder.join("in/c.jpg")).expect("a link");
+        assert_eq!(all(&mut arrivals), [named("c.jpg")]);
 
         let inner = arrivals.watch(&folder.join("in/day")).expect("it is watched");
         arrivals.forget(inner);
@@ -218,7 +253,30 @@ mod tests {
         for cut in 0..two.len() {
             arrivals(&two[..cut]);
         }
-        assert_eq!(arrivals(&event(libc::IN_CREATE, b"a\0")), [], "it is not whole");
+        assert_eq!(arrivals(&event(libc::IN_CREATE, b"a\0")), [Arrival::Name(watch, "a".into())]);
         assert_eq!(arrivals(&event(libc::IN_CLOSE_WRITE, b"")), []);
+    }
+
+    #[test]
+    fn a_writer_is_seen_while_it_has_the_file_open() {
+        let path = std::env::temp_dir().join(format!("tidegate-writer-{}", std::process::id()));
+        let writer = File::create(&path).expect("a file");
+        let reader = File::open(&path).expect("it is there");
+        let (held, again) = (has_writer(&reader), has_writer(&reader));
+        drop(writer);
+        let free = has_writer(&reader);
+        // A writer that comes later is not kept out.
+        let later = File::options().append(true).open(&path).expect("it is ours");
+        let held_later = has_writer(&reader);
+        drop(later);
+        fs::remove_file(&path).expect("it is removed");
+        if free.is_none() {
+            println!("skipped: the folder for temporary files has no leases");
+            return;
+        }
+        assert_eq!(
+            (held, again, free, held_later),
+            (Some(true), Some(true), Some(false), Some(true))
+        );
     }
 }

@@ -10,7 +10,10 @@
 //! once), a scan finds what is later than all that was taken. Once names were lost, for want of room here or in the kernel, no file that is as
 //! new as the oldest of them is taken until a scan has looked from there: it would have the scan begin behind the lost ones.
 //!
-//! Always true: a file is taken once it is whole, and once; no more than [`WAITING_MAX`] names are held, all of them older than those that
+//! A file is whole when no writer has it open, as far as that can be known, and it has all of its picture: that a writer has closed it is
+//! not enough, for an upload that broke off is resumed.
+//!
+//! Always true: a file is taken once it is whole, and once; a file that was not whole is not deleted; no more than [`WAITING_MAX`] names are held, all of them older than those that
 //! were lost, and of the others the oldest are found when there is room; a file that was written again since it was read is not deleted;
 //! no file is read or deleted to which a link leads.
 
@@ -25,10 +28,11 @@ use std::{
     time::Duration,
 };
 
-use tidegate_frame::knob::{FrameLimits, inspect};
+use bytes::Bytes;
+use tidegate_frame::knob::{FrameLimits, JpegKnobs, KnobSetting, Scale, Transcoder, inspect};
 use tidegate_message::Instant;
 use tidegate_sys::{
-    arrivals::{self, Arrival, Arrivals, WatchId},
+    arrivals::{self, Arrival, Arrivals, WatchId, has_writer},
     beneath::Beneath,
 };
 use tokio::{
@@ -51,9 +55,9 @@ const DEPTH_MAX: usize = 8;
 const SCAN_EVERY: Duration = Duration::from_secs(30);
 /// A scan takes no more than one part of so many of the time.
 const SCAN_PART: u32 = 100;
-/// A file that a scan finds is whole if it has not changed for so long and has the end marker of its image,
+/// A file of which the kernel does not say that it was closed is looked at once it has not changed for so long.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
-/// or if it has not changed for so long.
+/// A file that has not all of its picture is said to be torn once it has not changed for so long: nothing resumes its upload, it seems.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// A file that a scan finds was not taken before if it was written no longer than this before the last that was: its state may have changed
 /// since, for example its permissions.
@@ -103,14 +107,27 @@ pub(super) struct Watched {
     captured: Instant,
     scan_at: Moment,
     /// The file that was given last, which is to be deleted.
-    given: Option<Key>,
+    given: Option<Given>,
 }
+
+/// A file whose picture was given.
+#[derive(Debug)]
+struct Given {
+    key: Key,
+    identity: Identity,
+    jpeg: Bytes,
+}
+
+/// By which a file is the same as before, whatever became of its permissions and its other names, which change its `ctime`: its
+/// number, the time of its last write in nanoseconds, and its length.
+type Identity = (u64, i64, u64);
 
 /// The files that were taken last.
 #[derive(Debug, Default)]
 struct Recent {
-    order: VecDeque<Key>,
+    order: VecDeque<(Key, Option<Identity>)>,
     keys: HashSet<Key>,
+    files: HashSet<(PathBuf, Identity)>,
 }
 
 impl Recent {
@@ -118,13 +135,25 @@ impl Recent {
         self.keys.contains(key)
     }
 
-    fn push(&mut self, key: Key) {
+    /// Whether a file was taken as it is, under the same name.
+    fn has(&self, path: &Path, identity: Identity) -> bool {
+        self.files.contains(&(path.to_owned(), identity))
+    }
+
+    /// A file was taken, or left for what it is.
+    fn push(&mut self, key: Key, identity: Option<Identity>) {
         if self.order.len() == RECENT_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, identity)) = self.order.pop_front()
         {
             self.keys.remove(&oldest);
+            if let Some(identity) = identity {
+                self.files.remove(&(oldest.1, identity));
+            }
         }
-        self.order.push_back(key.clone());
+        self.order.push_back((key.clone(), identity));
+        if let Some(identity) = identity {
+            self.files.insert((key.1.clone(), identity));
+        }
         self.keys.insert(key);
     }
 }
@@ -151,7 +180,7 @@ struct Found {
 
 /// The content of a file.
 enum Content {
-    Picture(Picture),
+    Picture(Bytes, Identity),
     /// It is not there any more.
     Gone,
     /// It has changed since it was found.
@@ -216,26 +245,30 @@ impl Watched {
     /// [`SourceError`]: of a file that is none or that cannot be deleted; it is left, and the next call has the next. Of the folder itself:
     /// then there is nothing more.
     pub(super) async fn next(&mut self) -> Result<(Picture, Instant), SourceError> {
-        if let Some(key) = self.given.take().filter(|_| self.delete) {
-            delete(self.beneath.clone(), key).await?;
+        if let Some(given) = self.given.take().filter(|_| self.delete) {
+            delete(self.beneath.clone(), given).await?;
         }
         loop {
             self.take_events().await.map_err(|source| self.failed(source))?;
-            if let Some((key, is_told)) = self.pop() {
+            if let Some(key) = self.pop() {
                 let (beneath, wanted) = (self.beneath.clone(), key.clone());
-                let content = joined(spawn_blocking(move || read(&beneath, wanted, is_told)).await);
+                let content = joined(spawn_blocking(move || read(&beneath, wanted)).await);
                 match content {
                     Ok(Content::Changed(new)) => self.wait(new, false),
                     Ok(Content::Gone) => {}
                     Ok(Content::Partial) => self.unfinished(key),
-                    Ok(Content::Picture(picture)) => {
-                        self.taken(key.clone());
+                    // Its permissions have changed, or the number of its names.
+                    Ok(Content::Picture(_, identity)) if self.recent.has(&key.1, identity) => {
+                        self.taken(key, None);
+                    }
+                    Ok(Content::Picture(jpeg, identity)) => {
+                        self.taken(key.clone(), Some(identity));
                         let captured = self.captured_at(key.0);
-                        self.given = Some(key);
-                        return Ok((picture, captured));
+                        self.given = Some(Given { key, identity, jpeg: jpeg.clone() });
+                        return Ok((Picture { jpeg, truth: None }, captured));
                     }
                     Err(error) => {
-                        self.taken(key);
+                        self.taken(key, None);
                         return Err(error);
                     }
                 }
@@ -266,14 +299,16 @@ impl Watched {
     }
 
     /// The oldest file that waits and that the kernel has said to be whole, or that has not changed for a while.
-    fn pop(&mut self) -> Option<(Key, bool)> {
+    fn pop(&mut self) -> Option<Key> {
         let now = SourceClock::wall();
         let mut waiting = self.waiting.iter();
         let key = waiting.find(|((at, _), is_told)| **is_told || is_settled(now, *at));
         let key = key.map(|(key, _)| key.clone());
         // The others are looked at again by the time of the next scan.
         self.missed |= key.is_none() && !self.waiting.is_empty();
-        self.waiting.remove_entry(&key?)
+        let key = key?;
+        self.waiting.remove(&key);
+        Some(key)
     }
 
     fn unfinished(&mut self, key: Key) {
@@ -309,10 +344,22 @@ impl Watched {
                     let beneath = self.beneath.clone();
                     if let Some(path) = self.place_of(watch, &name)
                         && is_picture(&path)
-                        && let Some(key) =
+                        && let Some((key, _)) =
                             joined(spawn_blocking(move || found(&beneath, path)).await)
                     {
                         self.wait(key, true);
+                    }
+                }
+                Arrival::Name(watch, name) => {
+                    let beneath = self.beneath.clone();
+                    // One that is empty is about to be written, which will be told.
+                    if let Some(path) = self.place_of(watch, &name)
+                        && is_picture(&path)
+                        && let Some((key, length)) =
+                            joined(spawn_blocking(move || found(&beneath, path)).await)
+                        && length > 0
+                    {
+                        self.wait(key, false);
                     }
                 }
                 Arrival::Folder(watch, name) => {
@@ -412,8 +459,8 @@ impl Watched {
         });
     }
 
-    fn taken(&mut self, key: Key) {
-        self.recent.push(key.clone());
+    fn taken(&mut self, key: Key, identity: Option<Identity>) {
+        self.recent.push(key.clone(), identity);
         self.after = self.after.take().max(Some(key));
     }
 
@@ -426,13 +473,15 @@ impl Watched {
             .lost
             .as_ref()
             .map(|(at, _)| ((at.saturating_sub(1), PathBuf::new()), came.clone()));
+        // What was lost may be a file that is old, and was moved or linked here.
+        let lost = self.lost.as_ref().map(|(at, _)| *at);
         let again = self.unfinished.take().into_iter().chain(self.lost.take()).min();
         let again = again.map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));
         let after = match again {
             Some(again) => self.after.clone().map(|after| after.min(again)).max(self.begin.clone()),
             None => self.after.clone(),
         };
-        let scan = move || scan(&root, after.as_ref(), news.as_ref());
+        let scan = move || scan(&root, after.as_ref(), lost, news.as_ref());
         let found = joined(spawn_blocking(scan).await)?;
         self.missed = false;
         if let Some(more) = found.more {
@@ -460,23 +509,46 @@ impl Watched {
     }
 }
 
-/// Deletes a file that is as it was when it was taken.
-async fn delete(beneath: Arc<Beneath>, (at, path): Key) -> Result<(), SourceError> {
-    let deleted = spawn_blocking(move || match status(&beneath, &path) {
-        Some(status) if changed_at(&status) == at => match beneath.remove(&path) {
+/// Deletes a file that has the picture that was given.
+async fn delete(beneath: Arc<Beneath>, given: Given) -> Result<(), SourceError> {
+    let deleted = spawn_blocking(move || {
+        if !is_as_given(&beneath, &given) {
+            return Ok(());
+        }
+        let (_, path) = given.key;
+        match beneath.remove(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(SourceError::Delete { path, source })
             }
             _ => Ok(()),
-        },
-        _ => Ok(()),
+        }
     });
     joined(deleted.await)
 }
 
+/// Whether a file was not written since its picture was given.
+fn is_as_given(beneath: &Beneath, given: &Given) -> bool {
+    let (at, path) = &given.key;
+    let Some(status) = status(beneath, path) else { return false };
+    if changed_at(&status) == *at {
+        return true;
+    }
+    // Its other name was taken away, or its permissions were changed: if the times were set back by a writer, the bytes say so.
+    identity(&status) == given.identity
+        && matches!(
+            read(beneath, (changed_at(&status), path.clone())),
+            Ok(Content::Picture(jpeg, _)) if jpeg == given.jpeg
+        )
+}
+
 /// The oldest pictures in a folder and below that are later than `after`, or than the time of `news` in one of its folders, and the
-/// newest folders.
-fn scan(root: &Path, after: Option<&Key>, news: Option<&(Key, Vec<PathBuf>)>) -> io::Result<Found> {
+/// newest folders. Those that came since `lost` are looked at whenever they were written.
+fn scan(
+    root: &Path,
+    after: Option<&Key>,
+    lost: Option<i64>,
+    news: Option<&(Key, Vec<PathBuf>)>,
+) -> io::Result<Found> {
     let now = SourceClock::wall();
     let mut found = Found::default();
     let mut open = vec![fs::read_dir(root)?];
@@ -496,11 +568,12 @@ fn scan(root: &Path, after: Option<&Key>, news: Option<&(Key, Vec<PathBuf>)>) ->
                 found.folders.pop_first();
             }
         } else if status.is_file() && is_picture(&path) {
-            let written = status.mtime().saturating_mul(1_000_000_000);
+            let written = written_at(&status);
             let key = key(path, &status);
             let is_news = after.is_none_or(|after| {
                 let written_max = i64::try_from(WRITTEN_MAX.as_nanos()).unwrap_or(i64::MAX);
-                key > *after && written > after.0.saturating_sub(written_max)
+                let is_lost = lost.is_some_and(|lost| key.0 >= lost);
+                key > *after && (is_lost || written > after.0.saturating_sub(written_max))
             });
             let has_come = news.is_some_and(|(after, folders)| {
                 key > *after && folders.iter().any(|folder| key.1.starts_with(folder))
@@ -545,7 +618,7 @@ fn list(beneath: &Beneath, folder: &Path) -> Listed {
                 listed.folders.push(path);
             }
             Ok(kind) if kind.is_file() && is_picture(&path) => {
-                listed.files.extend(found(beneath, path));
+                listed.files.extend(found(beneath, path).map(|(key, _)| key));
                 if listed.files.len() > WAITING_MAX {
                     listed.more = listed.files.pop_last();
                 }
@@ -558,15 +631,15 @@ fn list(beneath: &Beneath, folder: &Path) -> Listed {
 
 /// A file that was read.
 enum Read {
-    Whole(Vec<u8>),
+    Whole(Vec<u8>, Identity),
     /// It has changed since it was found, at that time.
     Changed(i64),
-    /// It was written to meanwhile.
+    /// It is or was written to meanwhile.
     Written,
     TooLarge,
 }
 
-fn read(beneath: &Beneath, (at, path): Key, is_told: bool) -> Result<Content, SourceError> {
+fn read(beneath: &Beneath, (at, path): Key) -> Result<Content, SourceError> {
     let bytes_max = SourceSpec::FRAME_BYTES_MAX;
     let read = (|| {
         let mut file = beneath.file(&path)?;
@@ -581,10 +654,11 @@ fn read(beneath: &Beneath, (at, path): Key, is_told: bool) -> Result<Content, So
         let mut bytes = Vec::with_capacity(length);
         file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
         let is_same = bytes.len() == length && changed_at(&file.metadata()?) == at;
-        io::Result::Ok(if is_same { Read::Whole(bytes) } else { Read::Written })
+        let is_whole = is_same && has_writer(&file) != Some(true);
+        io::Result::Ok(if is_whole { Read::Whole(bytes, identity(&status)) } else { Read::Written })
     })();
-    let bytes = match read {
-        Ok(Read::Whole(bytes)) => bytes,
+    let (bytes, identity) = match read {
+        Ok(Read::Whole(bytes, identity)) => (bytes, identity),
         Ok(Read::TooLarge) => {
             return Err(SourceError::NotJpeg { path, reason: SplitError::TooLarge { bytes_max } });
         }
@@ -593,16 +667,31 @@ fn read(beneath: &Beneath, (at, path): Key, is_told: bool) -> Result<Content, So
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Gone),
         Err(source) => return Err(SourceError::Picture { path, source }),
     };
-    // A scan knows no writers: an upload may have come to a halt.
+    let has_begun = bytes.is_empty() || bytes.starts_with(&[0xff, 0xd8]) || bytes == [0xff];
+    let has_all = has_whole_picture(&bytes);
     let is_young = SourceClock::wall().since(Instant::from_nanos(at)) < GIVEN_UP_AFTER;
-    let limits = FrameLimits { bytes_max, ..FrameLimits::default() };
-    if !is_told && is_young && !inspect(&bytes, &limits).is_ok_and(|info| info.ended) {
+    if has_begun && !has_all && is_young {
         return Ok(Content::Partial);
     }
     match Splitter::of(bytes, bytes_max).only_image() {
-        Ok(jpeg) => Ok(Content::Picture(Picture { jpeg, truth: None })),
+        Ok(jpeg) if has_all => Ok(Content::Picture(jpeg, identity)),
+        Ok(_) => Err(SourceError::Torn { path, after: GIVEN_UP_AFTER }),
         Err(reason) => Err(SourceError::NotJpeg { path, reason }),
     }
+}
+
+/// Whether the bytes of a file have a picture to its end: it has an end marker, or no part of it is missing without one.
+fn has_whole_picture(bytes: &[u8]) -> bool {
+    let limits = FrameLimits { bytes_max: SourceSpec::FRAME_BYTES_MAX, ..FrameLimits::default() };
+    let Ok(info) = inspect(bytes, &limits) else { return false };
+    if info.ended || info.progressive {
+        // A progressive picture that breaks off between two scans looks like one that has fewer.
+        return info.ended;
+    }
+    let half = JpegKnobs { scale: Scale::Half, ..JpegKnobs::default() };
+    let half = KnobSetting::jpeg(half).expect("half of a picture is a setting");
+    let mut transcoder = Transcoder::new(limits);
+    transcoder.apply(bytes, &half, &mut Vec::new()).is_ok() && transcoder.damaged() == 0
 }
 
 /// A file by its name alone: links are not followed.
@@ -610,10 +699,10 @@ fn status(beneath: &Beneath, path: &Path) -> Option<Metadata> {
     beneath.status(path).ok().filter(Metadata::is_file)
 }
 
-/// A file that is there.
-fn found(beneath: &Beneath, path: PathBuf) -> Option<Key> {
+/// A file that is there, and its length.
+fn found(beneath: &Beneath, path: PathBuf) -> Option<(Key, u64)> {
     let status = status(beneath, &path)?;
-    Some(key(path, &status))
+    Some((key(path, &status), status.len()))
 }
 
 /// Whether a file that changed at that time has not changed for a while since.
@@ -627,6 +716,14 @@ fn key(path: PathBuf, status: &Metadata) -> Key {
 
 fn changed_at(status: &Metadata) -> i64 {
     status.ctime().saturating_mul(1_000_000_000).saturating_add(status.ctime_nsec())
+}
+
+fn written_at(status: &Metadata) -> i64 {
+    status.mtime().saturating_mul(1_000_000_000).saturating_add(status.mtime_nsec())
+}
+
+fn identity(status: &Metadata) -> Identity {
+    (status.ino(), written_at(status), status.len())
 }
 
 /// Whether a file is one that cameras put there: named as JPEG images are, and not in the making under a hidden name.

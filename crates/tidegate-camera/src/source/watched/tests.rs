@@ -275,7 +275,7 @@ fn a_scan_finds_the_oldest_that_are_later_and_as_many_as_there_is_room_for() {
     for name in ["1.jpg", "a/2.jpg", "a/b/3.jpeg", "a/b/.hidden/4.jpg", "a/.5.jpg", "a/6.txt"] {
         fs::write(root.join(name), b"x").expect("a file");
     }
-    let found = scan(root, None, None).expect("it is read");
+    let found = scan(root, None, None, None).expect("it is read");
     let names = |found: &Found| -> Vec<PathBuf> {
         found.folders.iter().map(|(_, path)| path.clone()).collect()
     };
@@ -285,13 +285,13 @@ fn a_scan_finds_the_oldest_that_are_later_and_as_many_as_there_is_room_for() {
     folders.sort();
     assert_eq!(folders, [root.join("a"), root.join("a/b")]);
     let later = (i64::MAX, PathBuf::new());
-    let found = scan(root, Some(&later), None).expect("it is read");
+    let found = scan(root, Some(&later), None, None).expect("it is read");
     assert!(found.files.is_empty() && found.unsettled.is_none() && found.more.is_none());
-    assert!(scan(&root.join("none"), None, None).is_err());
+    assert!(scan(&root.join("none"), None, None, None).is_err());
     let deep: PathBuf = std::iter::repeat_n("x", DEPTH_MAX + 3).collect();
     fs::create_dir_all(root.join(&deep)).expect("folders");
     fs::write(root.join(&deep).join("7.jpg"), b"x").expect("a file");
-    let found = scan(root, None, None).expect("it is read");
+    let found = scan(root, None, None, None).expect("it is read");
     assert_eq!(found.folders.len(), 2 + DEPTH_MAX, "deeper ones are none of a camera's");
 }
 
@@ -303,39 +303,153 @@ fn a_file_is_read_as_it_was_found() {
     let path = folder.path().join("1.jpg");
     fs::write(&path, &image).expect("a file");
     let at = changed_at(&status(&path).expect("it is there"));
-    for is_told in [true, false] {
-        let content = read(&beneath, (at, path.clone()), is_told).expect("it is read");
-        assert!(matches!(content, Content::Picture(_)));
-    }
-    for is_told in [true, false] {
-        let changed = read(&beneath, (at - 1, path.clone()), is_told).expect("it is read");
-        assert!(matches!(changed, Content::Changed((now, _)) if now == at));
-    }
-    // Half an upload that has come to a halt is not whole for a scan, and is all there is for its writer who left.
-    fs::write(&path, &image[..image.len() / 2]).expect("a file");
-    let at = changed_at(&status(&path).expect("it is there"));
-    assert!(matches!(read(&beneath, (at, path.clone()), false), Ok(Content::Partial)));
-    assert!(matches!(read(&beneath, (at, path.clone()), true), Ok(Content::Picture(_))));
+    let content = read(&beneath, (at, path.clone())).expect("it is read");
+    assert!(matches!(content, Content::Picture(..)));
+    let changed = read(&beneath, (at - 1, path.clone())).expect("it is read");
+    assert!(matches!(changed, Content::Changed((now, _)) if now == at));
     fs::remove_file(&path).expect("it is there");
-    assert!(matches!(read(&beneath, (at, path.clone()), true), Ok(Content::Gone)));
+    assert!(matches!(read(&beneath, (at, path.clone())), Ok(Content::Gone)));
     let huge = fs::File::create(&path).expect("a file");
     huge.set_len(1 << 40).expect("it has holes");
+    drop(huge);
     let at = changed_at(&status(&path).expect("it is there"));
-    assert!(matches!(read(&beneath, (at, path.clone()), true), Err(SourceError::NotJpeg { .. })));
+    assert!(matches!(read(&beneath, (at, path.clone())), Err(SourceError::NotJpeg { .. })));
+}
+
+#[test]
+fn a_file_without_all_of_its_picture_is_waited_for_and_then_torn() {
+    let image = jpegs(1).remove(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let beneath = Beneath::open(folder.path()).expect("a folder");
+    let path = folder.path().join("1.jpg");
+    // Closed, as FTP servers close what broke off, or with room for the rest, which is zeros until then.
+    let room = [&image[..image.len() / 2], &vec![0; image.len() / 2]].concat();
+    for part in
+        [&b""[..], &image[..1], &image[..2], &image[..100], &image[..image.len() / 2], &room]
+    {
+        fs::write(&path, part).expect("a file");
+        let at = changed_at(&status(&path).expect("it is there"));
+        let content = read(&beneath, (at, path.clone()));
+        assert!(matches!(content, Ok(Content::Partial)), "{} bytes", part.len());
+        assert!(!has_whole_picture(part), "{} bytes", part.len());
+    }
+    // Nothing is missing of the picture but its end marker, which some writers leave out.
+    let bare = &image[..image.len() - 2];
+    assert!(has_whole_picture(bare) && has_whole_picture(&image));
+    fs::write(&path, bare).expect("a file");
+    let at = changed_at(&status(&path).expect("it is there"));
+    let content = read(&beneath, (at, path.clone())).expect("it is read");
+    assert!(matches!(content, Content::Picture(jpeg, _) if jpeg.ends_with(&[0xff, 0xd9])));
+    // A file that is no picture is not waited for.
+    fs::write(&path, b"no picture").expect("a file");
+    let at = changed_at(&status(&path).expect("it is there"));
+    assert!(matches!(read(&beneath, (at, path.clone())), Err(SourceError::NotJpeg { .. })));
+}
+
+#[test]
+fn a_file_that_a_writer_has_open_is_not_whole() {
+    let image = jpegs(1).remove(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let beneath = Beneath::open(folder.path()).expect("a folder");
+    let path = folder.path().join("1.jpg");
+    let mut writer = fs::File::create(&path).expect("a file");
+    std::io::Write::write_all(&mut writer, &image).expect("it is written");
+    let at = changed_at(&status(&path).expect("it is there"));
+    let is_known = has_writer(&fs::File::open(&path).expect("it is there")).is_some();
+    let content = read(&beneath, (at, path.clone())).expect("it is read");
+    assert_eq!(matches!(content, Content::Partial), is_known);
+    drop(writer);
+    let content = read(&beneath, (at, path)).expect("it is read");
+    assert!(matches!(content, Content::Picture(..)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_breaks_off_and_is_resumed_is_taken_whole_and_then_deleted() {
+    let images = jpegs(2);
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    let mut source = watch(root, "?delete=1").await;
+    let (first, second) = images[0].split_at(images[0].len() / 2);
+    fs::write(root.join("1.jpg"), first).expect("it is closed in the middle");
+    put(root, "2.jpg", &images[1]);
+    assert_eq!(next(&mut source).await.as_ref(), Ok(&images[1]), "the other is not whole");
+    assert_eq!(fs::read(root.join("1.jpg")).expect("it is there"), first, "it is left");
+    let mut rest = fs::File::options().append(true).open(root.join("1.jpg")).expect("it is ours");
+    std::io::Write::write_all(&mut rest, second).expect("it is written");
+    drop(rest);
+    assert_eq!(next(&mut source).await.as_ref(), Ok(&images[0]));
+    put(root, "3.jpg", &images[1]);
+    assert_eq!(next(&mut source).await.as_ref(), Ok(&images[1]));
+    assert!(!root.join("1.jpg").exists(), "it was taken whole");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_linked_here_is_taken_once_whatever_becomes_of_its_other_name() {
+    let images = jpegs(2);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, out) = (folder.path().join("in"), folder.path().join("out"));
+    fs::create_dir(&root).expect("a folder");
+    fs::create_dir(&out).expect("a folder");
+    // As old as one that no scan takes for new.
+    let old = fs::File::create(out.join("old")).expect("a file");
+    std::io::Write::write_all(&mut &old, &images[0]).expect("it is written");
+    old.set_modified(std::time::UNIX_EPOCH).expect("it is ours");
+    drop(old);
+    fs::write(out.join("new"), &images[1]).expect("a file");
+    let mut watched = watched(&root).await;
+    fs::hard_link(out.join("old"), root.join("1.jpg")).expect("it is linked");
+    fs::hard_link(out.join("new"), root.join("2.jpg")).expect("it is linked");
+    fs::remove_file(out.join("new")).expect("it is ours");
+    come(&mut watched, &[&images[0], &images[1]]).await;
+    // Their state changes, and not what is in them.
+    fs::remove_file(out.join("old")).expect("it is ours");
+    let others = fs::Permissions::from_mode(0o640);
+    fs::set_permissions(root.join("2.jpg"), others).expect("it is ours");
+    let later = SourceClock::wall().as_nanos();
+    watched.scan_at = Moment::now();
+    watched.after = Some((later - 1_000_000_000, PathBuf::new()));
+    watched.scan(root.clone()).await.expect("it is read");
+    come(&mut watched, &[]).await;
+}
+
+/// A file whose picture was given as it is now.
+fn given(beneath: &Beneath, path: &Path) -> Given {
+    let status = status(path).expect("it is there");
+    let key = key(path.to_owned(), &status);
+    let Ok(Content::Picture(jpeg, identity)) = read(beneath, key.clone()) else {
+        panic!("it is a picture")
+    };
+    Given { key, identity, jpeg }
 }
 
 #[tokio::test]
 async fn a_file_that_was_written_again_is_not_deleted() {
+    let images = jpegs(2);
     let folder = tempfile::tempdir().expect("a folder");
     let beneath = Arc::new(Beneath::open(folder.path()).expect("a folder"));
     let path = folder.path().join("1.jpg");
-    fs::write(&path, b"new").expect("a file");
-    let at = changed_at(&status(&path).expect("it is there"));
-    delete(beneath.clone(), (at - 1, path.clone())).await.expect("it is left");
-    assert!(path.exists());
-    delete(beneath.clone(), (at, path.clone())).await.expect("it is deleted");
+    fs::write(&path, &images[0]).expect("a file");
+    let taken = given(&beneath, &path);
+    let written = fs::metadata(&path).expect("it is there").modified().expect("it has a time");
+    // A writer that gives it the time and the length that it had.
+    let mut other = images[1].to_vec();
+    other.resize(images[0].len(), 0);
+    fs::write(&path, &other).expect("it is written");
+    let file = fs::File::options().write(true).open(&path).expect("it is ours");
+    file.set_modified(written).expect("it is ours");
+    drop(file);
+    delete(beneath.clone(), taken).await.expect("it is left");
+    assert_eq!(fs::read(&path).expect("it is there"), other);
+    // Other permissions make no other file.
+    fs::write(&path, &images[1]).expect("it is written");
+    let taken = given(&beneath, &path);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    delete(beneath.clone(), taken).await.expect("it is deleted");
     assert!(!path.exists());
-    delete(beneath.clone(), (at, path)).await.expect("it is gone already");
+    fs::write(&path, &images[1]).expect("a file");
+    let taken = given(&beneath, &path);
+    fs::remove_file(&path).expect("it is ours");
+    delete(beneath, taken).await.expect("it is gone already");
 }
 
 #[tokio::test]
@@ -354,9 +468,11 @@ async fn no_file_is_read_or_deleted_to_which_a_link_leads() {
     let beneath = Arc::new(Beneath::open(&root).expect("a folder"));
     for name in ["day/1.jpg", "2.jpg"] {
         let path = root.join(name);
-        let content = read(&beneath, (at, path.clone()), true).expect("it is none");
+        let content = read(&beneath, (at, path.clone())).expect("it is none");
         assert!(matches!(content, Content::Gone), "{name}");
-        delete(beneath.clone(), (at, path)).await.expect("it is left");
+        let identity = identity(&status(&secret).expect("it is there"));
+        let given = Given { key: (at, path), identity, jpeg: images[0].clone() };
+        delete(beneath.clone(), given).await.expect("it is left");
         assert!(secret.exists(), "{name}");
     }
     assert!(root.join("2.jpg").is_symlink(), "it is no picture that was taken");
