@@ -122,7 +122,8 @@ async fn ask(socket: UdpSocket, to: SocketAddr, until: Instant) -> io::Result<Ve
             Err(_) => return Ok(found),
             Ok(Ok((length, from))) => {
                 let text = String::from_utf8_lossy(&buffer[..length]);
-                let is_ours = |id: &str| questions.iter().any(|(ours, _)| ours == id);
+                let is_ours =
+                    |id: &str| questions.iter().any(|(ours, _)| digits(ours) == digits(id));
                 let room = FOUND_MAX.saturating_sub(found.len());
                 found.extend(answers(&text, from.ip(), is_ours).into_iter().take(room));
             }
@@ -167,9 +168,16 @@ fn unique() -> String {
     )
 }
 
+/// The digits of a UUID, which cameras write with or without `urn:` and in either case (RFC 9562, section 4).
+fn digits(id: &str) -> String {
+    let id = id.trim().to_ascii_lowercase();
+    let id = id.strip_prefix("urn:").unwrap_or(&id);
+    id.strip_prefix("uuid:").unwrap_or(id).trim_matches(['{', '}']).to_owned()
+}
+
 /// The cameras that an answer names; none if it is no answer to a question of ours.
 fn answers(text: &str, from: IpAddr, is_ours: impl Fn(&str) -> bool) -> Vec<Found> {
-    let (mut found, mut related) = (Vec::new(), false);
+    let (mut found, mut related) = (Vec::new(), None);
     let mut open: Option<Match> = None;
     let mut element = String::new();
     for part in parts(text) {
@@ -181,7 +189,9 @@ fn answers(text: &str, from: IpAddr, is_ours: impl Fn(&str) -> bool) -> Vec<Foun
                 element = name.to_owned();
             }
             Part::Text(text) => match (&mut open, &*element) {
-                (None, "RelatesTo") => related |= is_ours(text.trim()),
+                (None, "RelatesTo") => {
+                    related = Some(related == Some(true) || is_ours(text.trim()))
+                }
                 (Some(open), "Address") => open.id.push_str(text.trim()),
                 (Some(open), "Scopes") => open.scopes.push_str(&text),
                 (Some(open), "XAddrs") => open.services.push_str(&text),
@@ -197,7 +207,8 @@ fn answers(text: &str, from: IpAddr, is_ours: impl Fn(&str) -> bool) -> Vec<Foun
             }
         }
     }
-    if related { found } else { Vec::new() }
+    // Some cameras do not say what they answer: what comes to our port does.
+    if related == Some(false) { Vec::new() } else { found }
 }
 
 /// A match as it is read.
@@ -366,5 +377,25 @@ mod tests {
         assert_eq!(digits.iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
         assert!(digits[2].starts_with('4') && "89ab".contains(&digits[3][..1]), "{id}");
         assert_eq!(question("a", "b").matches("<w:MessageID>a</w:MessageID>").count(), 1);
+    }
+
+    #[test]
+    fn an_answer_is_known_by_the_digits_of_its_question() {
+        let ours = "urn:uuid:0a1b2c3d-0000-4000-8000-0123456789ab";
+        let is_ours = |id: &str| digits(id) == digits(ours);
+        let from = IpAddr::from([192, 0, 2, 1]);
+        let text = |to: &str| answer(to, "urn:uuid:cam");
+        for (to, count) in [
+            (ours, 1),
+            ("uuid:0a1b2c3d-0000-4000-8000-0123456789ab", 1),
+            ("URN:UUID:0A1B2C3D-0000-4000-8000-0123456789AB", 1),
+            ("0A1B2C3D-0000-4000-8000-0123456789AB", 1),
+            ("urn:uuid:0a1b2c3d-0000-4000-8000-0123456789ac", 0),
+        ] {
+            assert_eq!(answers(&text(to), from, is_ours).len(), count, "{to}");
+        }
+        let silent = text("x").replace("<wsa:RelatesTo>\n x </wsa:RelatesTo>", "");
+        assert!(!silent.contains("RelatesTo"));
+        assert_eq!(answers(&silent, from, is_ours).len(), 1, "it does not say");
     }
 }

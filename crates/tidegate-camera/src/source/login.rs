@@ -13,7 +13,15 @@ pub(super) enum Challenge {
     /// The password as it is.
     Basic,
     /// A digest of it.
-    Digest { realm: String, nonce: String, opaque: Option<String>, algorithm: Algorithm, qop: bool },
+    Digest {
+        realm: String,
+        nonce: String,
+        opaque: Option<String>,
+        algorithm: Algorithm,
+        /// The challenge names the algorithm: some servers want it back, also where it is the usual one.
+        is_named: bool,
+        qop: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +68,7 @@ impl Challenge {
             nonce: value("nonce")?,
             opaque: value("opaque"),
             algorithm,
+            is_named: value("algorithm").is_some(),
             qop,
         })
     }
@@ -83,7 +92,7 @@ impl Challenge {
                     base64::engine::general_purpose::STANDARD.encode(pair.as_bytes())
                 )
             }
-            Self::Digest { realm, nonce, opaque, algorithm, qop } => {
+            Self::Digest { realm, nonce, opaque, algorithm, is_named, qop } => {
                 let first = algorithm.hex(&Zeroizing::new(format!("{user}:{realm}:{password}")));
                 let second = algorithm.hex(&format!("{method}:{url}"));
                 let (response, used) = if *qop {
@@ -97,7 +106,8 @@ impl Challenge {
                     .as_ref()
                     .map_or(String::new(), |opaque| format!(", opaque=\"{opaque}\""));
                 let algorithm = match algorithm {
-                    Algorithm::Md5 => "",
+                    _ if !is_named => "",
+                    Algorithm::Md5 => ", algorithm=MD5",
                     Algorithm::Sha256 => ", algorithm=SHA-256",
                 };
                 let user = user.replace('\\', "\\\\").replace('"', "\\\"");
@@ -217,7 +227,10 @@ mod tests {
             let challenge = Challenge::choose([line.as_str()].into_iter()).unwrap();
             let answer = challenge.answer(&mufasa, "GET", "/dir/index.html", 1, ours);
             assert!(answer.contains(&format!("response=\"{expected}\"")), "{}", *answer);
+            let named = line.split(", ").find(|part| part.starts_with("algorithm=")).unwrap();
+            assert!(answer.ends_with(named), "{}", *answer);
         }
+        assert!(!challenge.answer(&mufasa, "GET", "/", 1, ours).contains("algorithm"));
         let all = [
             "Basic realm=\"x\"",
             &md5,
