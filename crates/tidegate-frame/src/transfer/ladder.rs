@@ -10,7 +10,7 @@ use super::{Report, TransferConfig};
 use crate::{
     controller::Rung,
     knob::KnobSetting,
-    table::{Origin, Row, Table, TableSet},
+    table::{Cut, Origin, Row, Table, TableSet},
 };
 
 /// Failures in a row after which a setting is set aside.
@@ -27,6 +27,9 @@ const FACTOR: std::ops::RangeInclusive<f64> = 0.05..=20.0;
 pub(super) struct Ladder {
     source: Option<FrameSize>,
     profile: AdaptationProfile,
+    /// The least accuracy of the table's rows that it has, and that which is kept for whoever asks for more.
+    accuracy_min: f64,
+    accuracy_cut: f64,
     /// Set while the sizes and accuracies are a default's.
     pub(super) assumed: bool,
     rungs: Vec<Rung>,
@@ -53,6 +56,8 @@ impl Ladder {
         Self {
             source: None,
             profile: AdaptationProfile::default(),
+            accuracy_min: 0.0,
+            accuracy_cut: 0.0,
             assumed: false,
             rungs: Vec::new(),
             live: Vec::new(),
@@ -68,13 +73,23 @@ impl Ladder {
         demand: &Demand,
         config: &TransferConfig,
     ) -> (Self, Option<Report>) {
-        let mut ladder = Self { source: Some(source), profile: demand.profile, ..Self::empty() };
+        // A demand of less has the rows below the cut, too: what leaves them out protects those who asked for more.
+        let accuracy_cut = config.cut.accuracy_min;
+        let accuracy_min = accuracy_cut.min(demand.bounds.accuracy());
+        let mut ladder = Self {
+            source: Some(source),
+            profile: demand.profile,
+            accuracy_min,
+            accuracy_cut,
+            ..Self::empty()
+        };
+        let cut = Cut { accuracy_min, ..config.cut };
         let table = tables.nearest(demand.profile, source, &config.wanted);
         if let Some(table) = table {
             ladder.assumed = table.origin == Origin::Assumed;
             let whole = demand.controller == ControllerKind::MezPi
                 && demand.profile == AdaptationProfile::Mez;
-            let rows = if whole { table.by_bytes() } else { table.ladder(&config.cut) };
+            let rows = if whole { table.by_bytes() } else { table.ladder(&cut) };
             rows.into_iter().for_each(|row| ladder.push(table, row));
         }
         let foreign = table.is_some_and(|table| table.rows.iter().any(|row| !row.label.is_empty()));
@@ -121,7 +136,10 @@ impl Ladder {
 
     /// Whether it was made for such frames and such a demand.
     pub(super) fn is_for(&self, source: FrameSize, demand: &Demand) -> bool {
-        self.source == Some(source) && self.profile == demand.profile && !self.rungs.is_empty()
+        self.source == Some(source)
+            && self.profile == demand.profile
+            && self.accuracy_min == self.accuracy_cut.min(demand.bounds.accuracy())
+            && !self.rungs.is_empty()
     }
 
     /// The frames it was made for, once there were any.
@@ -215,5 +233,33 @@ mod tests {
         let waited = (1..).find(|_| ladder.take_back());
         assert_eq!((waited, rows(&ladder)), (Some(ASIDE_FRAMES), all));
         assert!(!ladder.take_back());
+    }
+
+    #[test]
+    fn a_demand_of_less_accuracy_has_the_smaller_rows() {
+        let size = FrameSize { width: 1920, height: 1080 };
+        let demand = |accuracy| Demand {
+            bounds: Bounds::new(Duration::from_millis(100), accuracy).unwrap(),
+            controller: ControllerKind::Budget,
+            delivery: Delivery::Latest,
+            when_infeasible: WhenInfeasible::KeepLatency,
+            profile: AdaptationProfile::Jpeg,
+            frame_rate: None,
+        };
+        let config = TransferConfig::default();
+        let tables = TableSet::builtin();
+        let ladder = |accuracy| Ladder::find(&tables, size, &demand(accuracy), &config).0;
+        let least = |accuracy| {
+            let ladder = ladder(accuracy);
+            let accuracies = ladder.rungs().iter().map(|rung| rung.accuracy);
+            accuracies.fold(f64::INFINITY, f64::min)
+        };
+        assert_eq!(least(0.95), least(0.90), "the cut protects both");
+        assert!(least(0.90) >= 0.90 && least(0.85) < 0.90 && least(0.0) < least(0.85));
+        // A running transfer gets them when its demand changes.
+        assert!(ladder(0.95).is_for(size, &demand(0.92)));
+        assert!(
+            !ladder(0.95).is_for(size, &demand(0.0)) && !ladder(0.0).is_for(size, &demand(0.95))
+        );
     }
 }
