@@ -36,6 +36,8 @@ pub struct CameraInfo {
     pub clock_offset: Option<ClockOffset>,
     /// Why it gives no frames although it is online, in one sentence; none while it gives some or is offline.
     pub no_frames: Option<String>,
+    /// By which clock its frames are timed, in one sentence, where something is wrong with that; none where nothing is.
+    pub capture_clock: Option<String>,
     /// The camera of the node's configuration whose substream it is; none if it is no substream.
     pub substream_of: Option<CameraName>,
 }

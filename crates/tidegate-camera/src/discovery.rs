@@ -190,7 +190,7 @@ fn answers(text: &str, from: IpAddr, is_ours: impl Fn(&str) -> bool) -> Vec<Foun
             }
             Part::Text(text) => match (&mut open, &*element) {
                 (None, "RelatesTo") => {
-                    related = Some(related == Some(true) || is_ours(text.trim()))
+                    related = Some(related == Some(true) || is_ours(text.trim()));
                 }
                 (Some(open), "Address") => open.id.push_str(text.trim()),
                 (Some(open), "Scopes") => open.scopes.push_str(&text),

@@ -21,7 +21,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::Notify, task::JoinHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
 
 use tidegate_frame::score::Detection;
 use tidegate_message::{Backoff, Instant};
@@ -47,6 +50,7 @@ pub use pace::Pace;
 pub use rtsp::RtspError;
 pub use spec::{NetworkOptions, Rate, RtspTransport, SceneSpec, SourceSpec, SpecReason, shown};
 use supply::{Next, Supply};
+pub use timeline::{CaptureClock, NoClock, NotSet};
 
 /// One JPEG image as its source gave it.
 #[derive(Clone, Debug)]
@@ -91,6 +95,8 @@ struct Shared {
     taken: Notify,
     pace: Mutex<Option<Pace>>,
     pace_changed: Notify,
+    /// By which clock frames are timed; none before the first, and for sources whose frames are of the time when they are played.
+    clock: watch::Sender<Option<CaptureClock>>,
 }
 
 #[derive(Debug, Default)]
@@ -199,6 +205,11 @@ impl Source {
         self.clock.now().since(frame.captured)
     }
 
+    /// By which clock its frames are timed; none before the first, and for sources whose frames are captured when they are played.
+    pub fn clock(&self) -> Option<CaptureClock> {
+        *self.shared.clock.borrow()
+    }
+
     /// A handle that changes the source while it runs.
     pub fn control(&self) -> SourceControl {
         SourceControl { shared: self.shared.clone() }
@@ -243,6 +254,11 @@ impl SourceControl {
         self.shared.pace().as_ref().map(Pace::phase)
     }
 
+    /// As [`Source::clock`], and its changes.
+    pub fn clocks(&self) -> watch::Receiver<Option<CaptureClock>> {
+        self.shared.clock.subscribe()
+    }
+
     /// The rate now; `None` for a live camera.
     pub fn rate(&self) -> Option<Rate> {
         self.shared.pace().as_ref().map(Pace::rate)
@@ -261,7 +277,8 @@ impl Shared {
     fn new(pace: Option<Pace>) -> Self {
         let (pace, slot) = (Mutex::new(pace), Mutex::default());
         let (filled, taken) = (Notify::new(), Notify::new());
-        Self { slot, filled, taken, pace, pace_changed: Notify::new() }
+        let (pace_changed, clock) = (Notify::new(), watch::Sender::new(None));
+        Self { slot, filled, taken, pace, pace_changed, clock }
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -279,6 +296,28 @@ impl Shared {
         slot.dropped += u64::from(slot.frame.replace(frame).is_some());
         drop(slot);
         self.filled.notify_one();
+    }
+
+    /// Frames are timed by that clock.
+    fn timed_by(&self, clock: Option<CaptureClock>) {
+        self.clock.send_if_modified(|known| {
+            // A rate that is measured again is no news by its last digit.
+            let is_news = match (*known, clock) {
+                (
+                    Some(CaptureClock::Rated { permille: before }),
+                    Some(CaptureClock::Rated { permille: now }),
+                ) => before.abs_diff(now) > 5,
+                (
+                    Some(CaptureClock::Unset(NotSet::Off { behind_millis: before })),
+                    Some(CaptureClock::Unset(NotSet::Off { behind_millis: now })),
+                ) => before.abs_diff(now) > 1_000,
+                (before, now) => before != now,
+            };
+            if is_news {
+                *known = clock;
+            }
+            is_news
+        });
     }
 
     /// Waits until the consumer has taken what is in the slot.
@@ -440,6 +479,7 @@ async fn run_live(
         let error = match open.next().await {
             Ok(Next::Picture(picture, captured)) => {
                 backoff.reset();
+                shared.timed_by(open.clock());
                 let captured = captured.unwrap_or_else(|| clock.now());
                 // A frame that cannot have its own time among the others is not given another.
                 if last.is_none_or(|last| captured > last) && thinner.takes(captured) {
@@ -649,6 +689,17 @@ pub enum SourceError {
         #[source]
         source: HttpCameraError,
     },
+    /// A camera that is asked by HTTP answers with the picture that it gave before.
+    #[error(
+        "{place} has answered with the same picture for {} s, as its ETag or Last-Modified says; it counts once",
+        .after.as_secs()
+    )]
+    Repeats {
+        /// Which.
+        place: String,
+        /// How long.
+        after: Duration,
+    },
     /// A live camera gives nothing.
     #[error("{place} gave no image for {} s{said}; check the camera and its network", .after.as_secs())]
     Stalled {
@@ -658,6 +709,18 @@ pub enum SourceError {
         after: Duration,
         /// The last message of its decoder, in parentheses with a blank before them; empty if there is none.
         said: String,
+    },
+    /// A part of a camera's stream was lost or left out, and no key came soon, to which alone later pictures do not refer.
+    #[error(
+        "a part of the stream of {place} was lost or came too late, and no key picture within {} s, so that later ones would be damaged; \
+         it is opened again. Have the camera send a key (I-frame) each second or two",
+        .after.as_secs()
+    )]
+    KeyMissing {
+        /// Which.
+        place: String,
+        /// How long one was waited for.
+        after: Duration,
     },
     /// A live camera closed its stream.
     #[error("{place} ended its stream; it is opened again")]
@@ -702,6 +765,7 @@ impl SourceError {
                 | Self::Damaged { .. }
                 | Self::Picture { .. }
                 | Self::Torn { .. }
+                | Self::Repeats { .. }
                 | Self::Delete { .. }
         )
     }

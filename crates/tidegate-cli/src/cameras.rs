@@ -50,6 +50,11 @@ fn table(cameras: &[CameraInfo], now: Instant) -> String {
             ));
         }
     }
+    for camera in cameras {
+        if let Some(said) = &camera.capture_clock {
+            text.push_str(&format!("{}: {}\n", camera.name, crate::program::plain(said)));
+        }
+    }
     if cameras.is_empty() {
         text.push_str("no camera is registered; `tidegate cameras add` has the node run one\n");
     }
@@ -101,6 +106,7 @@ fn json(cameras: &[CameraInfo]) -> String {
                 "name": camera.name.as_str(),
                 "online": camera.online,
                 "no_frames": camera.no_frames,
+                "capture_clock": camera.capture_clock,
                 "substream_of": camera.substream_of.as_ref().map(CameraName::as_str),
                 "via": camera.transport,
                 "width": camera.size.map(|size| size.width),
@@ -149,6 +155,7 @@ mod tests {
                 uncertainty: Duration::from_micros(400),
             }),
             no_frames: None,
+            capture_clock: None,
             substream_of: None,
         };
         let blind = CameraInfo {

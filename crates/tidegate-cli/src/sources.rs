@@ -11,7 +11,7 @@ use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_camera::{
     discovery::{self, Found as Camera},
-    source::{Source, SourceError, SourceFrame, SourceSpec},
+    source::{CaptureClock, Source, SourceError, SourceFrame, SourceSpec},
 };
 use tidegate_frame::knob::{FrameLimits, inspect};
 use tidegate_message::{Code, FrameSize, error_chain};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::program::{Output, aligned, plain, print};
 
 /// How long frames are counted once the first has come.
-const COUNT_FOR: Duration = Duration::from_secs(3);
+const COUNT_FOR: Duration = Duration::from_secs(6);
 
 /// The findings about a source.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct Found {
     first_after: Duration,
     /// How old that was when it came.
     first_age: Duration,
+    /// By which clock its frames are timed, as far as that could be found out; none for those that are timed when they are played.
+    clock: Option<CaptureClock>,
 }
 
 impl std::fmt::Display for Found {
@@ -49,7 +51,11 @@ impl std::fmt::Display for Found {
             plain(source),
             first_after.as_secs_f64(),
             first_age.as_secs_f64(),
-        )
+        )?;
+        match self.clock {
+            Some(clock) => write!(f, "; {clock}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -65,6 +71,8 @@ impl Found {
             "frames_per_second": self.frames_per_second,
             "first_after_ms": self.first_after.as_secs_f64() * 1e3,
             "first_age_ms": self.first_age.as_secs_f64() * 1e3,
+            "capture_clock": self.clock.map(|clock| clock.to_string()),
+            "capture_clock_sound": self.clock.map(CaptureClock::is_sound),
         });
         format!("{json}\n")
     }
@@ -109,8 +117,19 @@ pub async fn try_source(spec: &SourceSpec, wait: u32) -> Result<Found, ApiError>
     // Those that were overtaken count: the source has them.
     let passed = (sequence - first.sequence) as f64;
     let frames_per_second = if seconds > 0.0 { passed / seconds } else { 0.0 };
+    let clock = source.clock();
     let (source, frame_bytes) = (spec.to_string(), bytes / frames);
-    Ok(Found { source, size, frame_bytes, frames, frames_per_second, first_after, first_age })
+    let rate = frames_per_second;
+    Ok(Found {
+        source,
+        size,
+        frame_bytes,
+        frames,
+        frames_per_second: rate,
+        first_after,
+        first_age,
+        clock,
+    })
 }
 
 /// Opens a source and waits for a frame that can be carried; keeps the last reason why one was not.

@@ -308,6 +308,9 @@ pub enum Reported {
     /// Of the camera, not of a transfer (transfer 0): its source gives no frames that it can take, for the reason in the text; with no
     /// text it does again.
     NoFrames,
+    /// Of the camera, not of a transfer (transfer 0): its frames are timed by another clock than they should be, as the text says; with no
+    /// text by a sound one.
+    CaptureClock,
     /// A newer camera reports something that this version has no name for.
     Other(u16),
 }

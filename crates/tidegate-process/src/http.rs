@@ -5,7 +5,9 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -21,9 +23,10 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tidegate_message::host::without_brackets;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, lookup_host},
     sync::Mutex,
+    time::Instant,
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
@@ -48,6 +51,8 @@ struct Kept {
     sender: SendRequest<Full<Bytes>>,
     /// The server's address.
     peer: Option<IpAddr>,
+    /// When the newest request went out.
+    asked_at: Instant,
     /// Moves its bytes.
     _driver: AbortOnDropHandle<()>,
 }
@@ -104,8 +109,8 @@ impl HttpClient {
         Self { tls, answer_bytes_max, is_lenient: false, kept: Mutex::new(None) }
     }
 
-    /// The same client for servers of devices, which take names of headers for other ones if they are not written as usual, and write
-    /// theirs as they like.
+    /// The same client for servers of devices, which take names of headers for other ones if they are not written as usual, write
+    /// theirs as they like, and begin an answer with `ICY 200` (SHOUTcast) or `HTTP 200`.
     #[must_use]
     pub fn lenient(self) -> Self {
         Self { is_lenient: true, ..self }
@@ -161,6 +166,7 @@ impl HttpClient {
         let to = target(request.uri())?;
         let kept = self.kept.lock().await.take();
         if let Some(mut kept) = kept.filter(|kept| kept.to == to && !kept.sender.is_closed()) {
+            kept.asked_at = Instant::now();
             match ask(&mut kept.sender, request.clone(), &to.1).await {
                 Err(HttpError::Exchange { .. }) => {}
                 answered => return answered.map(|answer| Body::of(answer, kept)),
@@ -168,6 +174,7 @@ impl HttpClient {
         }
         let mut kept = self.connect(to, allowed).await?;
         let host = kept.to.1.clone();
+        kept.asked_at = Instant::now();
         let answer = ask(&mut kept.sender, request, &host).await?;
         Ok(Body::of(answer, kept))
     }
@@ -225,6 +232,10 @@ impl HttpClient {
                 .allow_obsolete_multiline_headers_in_responses(true)
                 .ignore_invalid_headers_in_responses(true);
         }
+        let stream: Box<dyn Stream> = match self.is_lenient {
+            true => Box::new(Versioned::new(stream)),
+            false => stream,
+        };
         let handshake = protocol.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(broken)?;
         let driver = tokio::spawn(async move {
@@ -232,7 +243,8 @@ impl HttpClient {
                 tracing::debug!(%error, "a connection of HTTP ended");
             }
         });
-        Ok(Kept { sender, peer, _driver: AbortOnDropHandle::new(driver), to })
+        let asked_at = Instant::now();
+        Ok(Kept { sender, peer, asked_at, _driver: AbortOnDropHandle::new(driver), to })
     }
 }
 
@@ -272,6 +284,11 @@ impl Body {
         self.kept.peer
     }
 
+    /// When its request went out, over a connection that was there.
+    pub const fn asked_at(&self) -> Instant {
+        self.kept.asked_at
+    }
+
     /// The next bytes; `None` at the end.
     ///
     /// # Errors
@@ -291,6 +308,84 @@ impl Body {
         }
         self.is_at_end = true;
         None
+    }
+}
+
+/// A connection whose first answer gets the version of HTTP that it lacks, if so.
+struct Versioned<S> {
+    stream: S,
+    /// The bytes that are held of the first answer, until its begin is known.
+    head: Option<Vec<u8>>,
+    /// Bytes to be given before those of the stream, and how many of them were.
+    ready: (Vec<u8>, usize),
+}
+
+impl<S> Versioned<S> {
+    const fn new(stream: S) -> Self {
+        Self { stream, head: Some(Vec::new()), ready: (Vec::new(), 0) }
+    }
+}
+
+/// The first bytes of an answer as HTTP has them; `None` if more are needed.
+fn versioned(head: &[u8]) -> Option<Vec<u8>> {
+    for word in [&b"ICY "[..], b"HTTP "] {
+        if let Some(rest) = head.strip_prefix(word) {
+            return Some([b"HTTP/1.0 ", rest].concat());
+        }
+        if word.starts_with(head) {
+            return None;
+        }
+    }
+    Some(head.to_vec())
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Versioned<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while let Some(mut head) = self.head.take() {
+            let mut bytes = [0; 64];
+            let mut more = ReadBuf::new(&mut bytes);
+            let read = Pin::new(&mut self.stream).poll_read(context, &mut more);
+            if !matches!(read, Poll::Ready(Ok(()))) {
+                self.head = Some(head);
+                return read;
+            }
+            head.extend_from_slice(more.filled());
+            match versioned(&head) {
+                None if !more.filled().is_empty() => self.head = Some(head),
+                begun => self.ready = (begun.unwrap_or(head), 0),
+            }
+        }
+        let (bytes, given) = &mut self.ready;
+        if *given < bytes.len() {
+            let count = (bytes.len() - *given).min(buffer.remaining());
+            buffer.put_slice(&bytes[*given..*given + count]);
+            *given += count;
+            return Poll::Ready(Ok(()));
+        }
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Versioned<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

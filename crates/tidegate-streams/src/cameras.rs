@@ -62,6 +62,8 @@ struct State {
     clock_offset: Option<(i64, Duration)>,
     /// Why it gives no frames although it is reached, if it said so.
     no_frames: Option<Arc<str>>,
+    /// By which clock its frames are timed, if it said that something is wrong with it.
+    capture_clock: Option<Arc<str>>,
     streams: BTreeMap<TransferId, Arc<Stream>>,
     questions: HashMap<u64, Question>,
 }
@@ -178,7 +180,7 @@ impl Cameras {
         }
         let life = state.life;
         // It says so again over its new link.
-        state.no_frames = None;
+        (state.no_frames, state.capture_clock) = (None, None);
         state.questions.clear();
         let id = next();
         let streams: Vec<Arc<Stream>> = state.streams.values().cloned().collect();
@@ -257,7 +259,7 @@ impl Camera {
             return;
         }
         state.link = None;
-        state.no_frames = None;
+        (state.no_frames, state.capture_clock) = (None, None);
         state.questions.clear();
         let streams: Vec<_> = state.streams.values().cloned().collect();
         drop(state);
@@ -282,6 +284,19 @@ impl Camera {
     /// Why it gives no frames although it is reached, if it said so.
     pub(super) fn no_frames(&self) -> Option<Arc<str>> {
         self.state().no_frames.clone()
+    }
+
+    /// By which clock its frames are timed, if something is wrong with it.
+    pub(super) fn capture_clock(&self) -> Option<Arc<str>> {
+        self.state().capture_clock.clone()
+    }
+
+    /// Its frames are timed by that clock, or by a sound one. Whether that is news.
+    pub(super) fn set_capture_clock(&self, said: Option<Arc<str>>) -> bool {
+        let mut state = self.state();
+        let is_news = state.capture_clock != said;
+        state.capture_clock = said;
+        is_news
     }
 
     /// It gives no frames for that reason, or gives some again. Whether that is news.

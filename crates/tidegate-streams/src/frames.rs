@@ -436,6 +436,7 @@ impl NodeState {
                 .clock_offset()
                 .map(|(offset_nanos, uncertainty)| ClockOffset { offset_nanos, uncertainty }),
             no_frames: camera.no_frames().map(|why| why.as_ref().to_owned()),
+            capture_clock: camera.capture_clock().map(|said| said.as_ref().to_owned()),
             substream_of: self.own.main_of(&camera.name),
         };
         // A camera that does not answer is still listed, with what is known of it.

@@ -269,6 +269,7 @@ impl Serving {
                     Reported::FramesDropped { .. } => self.heard(report.transfer, Some(report.at)),
                     Reported::Idle => return self.heard(report.transfer, None),
                     Reported::NoFrames => return self.no_frames(&report.text),
+                    Reported::CaptureClock => return self.capture_clock(&report.text),
                     _ => {}
                 }
                 if let Some(stream) = self.camera.stream(report.transfer) {
@@ -309,6 +310,22 @@ impl Serving {
         match why {
             Some(why) => tracing::warn!(camera = %self.camera.name, %why, "camera gives no frames"),
             None => tracing::info!(camera = %self.camera.name, "camera gives frames again"),
+        }
+    }
+
+    /// The camera's frames are timed by another clock than they should be, as that says; without a word by a sound one.
+    fn capture_clock(&self, said: &str) {
+        let said = (!said.is_empty()).then(|| shared(said));
+        if !self.camera.set_capture_clock(said.clone()) {
+            return;
+        }
+        match said {
+            Some(said) => {
+                tracing::warn!(camera = %self.camera.name, %said, "capture times of the camera")
+            }
+            None => {
+                tracing::info!(camera = %self.camera.name, "capture times of the camera are by its clock")
+            }
         }
     }
 
@@ -359,7 +376,7 @@ impl Serving {
             }
             Reported::ControllerFailed => stream.tell(Event::ControllerFailed(sentence)),
             Reported::TableMissing => stream.tell(Event::AccuracyAssumed(sentence)),
-            Reported::Idle | Reported::NoFrames => {} // heard before
+            Reported::Idle | Reported::NoFrames | Reported::CaptureClock => {} // heard before
             Reported::Failed | Reported::Other(_) => {
                 tracing::info!(camera = %self.camera.name, text = report.text, "camera reports");
             }

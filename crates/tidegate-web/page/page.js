@@ -320,7 +320,7 @@ class Tile {
     this.camera = camera;
     const size = camera.size ? `${camera.size[0]} × ${camera.size[1]}` : "";
     const fps = camera.fps ? `${camera.fps.toFixed(camera.fps < 10 ? 1 : 0)} fps` : "";
-    this.parts.source.textContent = [size, fps].filter(Boolean).join(" · ");
+    this.parts.source.textContent = [size, fps, camera.capture_clock].filter(Boolean).join(" · ");
     const unreached = this.texts.down || "The camera is not reached.";
     this.texts.down = camera.online ? (camera.no_frames ?? "") : unreached;
     this.say();

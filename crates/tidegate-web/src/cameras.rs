@@ -46,6 +46,7 @@ fn camera(info: &CameraInfo) -> Value {
         "subscriptions": info.subscriptions,
         "transport": info.transport,
         "no_frames": info.no_frames,
+        "capture_clock": info.capture_clock,
         "substream_of": info.substream_of.as_ref().map(CameraName::as_str),
     })
 }

@@ -38,6 +38,7 @@ const fn code_of(what: &Reported) -> u16 {
         Reported::Failed => 7,
         Reported::Idle => 8,
         Reported::NoFrames => 9,
+        Reported::CaptureClock => 10,
         Reported::Other(code) => *code,
     }
 }
@@ -52,6 +53,7 @@ const fn of_code(code: u16) -> Reported {
         7 => Reported::Failed,
         8 => Reported::Idle,
         9 => Reported::NoFrames,
+        10 => Reported::CaptureClock,
         code => Reported::Other(code),
     }
 }

@@ -43,6 +43,7 @@ impl From<CameraInfo> for proto::Camera {
                 uncertainty_nanos: nanos(clock.uncertainty),
             }),
             no_frames: camera.no_frames.unwrap_or_default(),
+            capture_clock: camera.capture_clock.unwrap_or_default(),
             substream_of: camera.substream_of.map(|name| name.to_string()).unwrap_or_default(),
         }
     }
@@ -70,6 +71,7 @@ impl TryFrom<proto::Camera> for CameraInfo {
                 uncertainty: duration(clock.uncertainty_nanos),
             }),
             no_frames: Some(camera.no_frames).filter(|sentence| !sentence.is_empty()),
+            capture_clock: Some(camera.capture_clock).filter(|sentence| !sentence.is_empty()),
             substream_of: Some(camera.substream_of)
                 .filter(|name| !name.is_empty())
                 .map(|name| name.parse().map_err(|_| lacks("Camera", "substream_of")))

@@ -34,7 +34,7 @@ use super::{
     frames::CameraLog,
     refusals::{NoFrames, Refusals},
 };
-use crate::source::SourceControl;
+use crate::source::{CaptureClock, SourceControl};
 
 /// Everything of a camera apart from its link; survives reconnects.
 pub struct Camera {
@@ -113,9 +113,18 @@ impl Served<'_> {
         mut supplied: watch::Receiver<Option<NoFrames>>,
         stop: &CancellationToken,
     ) -> Result<(), Down> {
+        // Where frames are given from outside, their times are, too.
+        let mut clocks = self
+            .camera
+            .source
+            .as_ref()
+            .map_or_else(|| watch::channel(None).1, SourceControl::clocks);
         // This link does not know the state before it.
         if supplied.borrow().is_some() {
             supplied.mark_changed();
+        }
+        if clocks.borrow().is_some_and(|clock| !clock.is_sound()) {
+            clocks.mark_changed();
         }
         loop {
             self.act().await?;
@@ -132,6 +141,10 @@ impl Served<'_> {
                 Ok(()) = supplied.changed() => {
                     let none = supplied.borrow_and_update().clone();
                     self.carrier.send(no_frames(none).into()).await?;
+                }
+                Ok(()) = clocks.changed() => {
+                    let clock = *clocks.borrow_and_update();
+                    self.carrier.send(capture_clock(clock).into()).await?;
                 }
                 Ok(()) = captured.changed() => {
                     captured.borrow_and_update();
@@ -291,6 +304,18 @@ impl Served<'_> {
             Sent::Refused => self.engine.handle_not_sent(clock::now(), transfer, frame),
         }
         Ok(())
+    }
+}
+
+/// Word of the clock by which a camera's frames are timed.
+fn capture_clock(clock: Option<CaptureClock>) -> CameraReport {
+    let wrong = clock.filter(|clock| !clock.is_sound());
+    CameraReport {
+        transfer: TransferId(0),
+        at: clock::now(),
+        capacity_bytes_per_second: None,
+        text: wrong.map_or_else(String::new, |clock| clock.to_string()),
+        what: Reported::CaptureClock,
     }
 }
 

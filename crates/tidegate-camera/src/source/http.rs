@@ -8,13 +8,23 @@
 //! Of a stream, the images are found by their own markers. Boundaries, lengths and types of its parts are not believed: cameras get them
 //! wrong in every way there is. So an image is given with its last byte, and not with the first of what follows.
 //!
+//! A picture of a stream was captured before its first byte came, and one that was asked for may have been as soon as the request went out:
+//! that is when it is said to be captured, and earlier where the camera says how old its answer is. How long it
+//! waited at the camera or on the way before that byte cannot be seen from here.
+//!
 //! Always true: of what a camera sends, no more is held than two of the largest images; a camera that says nothing for
 //! [`SILENT_MAX`], or shows nothing for [`PICTURELESS_MAX`], is given up and opened again; the login goes to the host that it was given for,
 //! in answer to a challenge, and not in clear where it was given for an encrypted connection.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io::Write as _,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use flate2::write::GzDecoder;
 use http_body_util::Full;
 use hyper::{
     Request, Response, StatusCode,
@@ -22,6 +32,7 @@ use hyper::{
 };
 use tokio::time::{Instant as Moment, sleep_until, timeout, timeout_at};
 
+use tidegate_message::CivilDate;
 use tidegate_process::http::{Body, HttpClient, HttpError};
 
 use super::{
@@ -41,6 +52,12 @@ const PICTURELESS_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_millis(200);
 /// Longest wait for the picture after the first of an answer of no length, which makes it a stream.
 const FOLLOWED_MAX: Duration = Duration::from_secs(2);
+/// Most that a camera is believed about the age of an answer; by more, its clock or its file is not meant.
+const AGE_MAX: Duration = Duration::from_secs(600);
+/// How long a camera may answer with the picture that it gave before until that is said, and how often.
+const REPEATS_MAX: Duration = Duration::from_secs(10);
+/// Compressed bytes that are unpacked at once: what becomes of them is up to a thousand times as long.
+const UNPACKED_AT_ONCE: usize = 4 << 10;
 /// Addresses that a camera may redirect to, one after another.
 const REDIRECTS_MAX: usize = 5;
 /// The pace of single pictures where none is given.
@@ -100,6 +117,9 @@ pub enum HttpCameraError {
         /// Where to.
         place: String,
     },
+    /// Its answer is compressed and cannot be unpacked.
+    #[error("the camera's answer is compressed by gzip, and damaged")]
+    Packed(#[source] std::io::Error),
     /// Its answer has no picture.
     #[error(
         "the camera answered with {kind} and no JPEG image; look for the address of its MJPEG stream or snapshot"
@@ -151,8 +171,10 @@ pub(super) struct HttpCamera {
     was_one: bool,
     /// When a single picture is due.
     due: Moment,
-    /// Found at the end of an answer, and to be given first.
-    left: VecDeque<Result<Bytes, SplitError>>,
+    /// Found at the end of an answer, and to be given first, with the time of capture.
+    left: VecDeque<(Result<Bytes, SplitError>, Moment)>,
+    /// The picture that was given last for a request, by its name, and since when it comes again.
+    given: Option<(Validator, Option<Moment>)>,
     /// The stream has ended.
     is_over: bool,
 }
@@ -170,6 +192,50 @@ struct Answer {
     pictures: u64,
     /// When the last whole picture came, or the answer began.
     shown: Moment,
+    /// From when it is as an answer to a request, and when the first byte of the picture that is on its way in came.
+    made: Moment,
+    begun: Option<Moment>,
+    /// By which the picture is the same as before, if the camera says one.
+    validator: Option<Validator>,
+    /// Unpacks a body that is compressed in spite of the request.
+    packed: Option<Unpacker>,
+}
+
+/// Unpacks gzip.
+struct Unpacker(GzDecoder<Vec<u8>>);
+
+impl std::fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Unpacker")
+    }
+}
+
+/// By which a camera says that a picture is the one that it gave before (RFC 9110, section 8.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Validator {
+    /// ETag: it alone tells.
+    Tag(String),
+    /// Last-Modified, which has whole seconds: the bytes have to be the same, too, which the number of them and a hash tell.
+    Modified(String, Option<(usize, u64)>),
+}
+
+impl Answer {
+    /// Takes bytes as they came.
+    fn push(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let Some(Unpacker(packed)) = &mut self.packed else {
+            self.splitter.push(bytes);
+            return Ok(());
+        };
+        for part in bytes.chunks(UNPACKED_AT_ONCE) {
+            packed.write_all(part)?;
+            self.splitter.push(packed.get_ref());
+            packed.get_mut().clear();
+        }
+        packed.flush()?;
+        self.splitter.push(packed.get_ref());
+        packed.get_mut().clear();
+        Ok(())
+    }
 }
 
 impl HttpCamera {
@@ -204,6 +270,7 @@ impl HttpCamera {
             was_one: false,
             due: Moment::now(),
             left: VecDeque::new(),
+            given: None,
             is_over: false,
         };
         camera.ask().await?;
@@ -215,11 +282,11 @@ impl HttpCamera {
         &self.place
     }
 
-    /// The next picture; it never ends but with an error.
-    pub(super) async fn next(&mut self) -> Result<Bytes, SourceError> {
+    /// The next picture, and when it was captured, as far as that is known; it never ends but with an error.
+    pub(super) async fn next(&mut self) -> Result<(Bytes, Moment), SourceError> {
         loop {
-            if let Some(found) = self.left.pop_front() {
-                return found.map_err(|source| self.damaged(source));
+            if let Some((found, captured)) = self.left.pop_front() {
+                return found.map(|jpeg| (jpeg, captured)).map_err(|source| self.damaged(source));
             }
             if self.is_over {
                 return Err(SourceError::Ended { place: self.place.clone() });
@@ -241,6 +308,9 @@ impl HttpCamera {
             let Some(answer) = &mut self.answer else { continue };
             if let Some(Ok(_)) = found {
                 answer.shown = Moment::now();
+            } else if found.is_none() && answer.begun.is_none() && answer.splitter.is_within() {
+                // It came with the bytes that were pushed last.
+                answer.begun = Some(Moment::now());
             }
             if !is_shown && answer.shown.elapsed() >= pictureless {
                 return Err(SourceError::stalled(&self.place, pictureless, ""));
@@ -251,7 +321,14 @@ impl HttpCamera {
                     // A picture that follows so soon makes it a stream, whatever the type says.
                     (answer.is_image, self.is_single, self.was_one) = (false, false, false);
                 }
-                return found.map_err(|source| self.damaged(source));
+                let begun = answer.begun.take().unwrap_or(answer.shown);
+                let captured = if answer.is_image { answer.made } else { begun };
+                let (is_image, validator) = (answer.is_image, answer.validator.clone());
+                let jpeg = found.map_err(|source| self.damaged(source))?;
+                if is_image && self.repeats(validator, &jpeg)? {
+                    continue;
+                }
+                return Ok((jpeg, captured));
             }
             if is_shown {
                 self.look_behind().await;
@@ -259,11 +336,43 @@ impl HttpCamera {
             }
             let chunk = timeout(silent, answer.body.chunk()).await;
             match chunk.map_err(|_| SourceError::stalled(&self.place, silent, ""))? {
-                Some(Ok(bytes)) => answer.splitter.push(&bytes),
+                Some(Ok(bytes)) => {
+                    let pushed = answer.push(&bytes);
+                    pushed.map_err(|error| self.failed(HttpCameraError::Packed(error)))?;
+                }
                 Some(Err(error)) => return Err(self.failed(HttpCameraError::Unreachable(error))),
                 None => self.end().await?,
             }
         }
+    }
+
+    /// Whether a picture that was asked for is the one that was given before.
+    ///
+    /// # Errors
+    /// It is for long: that is said.
+    fn repeats(&mut self, named: Option<Validator>, jpeg: &[u8]) -> Result<bool, SourceError> {
+        let named = named.map(|named| match named {
+            Validator::Modified(date, _) => {
+                let mut hasher = DefaultHasher::new();
+                jpeg.hash(&mut hasher);
+                Validator::Modified(date, Some((jpeg.len(), hasher.finish())))
+            }
+            tag => tag,
+        });
+        let Some(named) = named else {
+            self.given = None;
+            return Ok(false);
+        };
+        let now = Moment::now();
+        let Some((_, since)) = self.given.as_mut().filter(|(before, _)| *before == named) else {
+            self.given = Some((named, None));
+            return Ok(false);
+        };
+        if now.duration_since(*since.get_or_insert(now)) < REPEATS_MAX {
+            return Ok(true);
+        }
+        *since = Some(now);
+        Err(SourceError::Repeats { place: self.place.clone(), after: REPEATS_MAX })
     }
 
     /// The answer has ended.
@@ -271,13 +380,20 @@ impl HttpCamera {
         let Some(answer) = self.answer.take() else { return Ok(()) };
         let Answer { body, splitter, kind, is_multipart, is_image, is_sized, pictures, .. } =
             answer;
+        let (made, begun, validator) =
+            (answer.made, answer.begun.unwrap_or(answer.shown), answer.validator);
         self.client.keep_body(body).await;
         if is_image {
             // As a file is read: its end marker may be missing.
-            self.left.push_back(splitter.only_image());
+            let image = splitter.only_image();
+            let is_repeat = match &image {
+                Ok(jpeg) => self.repeats(validator, jpeg)?,
+                Err(_) => false,
+            };
+            self.left.extend((!is_repeat).then_some((image, made)));
             return Ok(());
         }
-        self.left.extend(splitter.finish());
+        self.left.extend(splitter.finish().map(|found| (found, begun)));
         let pictures = pictures + self.left.len() as u64;
         if pictures == 0 {
             return Err(self.failed(HttpCameraError::NoPicture { kind }));
@@ -295,8 +411,8 @@ impl HttpCamera {
         let Some(answer) = &mut self.answer else { return true };
         let chunk = timeout(END_MAX, answer.body.chunk()).await;
         match chunk {
-            Ok(Some(Ok(bytes))) => answer.splitter.push(&bytes),
-            Ok(None | Some(Err(_))) => self.answer = None,
+            Ok(Some(Ok(bytes))) if answer.push(&bytes).is_ok() => {}
+            Ok(_) => self.answer = None,
             Err(_) => {}
         }
         self.answer.is_none()
@@ -309,12 +425,12 @@ impl HttpCamera {
         let wait = if answer.is_sized { END_MAX } else { self.period.clamp(END_MAX, FOLLOWED_MAX) };
         let chunk = timeout_at(answer.shown + wait, answer.body.chunk()).await;
         match chunk {
-            Ok(Some(Ok(bytes))) => answer.splitter.push(&bytes),
+            Ok(Some(Ok(bytes))) if answer.push(&bytes).is_ok() => {}
             Ok(None) => {
                 let Some(answer) = self.answer.take() else { return };
                 self.client.keep_body(answer.body).await;
             }
-            Ok(Some(Err(_))) | Err(_) => self.answer = None,
+            Ok(Some(_)) | Err(_) => self.answer = None,
         }
     }
 
@@ -335,7 +451,15 @@ impl HttpCamera {
             .filter(|c| !c.is_control())
             .take(60)
             .collect();
+        let headers = &head.headers;
+        let is_packed = text_of(headers, header::CONTENT_ENCODING).to_ascii_lowercase();
+        let is_packed = ["gzip", "x-gzip"].contains(&is_packed.trim());
+        let made = body.asked_at();
         self.answer = Some(Answer {
+            made: made.checked_sub(age(headers)).unwrap_or(made),
+            begun: None,
+            validator: validator(headers),
+            packed: is_packed.then(|| Unpacker(GzDecoder::new(Vec::new()))),
             body,
             splitter: Splitter::new(SourceSpec::FRAME_BYTES_MAX),
             kind: if shown.is_empty() { "something of no type".to_owned() } else { shown },
@@ -423,6 +547,7 @@ impl HttpCamera {
         let headers = request.headers_mut();
         headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
         headers.insert(header::USER_AGENT, HeaderValue::from_static("tidegate"));
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let (Some((host, challenge, count)), Some(login)) =
             (&mut self.challenge, address.login())
             && *host == address.authority()
@@ -463,6 +588,49 @@ fn redirected(
         true => Ok(next.with_login_of(address)),
         false => Ok(next),
     }
+}
+
+/// By which an answer says that it is the same as another.
+fn validator(headers: &HeaderMap) -> Option<Validator> {
+    let tag = text_of(headers, header::ETAG);
+    if !tag.is_empty() {
+        return Some(Validator::Tag(tag));
+    }
+    let modified = text_of(headers, header::LAST_MODIFIED);
+    (!modified.is_empty()).then_some(Validator::Modified(modified, None))
+}
+
+/// How old an answer was when it was given, as far as the camera says it by two times of its own clock, or a cache on the way by a
+/// number; nothing where that cannot be.
+fn age(headers: &HeaderMap) -> Duration {
+    let seconds = |name| http_date(&text_of(headers, name));
+    let dates = (seconds(header::DATE), seconds(header::LAST_MODIFIED));
+    let by_dates = match dates {
+        (Some(now), Some(modified)) => u64::try_from(now - modified).unwrap_or(0),
+        _ => 0,
+    };
+    let by_cache = text_of(headers, header::AGE).trim().parse().unwrap_or(0);
+    let age = |seconds| Some(Duration::from_secs(seconds)).filter(|age| *age <= AGE_MAX);
+    age(by_dates).unwrap_or_default().max(age(by_cache).unwrap_or_default())
+}
+
+/// Seconds since the Unix epoch of a date such as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7).
+fn http_date(text: &str) -> Option<i64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (_, date) = text.split_once(',')?;
+    let mut words = date.split_ascii_whitespace();
+    let day = words.next()?.parse().ok()?;
+    let name = words.next()?;
+    let month = MONTHS.iter().position(|month| month.eq_ignore_ascii_case(name))? as i64 + 1;
+    let year = words.next()?.parse().ok()?;
+    if !(1..=31).contains(&day) || !(1970..=9999).contains(&year) {
+        return None;
+    }
+    let mut clock = words.next()?.splitn(3, ':').map(|part| part.parse::<u32>().ok());
+    let (hours, minutes, seconds) = (clock.next()??, clock.next()??, clock.next()??);
+    let of_day = i64::from(hours) * 3_600 + i64::from(minutes) * 60 + i64::from(seconds);
+    Some(CivilDate { year, month, day }.days() * 86_400 + of_day)
 }
 
 fn text_of(headers: &HeaderMap, name: header::HeaderName) -> String {

@@ -112,6 +112,11 @@ impl Splitter {
         self.skipped_bytes
     }
 
+    /// Whether the begin of an image is there, and not its end.
+    pub fn is_within(&self) -> bool {
+        self.state != State::Between
+    }
+
     /// The next whole image or damage, `None` if more bytes are needed.
     pub fn next_image(&mut self) -> Option<Result<Bytes, SplitError>> {
         loop {

@@ -51,7 +51,7 @@ use super::{
     address::CameraAddress,
     ffmpeg::{Decoder, Ffmpeg, Shown},
     spec::NetworkOptions,
-    timeline::Timeline,
+    timeline::{CaptureClock, Timeline},
 };
 
 /// A camera that says nothing at all for so long, although it was asked to, is gone.
@@ -60,7 +60,10 @@ const SILENT_MAX: Duration = Duration::from_secs(15);
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 /// A camera of which no picture can be shown for so long is opened again, whatever it sends: none is meant to be that slow.
 const PICTURELESS_MAX: Duration = Duration::from_secs(60);
-/// Longest wait for a picture that a decoder can begin with, before it is begun without one.
+/// How long others of a picture's packets may come behind one that has a marker, until that is known to be the last.
+const MARKED_FOR: Duration = Duration::from_millis(50);
+/// Longest wait for a picture that a decoder can begin with: then it is begun without one where there are none, else the camera is opened
+/// again.
 const KEY_MAX: Duration = Duration::from_secs(5);
 /// Coded pictures that wait for the decoder; more are left out up to the next key.
 const UNITS_MAX: usize = 64;
@@ -100,19 +103,32 @@ struct Timed {
 /// Leaves out pictures that are too old to be decoded, and those that cannot be decoded without them.
 #[derive(Default)]
 struct Behind {
-    /// Set while pictures are left out: when they are taken again, without a key if none comes before.
+    /// Set while pictures are left out: when a key is given up.
     until: Option<Moment>,
+}
+
+/// Whether a coded picture is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    Yes,
+    No,
+    /// No key comes: those that do refer to what was left out.
+    KeyMissing,
 }
 
 impl Behind {
     /// Whether a unit that waited for so long is decoded.
-    fn takes(&mut self, now: Moment, waited: Duration, is_key: bool) -> bool {
+    fn takes(&mut self, now: Moment, waited: Duration, is_key: bool) -> Takes {
         if waited > BEHIND_MAX {
             self.until = Some(now + KEY_MAX);
-        } else if is_key || self.until.is_some_and(|until| now >= until) {
+        } else if is_key {
             self.until = None;
         }
-        self.until.is_none()
+        match self.until {
+            None => Takes::Yes,
+            Some(until) if now < until => Takes::No,
+            Some(_) => Takes::KeyMissing,
+        }
     }
 }
 
@@ -170,7 +186,8 @@ impl Camera {
             .await
             .map_err(|source| failed(&place, source))?;
         let coding = media.coding;
-        let timeline = Arc::new(Mutex::new(Timeline::new(media.clock_hertz, session.rtt() / 2)));
+        let timeline =
+            Arc::new(Mutex::new(Timeline::new(media.clock_hertz, session.round_trip() / 2)));
         let (sender, units) = mpsc::channel(UNITS_MAX);
         let network = Network {
             place: place.clone(),
@@ -251,8 +268,13 @@ impl Camera {
                 Did::Fed => {}
                 Did::Came(Some(Ok(timed))) => {
                     let waited = self.clock.now().since(timed.unit.arrived);
-                    if self.behind.takes(Moment::now(), waited, timed.unit.is_key) {
-                        self.held = Some(timed);
+                    match self.behind.takes(Moment::now(), waited, timed.unit.is_key) {
+                        Takes::Yes => self.held = Some(timed),
+                        Takes::No => {}
+                        Takes::KeyMissing => {
+                            let place = self.place.clone();
+                            return Err(SourceError::KeyMissing { place, after: KEY_MAX });
+                        }
                     }
                 }
                 Did::Came(Some(Err(error))) => return Err(error),
@@ -292,7 +314,14 @@ impl Camera {
     }
 
     fn picture(&self, jpeg: Bytes, media: i64) -> (Picture, Instant) {
-        (Picture { jpeg, truth: None }, self.timeline().captured(media))
+        // A rate that is still being found may put it into the future.
+        let captured = self.timeline().captured(media).min(self.clock.now());
+        (Picture { jpeg, truth: None }, captured)
+    }
+
+    /// By which clock its pictures are timed.
+    pub(super) fn clock(&self) -> CaptureClock {
+        self.timeline().clock()
     }
 
     fn timeline(&self) -> MutexGuard<'_, Timeline> {
@@ -371,7 +400,14 @@ impl Network {
         let every = self.session.alive_every();
         let (mut asked_at, mut heard_at) = (Moment::now(), Moment::now());
         let mut key_at = Some(Moment::now() + KEY_MAX);
+        let mut marked_at = None;
         loop {
+            if self.assembler.is_marked() {
+                marked_at.get_or_insert_with(Moment::now);
+            } else {
+                marked_at = None;
+            }
+            let whole_at = marked_at.map(|at| at + MARKED_FOR);
             // Asked in time to answer before it counts as gone.
             let after = PROBE_AFTER.min(self.silent_max / 3);
             let probe_at = probe_at(every, asked_at, heard_at, after);
@@ -381,6 +417,11 @@ impl Network {
                     error => failed(&self.place, error),
                 })?),
                 () = sleep_until(probe_at) => None,
+                () = sleep_until(whole_at.unwrap_or(probe_at)), if whole_at.is_some() => {
+                    self.assembler.end_marked();
+                    self.hand_on();
+                    continue;
+                }
                 // The reader of the pictures is gone.
                 () = self.units.closed() => return Ok(()),
             };
@@ -396,9 +437,11 @@ impl Network {
                         heard_at = now;
                     }
                     match received {
-                        Received::Pictures(bytes) => self.packet(bytes)?,
+                        Received::Pictures(bytes) => self.packet(bytes),
                         Received::Report(bytes) => self.report(&bytes),
-                        Received::Other => {}
+                        Received::Other => {
+                            lock(&self.timeline).way_is_at_most(self.session.round_trip() / 2);
+                        }
                     }
                 }
             }
@@ -409,23 +452,31 @@ impl Network {
                 key_at = None;
             } else if now >= *key_at.get_or_insert(now + KEY_MAX) {
                 key_at = None;
-                self.assembler.begin_anyway();
+                if !self.assembler.begin_anyway() && self.assembler.has_begun() {
+                    let place = self.place.clone();
+                    return Err(SourceError::KeyMissing { place, after: KEY_MAX });
+                }
             }
         }
     }
 
-    fn packet(&mut self, bytes: Bytes) -> Result<(), SourceError> {
-        let Some(packet) = Packet::parse(bytes) else { return Ok(()) };
+    fn packet(&mut self, bytes: Bytes) {
+        let Some(packet) = Packet::parse(bytes) else { return };
         self.assembler.take(self.clock.now(), &packet);
+        self.hand_on();
+    }
+
+    /// Hands on the pictures that are whole.
+    fn hand_on(&mut self) {
         while let Some(unit) = self.assembler.next() {
-            let media = lock(&self.timeline).arrived(unit.arrived, unit.timestamp);
+            let busy = unit.whole.since(unit.arrived);
+            let media = lock(&self.timeline).arrived(unit.arrived, unit.timestamp, busy);
             match self.units.try_send(Ok(Timed { unit, media })) {
                 Ok(()) => {}
                 Err(TrySendError::Full(_)) => self.assembler.skip_to_key(),
-                Err(TrySendError::Closed(_)) => return Ok(()),
+                Err(TrySendError::Closed(_)) => return,
             }
         }
-        Ok(())
     }
 
     fn report(&self, bytes: &[u8]) {
@@ -467,21 +518,21 @@ mod tests {
     fn pictures_that_waited_too_long_are_left_out_up_to_the_next_key() {
         let (start, mut behind) = (Moment::now(), Behind::default());
         for (at, waited, is_key, expected) in [
-            (0, 0, true, true),
-            (1, 2_999, false, true),
-            (2, 3_001, false, false),
+            (0, 0, true, Takes::Yes),
+            (1, 2_999, false, Takes::Yes),
+            (2, 3_001, false, Takes::No),
             // It depends on the one before.
-            (3, 2_000, false, false),
+            (3, 2_000, false, Takes::No),
             // A key that is too old itself is followed by others that are.
-            (4, 3_500, true, false),
-            (5, 0, false, false),
-            (6, 0, true, true),
-            (7, 0, false, true),
+            (4, 3_500, true, Takes::No),
+            (5, 0, false, Takes::No),
+            (6, 0, true, Takes::Yes),
+            (7, 0, false, Takes::Yes),
             // A camera whose keys are far apart, or that sends none.
-            (10, 4_000, false, false),
-            (5_009, 0, false, false),
-            (5_010, 0, false, true),
-            (5_011, 0, false, true),
+            (10, 4_000, false, Takes::No),
+            (5_009, 0, false, Takes::No),
+            (5_010, 0, false, Takes::KeyMissing),
+            (5_011, 0, true, Takes::Yes),
         ] {
             let waited = Duration::from_millis(waited);
             let found = behind.takes(start + Duration::from_millis(at), waited, is_key);

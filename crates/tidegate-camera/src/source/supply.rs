@@ -4,13 +4,15 @@ use std::{
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use tidegate_message::{Instant, error_chain};
 use tidegate_sys::regular;
 
 use super::{
-    Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
+    CaptureClock, NoClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError,
+    Splitter,
     ffmpeg::{self, Decoder, Reader},
     http::HttpCamera,
     rtsp::Camera,
@@ -42,7 +44,7 @@ enum Pictures {
     /// A camera in the network.
     Network(Box<Camera>),
     /// A camera in the network that is asked by HTTP.
-    Http(Box<HttpCamera>),
+    Http(Box<HttpCamera>, SourceClock),
     /// A camera of this machine.
     Local(Box<Local>),
 }
@@ -102,7 +104,7 @@ impl Supply {
             }
             SourceSpec::Http { address, rate, options } => {
                 let camera = HttpCamera::open(address, *rate, options.silent_max).await?;
-                (None, Pictures::Http(Box::new(camera)), false)
+                (None, Pictures::Http(Box::new(camera), clock.clone()), false)
             }
             SourceSpec::V4l2 { device, size, rate, copy } => {
                 let decoder = ffmpeg::play_v4l2(device, *size, *rate, *copy).await?;
@@ -135,10 +137,20 @@ impl Supply {
             Pictures::Stream(reader) => reader.place().to_owned(),
             Pictures::Video(video) => video.place().to_owned(),
             Pictures::Network(camera) => camera.place().to_owned(),
-            Pictures::Http(camera) => camera.place().to_owned(),
+            Pictures::Http(camera, _) => camera.place().to_owned(),
             Pictures::Local(local) => local.decoder.place().to_owned(),
             Pictures::Kept { .. } => "memory".to_owned(),
             Pictures::Files { .. } => "folder".to_owned(),
+        }
+    }
+
+    /// By which clock its pictures are timed, if not by that of their playing.
+    pub(super) fn clock(&self) -> Option<CaptureClock> {
+        match &self.pictures {
+            Pictures::Network(camera) => Some(camera.clock()),
+            Pictures::Local(local) => Some(local.timeline.clock()),
+            Pictures::Http(..) => Some(CaptureClock::Arrival(NoClock::None)),
+            _ => None,
         }
     }
 
@@ -170,8 +182,10 @@ impl Supply {
                 None => Next::End,
                 Some((picture, captured)) => Next::Picture(picture, Some(captured)),
             }),
-            Pictures::Http(camera) => {
-                camera.next().await.map(|jpeg| Next::of(Some(Picture { jpeg, truth: None })))
+            Pictures::Http(camera, clock) => {
+                let (jpeg, captured) = camera.next().await?;
+                let captured = clock.now() - captured.elapsed();
+                Ok(Next::Picture(Picture { jpeg, truth: None }, Some(captured)))
             }
             Pictures::Local(local) => local.next().await,
         }
@@ -304,8 +318,9 @@ impl Local {
     async fn next(&mut self) -> Result<Next, SourceError> {
         let Some((jpeg, shown)) = self.decoder.next().await? else { return Ok(Next::End) };
         let captured = shown.nanos.map(|nanos| {
-            let media = self.timeline.arrived_at(self.clock.now(), nanos);
-            self.timeline.captured(media)
+            let now = self.clock.now();
+            let media = self.timeline.arrived_at(now, nanos, Duration::ZERO);
+            self.timeline.captured(media).min(now)
         });
         Ok(Next::Picture(Picture { jpeg, truth: None }, captured))
     }

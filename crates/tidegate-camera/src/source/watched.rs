@@ -473,7 +473,7 @@ impl Watched {
             .lost
             .as_ref()
             .map(|(at, _)| ((at.saturating_sub(1), PathBuf::new()), came.clone()));
-        // What was lost may be a file that is old, and was moved or linked here.
+        // A file that was lost may be old, and have been moved or linked here.
         let lost = self.lost.as_ref().map(|(at, _)| *at);
         let again = self.unfinished.take().into_iter().chain(self.lost.take()).min();
         let again = again.map(|(at, _)| (at.saturating_sub(1), PathBuf::new()));

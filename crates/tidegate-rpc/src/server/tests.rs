@@ -82,6 +82,7 @@ fn camera_info(camera: &str) -> CameraInfo {
         transport: "quic".to_owned(),
         clock_offset: Some(ClockOffset { offset_nanos: -7, uncertainty: Duration::from_nanos(8) }),
         no_frames: Some("its frames are refused".to_owned()),
+        capture_clock: Some("its timestamps leap about".to_owned()),
         substream_of: Some("hall".parse().unwrap()),
     }
 }

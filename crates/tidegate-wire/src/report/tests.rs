@@ -31,6 +31,7 @@ fn reports() -> Vec<CameraReport> {
         (Reported::Failed, None, "it went wrong"),
         (Reported::Idle, None, ""),
         (Reported::NoFrames, None, "the source gives no frames"),
+        (Reported::CaptureClock, None, "its timestamps leap about"),
         (Reported::Other(900), None, ""),
     ]
     .map(|(what, capacity_bytes_per_second, text)| CameraReport {

@@ -198,7 +198,7 @@ async fn a_stream_of_parts_is_read_however_they_are_written() {
             };
             let mut camera = HttpCamera::open(&address, rate, None).await.expect(name);
             for image in &images {
-                assert_eq!(camera.next().await.expect(name), image, "{name}");
+                assert_eq!(camera.next().await.expect(name).0, image, "{name}");
             }
             // It is a stream that has ended, which is opened again.
             assert!(matches!(camera.next().await, Err(SourceError::Ended { .. })), "{name}");
@@ -309,9 +309,9 @@ async fn a_stream_is_one_whatever_its_type_says_and_after_one_that_broke_off() {
         let SourceSpec::Http { address, rate, .. } = spec else { panic!("HTTP") };
         let mut camera = HttpCamera::open(&address, rate, None).await.unwrap();
         let all = async {
-            assert_eq!(camera.next().await.unwrap(), images[0], "{kind}");
+            assert_eq!(camera.next().await.unwrap().0, images[0], "{kind}");
             for count in 0..60 {
-                assert_eq!(camera.next().await.unwrap(), images[count % 3], "{kind}");
+                assert_eq!(camera.next().await.unwrap().0, images[count % 3], "{kind}");
             }
         };
         timeout(Duration::from_secs(30), all).await.expect(kind);
@@ -579,5 +579,186 @@ async fn a_camera_that_hangs_is_given_up() {
         let error = timeout(Duration::from_secs(30), asked).await.expect("it is given up");
         let error = tidegate_message::error_chain(&error.expect_err("it hangs"));
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// A camera at that fake one.
+async fn camera_of(fake: &Fake, rate: f64) -> HttpCamera {
+    let spec = fake.spec("", "/").with_rate(Rate::new(rate).unwrap());
+    let SourceSpec::Http { address, rate, .. } = spec else { panic!("HTTP") };
+    HttpCamera::open(&address, rate, None).await.unwrap()
+}
+
+async fn picture_of(camera: &mut HttpCamera) -> (Bytes, Moment) {
+    timeout(Duration::from_secs(60), camera.next()).await.expect("it comes").unwrap()
+}
+
+#[tokio::test]
+async fn a_picture_that_was_asked_for_is_as_old_as_the_request() {
+    let image = jpegs(1).remove(0);
+    let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (given, seen) = (image.clone(), asked.clone());
+    let fake = Fake::start(move |_, _| {
+        seen.lock().unwrap().push(Moment::now());
+        picture(&given, Then::Keep)
+    });
+    let fake = fake.await;
+    let opened = Moment::now();
+    let mut camera = camera_of(&fake, 50.0).await;
+    for count in 0..3 {
+        let (jpeg, captured) = picture_of(&mut camera).await;
+        assert_eq!(jpeg, image);
+        // The camera heard of it after it was sent, and no request is older than we are.
+        assert!(captured <= asked.lock().unwrap()[count] && captured >= opened);
+    }
+}
+
+#[tokio::test]
+async fn a_picture_of_a_stream_is_as_old_as_its_first_byte() {
+    let images = jpegs(2);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let release = Arc::new(tokio::sync::Notify::new());
+    let (given, released) = (images.clone(), release.clone());
+    let _sender = AbortOnDropHandle::new(tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            assert_ne!(socket.read_buf(&mut asked).await.unwrap(), 0, "it asks");
+        }
+        let head =
+            b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n";
+        let (first, second) = given[1].split_at(given[1].len() / 2);
+        socket
+            .write_all(&[&head[..], &given[0], b"\r\n--f\r\n\r\n", first].concat())
+            .await
+            .unwrap();
+        released.notified().await;
+        socket.write_all(second).await.unwrap();
+        std::future::pending::<()>().await;
+    }));
+    let address = CameraAddress::parse(&format!("http://{address}/")).unwrap();
+    let mut camera = HttpCamera::open(&address, None, None).await.unwrap();
+    assert_eq!(picture_of(&mut camera).await.0, images[0]);
+    let has_begun = |camera: &HttpCamera| {
+        let answer = camera.answer.as_ref().unwrap();
+        answer.pictures == 1 && answer.begun.is_some()
+    };
+    let began = Moment::now();
+    while !has_begun(&camera) {
+        assert!(began.elapsed() < Duration::from_secs(60), "the first half does not come");
+        assert!(timeout(Duration::from_millis(10), camera.next()).await.is_err(), "it is a half");
+    }
+    let half = Moment::now();
+    release.notify_one();
+    let (jpeg, captured) = picture_of(&mut camera).await;
+    assert_eq!(jpeg, images[1]);
+    assert!(captured <= half);
+}
+
+#[tokio::test]
+async fn a_picture_that_comes_again_is_no_other() {
+    let images = jpegs(3);
+    for (first, second, is_other) in [
+        ("ETag: \"a\"", "ETag: \"a\"", false),
+        ("ETag: W/\"a\"", "ETag: W/\"b\"", true),
+        (
+            "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT",
+            "Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT",
+            false,
+        ),
+        // A camera that says nothing of it may see the same twice.
+        ("X: 1", "X: 1", true),
+    ] {
+        let given = images.clone();
+        let fake = Fake::start(move |number, _| {
+            let (name, image) = match number {
+                0 => (first, &given[0]),
+                1..5 => (second, &given[0]),
+                _ => ("ETag: \"z\"", &given[1]),
+            };
+            let length = image.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n{name}\r\nContent-Length: {length}"
+            );
+            answer(&head, image, Then::Keep)
+        });
+        let fake = fake.await;
+        let mut camera = camera_of(&fake, 50.0).await;
+        let (mut count, mut last) = (0, Bytes::new());
+        while last != images[1] {
+            last = picture_of(&mut camera).await.0;
+            count += 1;
+        }
+        let expected = match (is_other, first == second) {
+            (false, _) => 2,
+            (true, true) => 6,
+            (true, false) => 3,
+        };
+        assert_eq!(count, expected, "{first} {second}");
+    }
+    // Within its second it may be another.
+    let given = images.clone();
+    let fake = Fake::start(move |number, _| {
+        let image = &given[number as usize % 3];
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: image/jpeg\r\nContent-Length: {}",
+            image.len()
+        );
+        answer(&head, image, Then::Keep)
+    });
+    let fake = fake.await;
+    let mut camera = camera_of(&fake, 50.0).await;
+    for image in &images {
+        assert_eq!(picture_of(&mut camera).await.0, image);
+    }
+}
+
+#[test]
+fn an_answer_is_as_old_as_its_camera_says_if_that_can_be() {
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (lines, seconds) in [
+        (vec![], 0),
+        (vec![("date", date), ("last-modified", "Sun, 06 Nov 1994 08:49:30 GMT")], 7),
+        (vec![("date", date), ("last-modified", "Sat, 05 Nov 1994 23:59:59 GMT")], 0),
+        (vec![("date", date), ("last-modified", "Sun, 06 Nov 1994 08:49:40 GMT")], 0),
+        (vec![("date", date), ("last-modified", "yesterday, at noon")], 0),
+        (vec![("date", date), ("last-modified", "Sun, 99 Nov 1994 08:49:30 GMT")], 0),
+        (vec![("age", "12")], 12),
+        (vec![("age", "-1")], 0),
+        (vec![("age", "99999999999999999999")], 0),
+        (vec![("age", "601")], 0),
+    ] {
+        let mut headers = HeaderMap::new();
+        for &(name, value) in &lines {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(age(&headers), Duration::from_secs(seconds), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_that_are_nearly_http_are_read() {
+    let images = jpegs(2);
+    let packed = {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        images.iter().for_each(|image| encoder.write_all(image).unwrap());
+        encoder.finish().unwrap()
+    };
+    let multipart = "Content-Type: multipart/x-mixed-replace; boundary=f";
+    for (head, body) in [
+        (format!("ICY 200 OK\r\n{multipart}"), images.concat()),
+        (format!("HTTP 200 OK\r\n{multipart}"), images.concat()),
+        (format!("HTTP/1.1 200 OK\r\n{multipart}\r\nContent-Encoding: gzip"), packed),
+    ] {
+        let sent = head.clone();
+        let fake = Fake::start(move |_, head| {
+            assert!(head.to_ascii_lowercase().contains("accept-encoding: identity"), "{head}");
+            answer(&sent, &body, Then::Close)
+        });
+        let mut camera = camera_of(&fake.await, 1.0).await;
+        for image in &images {
+            assert_eq!(picture_of(&mut camera).await.0, image, "{head}");
+        }
     }
 }

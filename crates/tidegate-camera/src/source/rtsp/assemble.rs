@@ -21,6 +21,9 @@ use super::{
 
 /// Most bytes of one coded picture.
 const UNIT_BYTES_MAX: usize = 32 << 20;
+/// So many pictures that a marker ended, and of which no packet followed, show that markers end pictures. Until then a picture is ended
+/// by the next timestamp, or by [`Assembler::end_marked`].
+const MARKERS_RIGHT: u8 = 3;
 /// Where a nonsense of a camera may end: so many different parameter sets are kept.
 const SETS_MAX: usize = 64;
 
@@ -31,6 +34,8 @@ pub(super) struct Unit {
     pub(super) timestamp: u32,
     /// When its first packet came.
     pub(super) arrived: Instant,
+    /// When its last packet came.
+    pub(super) whole: Instant,
     /// Whether a decoder can begin with it.
     pub(super) is_key: bool,
     /// Counts the formats there were; pictures of another size, among others, are another format.
@@ -53,10 +58,16 @@ pub(super) struct Assembler {
     lost: bool,
     /// The next whole picture is to be begun with, though it may be no key.
     begin_next: bool,
+    /// A key was whole: the camera sends some.
+    has_keys: bool,
+    /// A picture was given: a decoder has begun.
+    has_given: bool,
     /// There are parameter sets that no picture has brought along.
     sets_changed: bool,
-    /// The timestamp of the unit that a marker ended last.
+    /// The timestamp of the newest marker.
     ended: Option<u32>,
+    /// How many of [`MARKERS_RIGHT`] markers ended a picture.
+    markers_right: u8,
     /// A camera that puts markers inside its pictures ends them by the next timestamp alone.
     markers_mislead: bool,
     sets: BTreeMap<(u8, u32), Bytes>,
@@ -69,6 +80,7 @@ pub(super) struct Assembler {
 struct Open {
     timestamp: u32,
     arrived: Instant,
+    whole: Instant,
     bytes: BytesMut,
     is_key: bool,
     has_picture: bool,
@@ -90,8 +102,12 @@ impl Assembler {
             gap: false,
             lost: true,
             begin_next: false,
+            has_keys: false,
+            has_given: false,
             sets_changed: false,
             ended: None,
+            // Those of JPEG do (RFC 2435, section 3.1.8).
+            markers_right: if media.coding == Coding::Jpeg { MARKERS_RIGHT } else { 0 },
             markers_mislead: false,
             sets: BTreeMap::new(),
             format: (Vec::new(), 0),
@@ -111,16 +127,39 @@ impl Assembler {
         self.ready.pop_front()
     }
 
-    /// Lets a stream begin that has no key: some refresh their pictures in stripes.
-    pub(super) fn begin_anyway(&mut self) {
-        let known = !self.sets.is_empty() || self.media.coding == Coding::Mpeg4;
+    /// Lets a stream begin that has no key: some refresh their pictures in stripes, which a decoder of H.264 knows to wait for, if it has
+    /// shown nothing else. Says whether it may: where there are keys, a picture that is none refers to what was lost.
+    pub(super) fn begin_anyway(&mut self) -> bool {
+        if self.has_keys || self.media.coding != Coding::H264 {
+            return false;
+        }
+        let known = !self.sets.is_empty();
         self.begin_next |= self.lost && known;
         self.lost &= !known;
+        true
     }
 
     /// Leaves out all pictures up to the next key: they depend on one that was left out.
     pub(super) fn skip_to_key(&mut self) {
         self.lost = true;
+    }
+
+    /// Whether a picture was given: what is lost since was seen.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.has_given
+    }
+
+    /// Whether a picture is held whose last packet has a marker: others of it may follow.
+    pub(super) fn is_marked(&self) -> bool {
+        let open = self.open.as_ref();
+        !self.markers_mislead && open.is_some_and(|open| self.ended == Some(open.timestamp))
+    }
+
+    /// None followed for longer than packets of one picture are apart.
+    pub(super) fn end_marked(&mut self) {
+        if self.is_marked() {
+            self.close();
+        }
     }
 
     /// Whether it waits for a key.
@@ -150,16 +189,20 @@ impl Assembler {
         if self.open.as_ref().is_some_and(|open| open.timestamp != packet.timestamp) {
             self.close();
         }
-        if self.open.is_none()
-            && self.ended == Some(packet.timestamp)
-            && self.media.coding != Coding::Jpeg
-        {
+        if self.ended == Some(packet.timestamp) && self.media.coding != Coding::Jpeg {
             self.markers_mislead = true;
+            if self.open.is_none() {
+                // A part of it was given as the whole: the decoder has made up the rest, to which those behind it refer.
+                (self.lost, self.gap) = (true, true);
+            }
+        } else if self.ended.take().is_some() && self.markers_right < MARKERS_RIGHT {
+            self.markers_right += 1;
         }
         let gap = std::mem::take(&mut self.gap);
         let open = self.open.get_or_insert_with(|| Open {
             timestamp: packet.timestamp,
             arrived: now,
+            whole: now,
             bytes: BytesMut::new(),
             is_key: false,
             has_picture: false,
@@ -167,6 +210,7 @@ impl Assembler {
             damaged: gap,
             jpeg: None,
         });
+        open.whole = now;
         if open.bytes.len() + packet.payload.len() > UNIT_BYTES_MAX {
             open.damaged = true;
             open.bytes.clear();
@@ -185,20 +229,24 @@ impl Assembler {
         let whole = self.open.as_ref().is_some_and(|open| open.has_picture || open.damaged);
         if packet.marker && whole && !self.markers_mislead {
             self.ended = Some(packet.timestamp);
-            self.close();
+            if self.markers_right == MARKERS_RIGHT {
+                self.close();
+            }
         }
     }
 
     /// The open unit is whole, or as whole as it gets.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let Open { timestamp, arrived, bytes, is_key, has_picture, damaged, fragment, jpeg } = open;
+        let Open { timestamp, arrived, whole, bytes, is_key, has_picture, .. } = open;
+        let Open { damaged, fragment, jpeg, .. } = open;
         if self.media.coding == Coding::Jpeg {
-            let whole = jpeg.filter(|_| !damaged);
+            let header = jpeg.filter(|_| !damaged);
             let picture =
-                whole.and_then(|header| header.picture(&mut self.tables, self.media.size, &bytes));
+                header.and_then(|header| header.picture(&mut self.tables, self.media.size, &bytes));
             if let Some(bytes) = picture {
-                self.ready.push_back(Unit { timestamp, arrived, is_key: true, format: 0, bytes });
+                let (is_key, format) = (true, 0);
+                self.ready.push_back(Unit { timestamp, arrived, whole, is_key, format, bytes });
             }
             return;
         }
@@ -211,7 +259,14 @@ impl Assembler {
             return;
         }
         self.lost = false;
-        let mut begins = is_key | std::mem::take(&mut self.begin_next);
+        self.has_keys |= is_key;
+        let begins_anyway = std::mem::take(&mut self.begin_next);
+        if begins_anyway && std::mem::replace(&mut self.has_given, true) {
+            // A decoder that has shown pictures would fill in from them; another one waits until all is there.
+            self.format.1 = self.format.1.wrapping_add(1);
+        }
+        self.has_given = true;
+        let mut begins = is_key | begins_anyway;
         let format = self.format.1;
         let bytes = match begins | std::mem::take(&mut self.sets_changed) {
             true => self.with_sets(&bytes),
@@ -220,7 +275,7 @@ impl Assembler {
         // Another decoder begins with it.
         begins |= self.format.1 != format;
         let format = self.format.1;
-        self.ready.push_back(Unit { timestamp, arrived, is_key: begins, format, bytes });
+        self.ready.push_back(Unit { timestamp, arrived, whole, is_key: begins, format, bytes });
     }
 
     /// A picture with all parameter sets before it; notes whether they changed.
@@ -409,7 +464,14 @@ mod tests {
     }
 
     impl Sender {
+        /// A camera whose markers have shown that they end pictures.
         fn new(coding: Coding) -> Self {
+            let mut sender = Self::unknown(coding);
+            sender.assembler.markers_right = MARKERS_RIGHT;
+            sender
+        }
+
+        fn unknown(coding: Coding) -> Self {
             Self { assembler: Assembler::new(media(coding)), sequence: 65_530 }
         }
 
@@ -485,46 +547,47 @@ mod tests {
 
     #[test]
     fn a_stream_without_a_key_begins_with_its_parameter_sets() {
-        for (coding, sets, picture) in [
-            (Coding::H264, &[SPS, PPS][..], &[0x41, 1][..]),
-            (Coding::H265, &[&[0x40, 1, 0x0c][..], &[0x42, 1, 1], &[0x44, 1, 0xc0]], &[0x02, 1, 5]),
-            (Coding::Mpeg4, &[], &[0, 0, 1, 0xb6, 0x40]),
-        ] {
-            let mut sender = Sender::new(coding);
-            let head = if coding == Coding::Mpeg4 { vec![0, 0, 1, 0xb0] } else { parts(sets) };
-            if coding == Coding::Mpeg4 {
-                sender.assembler.media.setup = vec![Bytes::from_static(&[0, 0, 1, 0xb0])];
+        let mut sender = Sender::new(Coding::H264);
+        let (picture, body) = (&[0x41, 1][..], parts(&[&[0x41, 1]]));
+        [SPS, PPS].iter().for_each(|set| sender.send(0, false, set));
+        sender.send(0, true, picture);
+        assert!(sender.units().is_empty() && sender.assembler.waits());
+        // And again after a loss, for another decoder.
+        for (timestamp, lost, format) in [(3, 0, 1), (12, 1, 2)] {
+            sender.sequence = sender.sequence.wrapping_add(lost);
+            assert!(sender.assembler.begin_anyway());
+            if lost > 0 {
+                sender.send(timestamp - 3, true, picture);
+                assert!(sender.units().is_empty(), "a loss after it was begun");
+                assert!(sender.assembler.begin_anyway());
             }
-            sets.iter().for_each(|set| sender.send(0, false, set));
-            sender.send(0, true, picture);
-            assert!(sender.units().is_empty() && sender.assembler.waits(), "{coding:?}");
-            let body = if coding == Coding::Mpeg4 { picture.to_vec() } else { parts(&[picture]) };
-            // And again after a loss.
-            for (timestamp, lost) in [(3, 0), (12, 1)] {
-                sender.sequence = sender.sequence.wrapping_add(lost);
-                sender.assembler.begin_anyway();
-                if lost > 0 {
-                    sender.send(timestamp - 3, true, picture);
-                    assert!(sender.units().is_empty(), "{coding:?}: a loss after it was begun");
-                    sender.assembler.begin_anyway();
-                }
-                sender.send(timestamp, true, picture);
-                sender.send(timestamp + 3, true, picture);
-                assert_eq!(
-                    sender.units(),
-                    [
-                        (
-                            timestamp,
-                            true,
-                            u32::from(coding != Coding::Mpeg4),
-                            [&*head, &body].concat()
-                        ),
-                        (timestamp + 3, false, u32::from(coding != Coding::Mpeg4), body.clone())
-                    ],
-                    "{coding:?}"
-                );
-            }
+            sender.send(timestamp, true, picture);
+            sender.send(timestamp + 3, true, picture);
+            let whole = parts(&[SPS, PPS, &[0x41, 1]]);
+            let begun =
+                [(timestamp, true, format, whole), (timestamp + 3, false, format, body.clone())];
+            assert_eq!(sender.units(), begun);
         }
+        // Decoders of other codings show what they have.
+        for coding in [Coding::H265, Coding::Mpeg4] {
+            assert!(!Sender::new(coding).assembler.begin_anyway(), "{coding:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_with_keys_waits_for_the_next_however_long_it_takes() {
+        let mut sender = Sender::new(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, true, &[0x65, 1]);
+        sender.send(3, true, &[0x41, 2]);
+        sender.sequence += 1;
+        for timestamp in 2..100 {
+            sender.send(3 * timestamp, true, &[0x41, 3]);
+            assert!(sender.assembler.waits() && !sender.assembler.begin_anyway());
+        }
+        sender.send(300, true, &[0x65, 4]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [0, 3, 300]);
     }
 
     #[test]
@@ -599,18 +662,60 @@ mod tests {
     }
 
     #[test]
-    fn a_camera_with_a_marker_on_each_slice_is_found_out() {
-        let mut sender = Sender::new(Coding::H264);
+    fn a_camera_with_a_marker_on_each_slice_gives_whole_pictures_alone() {
+        let mut sender = Sender::unknown(Coding::H264);
         sender.send(0, true, SPS);
         for timestamp in [0, 3, 6, 9] {
             sender.send(timestamp, true, &[0x65, 1]);
             sender.send(timestamp, true, &[0x65, 2]);
         }
-        let units = sender.units();
-        assert_eq!(
-            units.last().map(|unit| unit.3.clone()),
-            Some(parts(&[SPS, &[0x65, 1], &[0x65, 2]]))
-        );
+        let whole = parts(&[SPS, &[0x65, 1], &[0x65, 2]]);
+        let expected = [0, 3, 6].map(|timestamp| (timestamp, true, 1, whole.clone()));
+        assert_eq!(sender.units(), expected);
+        // One that begins to do so later: the picture of which a part was given is not told twice, nor are those behind it.
+        let mut sender = Sender::unknown(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, true, &[0x65, 1]);
+        for timestamp in [3, 6, 9] {
+            sender.send(timestamp, true, &[0x41, 1]);
+        }
+        for timestamp in [12, 15] {
+            sender.send(timestamp, true, &[0x41, 1]);
+            sender.send(timestamp, true, &[0x41, 2]);
+        }
+        sender.send(18, true, &[0x65, 1]);
+        sender.send(18, true, &[0x65, 2]);
+        sender.send(21, true, &[0x41, 1]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [0, 3, 6, 9, 12, 18]);
+    }
+
+    #[test]
+    fn markers_that_end_pictures_are_believed_after_three() {
+        let mut sender = Sender::unknown(Coding::H264);
+        sender.send(0, false, SPS);
+        let mut given = Vec::new();
+        for timestamp in [0, 3, 6, 9, 12] {
+            sender.send(timestamp, true, &[0x65, 1]);
+            given.push(sender.units().iter().map(|unit| unit.0).collect::<Vec<_>>());
+        }
+        assert_eq!(given, [vec![], vec![0], vec![3], vec![6, 9], vec![12]]);
+        // Or at once if none follows for a while; one that does was a part, and what refers to it is left out.
+        let mut sender = Sender::unknown(Coding::H264);
+        sender.send(0, false, SPS);
+        sender.send(0, false, &[0x65, 1]);
+        sender.assembler.end_marked();
+        assert!(sender.units().is_empty(), "it has no marker");
+        sender.send(0, true, &[0x65, 2]);
+        assert!(sender.assembler.is_marked());
+        sender.assembler.end_marked();
+        assert!(!sender.assembler.is_marked() && sender.units().len() == 1);
+        sender.send(0, true, &[0x65, 3]);
+        sender.send(3, true, &[0x41, 1]);
+        sender.send(6, true, &[0x65, 1]);
+        sender.send(9, true, &[0x41, 1]);
+        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
+        assert_eq!(times, [6]);
     }
 
     #[test]

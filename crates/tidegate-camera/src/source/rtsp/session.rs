@@ -47,6 +47,18 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const BUFFER_MAX: usize = 1 << 20;
 /// Most bytes of packets that come before the answer to a request; later ones are lost, as on a bad line.
 const EARLY_MAX: usize = 4 << 20;
+/// Most bytes between two items that belong to neither.
+const STRAYS_MAX: usize = 256 << 10;
+/// Requests that a camera may send us (RFC 2326, section 10; RFC 7826, section 13).
+const REQUESTS: [&str; 7] = [
+    "ANNOUNCE ",
+    "GET_PARAMETER ",
+    "OPTIONS ",
+    "PLAY_NOTIFY ",
+    "REDIRECT ",
+    "SET_PARAMETER ",
+    "TEARDOWN ",
+];
 /// Overhead of a packet in addition to its bytes.
 const EARLY_BYTES: usize = 64;
 /// Hosts that a camera may send us on to, one after another.
@@ -156,7 +168,34 @@ pub(super) struct Session {
     early: Early,
     /// The request that keeps the session alive and was sent a second time, with an answer to another challenge.
     repeated: Option<u32>,
-    rtt: Duration,
+    round_trips: RoundTrips,
+    /// Bytes that were skipped since the last item.
+    skipped: usize,
+}
+
+/// How long a camera takes to answer at the soonest, over a connection that stands: neither the look-up of its name nor the
+/// connection's beginning, each with its own repetitions, says anything of the way that packets take.
+#[derive(Debug, Default)]
+struct RoundTrips {
+    /// The number of the newest request, and when it was sent.
+    asked: Option<(u32, Instant)>,
+    least: Option<Duration>,
+}
+
+impl RoundTrips {
+    fn asked(&mut self, now: Instant, number: u32) {
+        self.asked = Some((number, now));
+    }
+
+    /// An answer came to the request of that number; without one, to the newest.
+    fn answered(&mut self, now: Instant, number: Option<u32>) {
+        let Some((_, at)) = self.asked.take_if(|(asked, _)| number.is_none_or(|to| to == *asked))
+        else {
+            return;
+        };
+        let took = now.duration_since(at);
+        self.least = Some(self.least.map_or(took, |least| least.min(took)));
+    }
 }
 
 /// Packets that wait.
@@ -232,6 +271,11 @@ impl Answer {
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, value)| value.as_str())
     }
+
+    /// The number of the request that it answers.
+    fn number(&self) -> Option<u32> {
+        self.header("cseq").and_then(|text| text.trim().parse().ok())
+    }
 }
 
 impl Session {
@@ -265,7 +309,6 @@ impl Session {
 
     /// Connects to a camera that is allowed where it is.
     async fn connect(address: CameraAddress, allowed: Allowed<'_>) -> Result<Self, RtspError> {
-        let started = Instant::now();
         let connected = http::connect(address.host(), address.port(), allowed);
         let connected = timeout(ANSWER_MAX, connected).await;
         let tcp = connected.map_err(|_| RtspError::Silent { request: "a connection" })?;
@@ -275,7 +318,6 @@ impl Session {
         })?;
         let peer = tcp.peer_addr().map_err(RtspError::Unreachable)?.ip();
         let own = tcp.local_addr().map_err(RtspError::Unreachable)?.ip();
-        let rtt = started.elapsed();
         tcp.set_nodelay(true).map_err(RtspError::Unreachable)?;
         let wire: Box<dyn Wire> = if address.is_tls() {
             let name = ServerName::try_from(address.host().to_owned()).map_err(|error| {
@@ -304,7 +346,8 @@ impl Session {
             datagrams: None,
             early: Early::default(),
             repeated: None,
-            rtt,
+            round_trips: RoundTrips::default(),
+            skipped: 0,
         })
     }
 
@@ -387,9 +430,9 @@ impl Session {
         })
     }
 
-    /// How long a connection took to be made.
-    pub(super) const fn rtt(&self) -> Duration {
-        self.rtt
+    /// The least time in which the camera has answered so far.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.round_trips.least.unwrap_or_default()
     }
 
     /// How often [`Session::keep_alive`] is to be called.
@@ -421,17 +464,19 @@ impl Session {
         if let Some(early) = self.early.pop() {
             return Ok(early);
         }
-        let Self { datagrams, wire, buffer, .. } = self;
+        let Self { datagrams, wire, buffer, channels, skipped, .. } = self;
+        let next = next_item_behind(&mut **wire, buffer, *channels, skipped);
         let item = match datagrams {
-            None => next_item(&mut **wire, buffer).await?,
+            None => next.await?,
             Some(datagrams) => tokio::select! {
                 received = datagrams.receive() => return received.map_err(RtspError::Ports),
-                item = next_item(&mut **wire, buffer) => item?,
+                item = next => item?,
             },
         };
         match item {
             Item::Packet(channel, bytes) => Ok(self.sorted(channel, bytes)),
             Item::Answer(answer) => {
+                self.round_trips.answered(Instant::now(), answer.number());
                 self.challenged(&answer).await?;
                 Ok(Received::Other)
             }
@@ -445,7 +490,7 @@ impl Session {
     /// Takes a new challenge out of the answer to what keeps the session alive, and sends that again, once: a nonce may have its time
     /// (RFC 7616, section 3.3).
     async fn challenged(&mut self, answer: &Answer) -> Result<(), RtspError> {
-        let number = answer.header("cseq").and_then(|text| text.trim().parse::<u32>().ok());
+        let number = answer.number();
         let is_repeated = self.repeated.is_some() && self.repeated == number;
         if answer.status != 401
             || number != Some(self.number)
@@ -518,8 +563,8 @@ impl Session {
                 }
                 Item::Request(number) => self.acknowledge(number).await?,
                 Item::Answer(answer) if answer.status >= 200 => {
-                    let number =
-                        answer.header("cseq").and_then(|text| text.trim().parse::<u32>().ok());
+                    let number = answer.number();
+                    self.round_trips.answered(Instant::now(), number);
                     // An answer to an earlier request of ours changes nothing.
                     if number.is_none_or(|number| number == self.number) {
                         return Ok(answer);
@@ -549,6 +594,7 @@ impl Session {
             request.push_str("\r\n");
         }
         request.push_str("\r\n");
+        self.round_trips.asked(Instant::now(), self.number);
         self.wire.write_all(request.as_bytes()).await.map_err(RtspError::Broken)?;
         self.wire.flush().await.map_err(RtspError::Broken)
     }
@@ -568,13 +614,71 @@ async fn next_item(wire: &mut dyn Wire, buffer: &mut BytesMut) -> Result<Item, R
         if let Some(item) = parse(buffer)? {
             return Ok(item);
         }
-        if buffer.len() > BUFFER_MAX {
+        read_more(wire, buffer).await?;
+    }
+}
+
+/// The next whole item of a session that plays, behind whatever stands between two: some cameras send a packet that is longer than
+/// they say, or bytes of their own.
+///
+/// # Cancel safety
+/// As [`next_item`].
+async fn next_item_behind(
+    wire: &mut dyn Wire,
+    buffer: &mut BytesMut,
+    channels: (u8, u8),
+    skipped: &mut usize,
+) -> Result<Item, RtspError> {
+    loop {
+        let strays = strays(buffer, channels, *skipped > 0);
+        buffer.advance(strays);
+        *skipped += strays;
+        if *skipped > STRAYS_MAX {
             return Err(RtspError::NoRtsp);
         }
-        buffer.reserve(64 << 10);
-        if wire.read_buf(buffer).await.map_err(RtspError::Broken)? == 0 {
-            return Err(RtspError::Closed);
+        if strays == 0
+            && let Some(item) = parse(buffer)?
+        {
+            *skipped = 0;
+            return Ok(item);
         }
+        if strays > 0 && !buffer.is_empty() {
+            continue;
+        }
+        read_more(wire, buffer).await?;
+    }
+}
+
+/// How many bytes at the begin of a buffer, behind others or not, belong to no item.
+fn strays(buffer: &[u8], (pictures, reports): (u8, u8), is_astray: bool) -> usize {
+    let begins = |at: usize| {
+        let bytes = &buffer[at..];
+        let is_text = |word: &str| {
+            let length = word.len().min(bytes.len());
+            word.as_bytes().starts_with(&bytes[..length])
+        };
+        match bytes[0] {
+            // Where items follow each other, any channel is one. Behind strays only ours with a packet of RTP or RTCP is.
+            b'$' if at == 0 && !is_astray => true,
+            b'$' => {
+                let is_ours = |channel: &u8| [pictures, reports].contains(channel);
+                bytes.get(1).is_none_or(is_ours) && bytes.get(4).is_none_or(|first| first >> 6 == 2)
+            }
+            b'\r' | b'\n' => at == 0,
+            _ => REQUESTS.iter().any(|word| is_text(word)) || is_text("RTSP/"),
+        }
+    };
+    (0..buffer.len()).find(|&at| begins(at)).unwrap_or(buffer.len())
+}
+
+async fn read_more(wire: &mut dyn Wire, buffer: &mut BytesMut) -> Result<(), RtspError> {
+    if buffer.len() > BUFFER_MAX {
+        return Err(RtspError::NoRtsp);
+    }
+    buffer.reserve(64 << 10);
+    match wire.read_buf(buffer).await.map_err(RtspError::Broken)? {
+        0 => Err(RtspError::Closed),
+        _ => Ok(()),
     }
 }
 
@@ -847,6 +951,72 @@ mod tests {
             match is_followed {
                 true => assert!(error.is_none(), "{error:?}"),
                 false => assert!(matches!(error, Some(RtspError::Inward { .. })), "{error:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_least_round_trip_counts_and_no_other_answer() {
+        let begin = Instant::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut round_trips = RoundTrips::default();
+        for (asked, answered, number, least) in [
+            (0, 200, Some(1), 200),
+            // A packet was lost.
+            (300, 1_500, Some(2), 200),
+            (2_000, 2_003, Some(3), 3),
+            // To an earlier request, and to one that was answered already.
+            (3_000, 3_001, Some(3), 3),
+            (4_000, 4_002, None, 2),
+            (5_000, 5_050, Some(6), 2),
+        ] {
+            let sent = asked / 1_000 + 1;
+            round_trips.asked(at(asked), if asked == 300 { 2 } else { sent as u32 });
+            round_trips.answered(at(answered), number);
+            assert_eq!(round_trips.least, Some(Duration::from_millis(least)), "{asked}");
+        }
+    }
+
+    #[test]
+    fn bytes_between_items_are_skipped_however_they_are_cut() {
+        let packet = |length: u8| {
+            [&[b'$', 0, 0, length, 0x80][..], &vec![7; usize::from(length) - 1][..]].concat()
+        };
+        let answer = b"RTSP/1.0 200 OK\r\nCSeq: 3\r\n\r\n";
+        for strays in [
+            &b"\0\0\0\0"[..],
+            b"stray",
+            b"$\x09\0\x04 of no channel of ours",
+            b"\xff$ $$\0\x01",
+            b"R RTSX OPTION",
+        ] {
+            let mut wire = packet(12);
+            for item in [&packet(13)[..], answer, &packet(14)] {
+                // A channel that is not ours is one, where it follows an item.
+                let from = usize::from(strays.starts_with(b"$"));
+                wire.extend_from_slice(&strays[from..]);
+                wire.extend_from_slice(item);
+            }
+            for cut in [1, 2, 3, 7, wire.len()] {
+                let (mut buffer, mut seen) = (BytesMut::new(), Vec::new());
+                let mut is_astray = false;
+                for part in wire.chunks(cut) {
+                    buffer.extend_from_slice(part);
+                    loop {
+                        let skipped = super::strays(&buffer, (0, 1), is_astray);
+                        buffer.advance(skipped);
+                        is_astray |= skipped > 0;
+                        match parse(&mut buffer).expect("nothing else is there") {
+                            Some(Item::Packet(_, bytes)) => seen.push(bytes.len()),
+                            Some(Item::Answer(answer)) => seen.push(usize::from(answer.status)),
+                            Some(Item::Request(_)) => panic!("none was sent"),
+                            None if skipped == 0 => break,
+                            None => continue,
+                        }
+                        is_astray = false;
+                    }
+                }
+                assert_eq!(seen, [12, 13, 200, 14], "{strays:?} cut at {cut}");
             }
         }
     }
