@@ -29,7 +29,7 @@ use std::{
 };
 
 use tidegate_journal::RetainedAs;
-use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter, topic_matches};
+use tidegate_message::{Action, Identity, IdentityKind, Instant, LogLimiter, topic_matches};
 use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
@@ -121,6 +121,19 @@ pub enum Output {
     Resume(ConnectionKey),
     /// A step of an authentication that began after CONNECT; the shell answers with [`Broker::authenticated`].
     Auth(ConnectionKey, Box<Auth>),
+    /// Rules refused what it asked for: for the log.
+    Denied(ConnectionKey, Box<Denied>),
+}
+
+/// An action that rules do not allow a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// The action.
+    pub action: Action,
+    /// On which topic or filter.
+    pub target: String,
+    /// The rule that decided, as the audit log names it.
+    pub rule: String,
 }
 
 /// A message between shards.

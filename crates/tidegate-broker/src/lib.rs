@@ -42,8 +42,8 @@ mod timers;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Output,
-    Peer, PeerOrigin, Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
+    Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Denied,
+    Output, Peer, PeerOrigin, Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
 };
 pub use budget::{Budget, PartialCharge};
 pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};

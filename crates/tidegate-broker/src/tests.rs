@@ -46,7 +46,7 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::{
-    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Output, Peer, Refused,
+    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Denied, Output, Peer, Refused,
     SLICES_MAX, SessionConfig, Shared,
     spill::{Spill, simulated::SimulatedSpill},
 };
@@ -69,6 +69,8 @@ pub(crate) struct World {
     answers: bool,
     /// Whether who connects is a part of this program.
     pub(crate) is_own: bool,
+    /// What rules refused, as the log is to say it.
+    pub(crate) denied: Vec<Denied>,
     /// By shard, its journal, if sessions are written down.
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
@@ -286,6 +288,7 @@ impl World {
             address: None,
             answers: true,
             is_own: false,
+            denied: Vec::new(),
             tapes: Vec::new(),
             flushes: true,
             hold_peers: false,
@@ -783,6 +786,10 @@ impl World {
             Output::Auth(key, auth) => {
                 let at = self.at(shard, key).expect("a closed connection gets no request");
                 self.clients[at].asked.push(*auth);
+            }
+            Output::Denied(key, denied) => {
+                self.at(shard, key).expect("a closed connection asks for nothing");
+                self.denied.push(*denied);
             }
         }
     }

@@ -191,6 +191,8 @@ pub(super) struct Connection {
     /// The listener's, of when it introduced itself.
     settings: Arc<ListenerSettings>,
     peer: Option<IpAddr>,
+    /// Its port there; 0 where there is none.
+    port: u16,
     stage: Stage,
     /// Bytes that are no whole packet yet.
     left: Vec<u8>,
@@ -239,8 +241,10 @@ impl Connection {
     fn learn_peer(&mut self) -> bool {
         match self.transport.take_source() {
             None | Some(Source::Connection) => return false,
-            Some(Source::Client(address)) => self.peer = Some(address.ip()),
-            Some(Source::Unix) => self.peer = None,
+            Some(Source::Client(address)) => {
+                (self.peer, self.port) = (Some(address.ip()), address.port());
+            }
+            Some(Source::Unix) => (self.peer, self.port) = (None, 0),
         }
         true
     }
@@ -672,6 +676,16 @@ impl Shard {
                 }
             }
             Output::Auth(key, auth) => self.reauthenticate(key, &auth),
+            Output::Denied(key, denied) => {
+                let Some(slot) = slot_of(&self.by_key, key) else { return };
+                if self.is_open(slot, key)
+                    && let Some(connection) = self.slots[slot].as_deref()
+                    && let Some(visitor) = &connection.visitor
+                {
+                    let from = (connection.peer, connection.port);
+                    self.visits.denied(now, visitor, from, &connection.settings, &denied);
+                }
+            }
         }
     }
 

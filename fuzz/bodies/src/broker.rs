@@ -225,8 +225,11 @@ impl World {
     }
 
     fn handle(&mut self, output: Output) {
-        let (Output::Close(key) | Output::Pause(key) | Output::Resume(key) | Output::Auth(key, _)) =
-            &output;
+        let (Output::Close(key)
+        | Output::Pause(key)
+        | Output::Resume(key)
+        | Output::Auth(key, _)
+        | Output::Denied(key, _)) = &output;
         let key = *key;
         let Some(at) = self.links.iter().position(|link| link.key == Some(key)) else { return };
         match output {
@@ -247,6 +250,7 @@ impl World {
                 };
                 self.broker.authenticated(key, answer);
             }
+            Output::Denied(..) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use tidegate_message::{
 };
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
-use super::{Broker, ConnectionKey, accept::Answer, deliver::Outcome};
+use super::{Broker, ConnectionKey, Denied, Output, accept::Answer, deliver::Outcome};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
@@ -840,7 +840,9 @@ impl Broker {
                 let decision =
                     self.shared.authorize().decide(&session.identity, Action::Publish, target);
                 if !decision.allow {
-                    tracing::debug!(client = %session.client_id, topic, rule = %decision.rule, "publish not allowed");
+                    let (action, target) = (Action::Publish, topic.to_owned());
+                    let denied = Denied { action, target, rule: decision.rule.to_string() };
+                    self.outputs.push_back(Output::Denied(key, Box::new(denied)));
                 }
                 decision.allow
             };

@@ -9,7 +9,7 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, publish::Fault};
+use super::{Broker, Denied, Output, publish::Fault};
 use crate::{
     scans::RetainedScan,
     session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
@@ -118,7 +118,9 @@ impl Broker {
             Target::Filter(inner),
         );
         if !decision.allow {
-            tracing::debug!(client = %session.client_id, filter, rule = %decision.rule, "subscribe not allowed");
+            let (action, target) = (Action::Subscribe, filter.to_owned());
+            let denied = Denied { action, target, rule: decision.rule.to_string() };
+            self.outputs.push_back(Output::Denied(key, Box::new(denied)));
             return Ok(ReasonCode::NOT_AUTHORIZED);
         }
         let is_known = session.subscriptions.contains_key(filter);

@@ -917,3 +917,26 @@ fn what_waits_for_a_member_that_lost_its_right_is_anothers_or_counted() {
         });
     }
 }
+
+#[test]
+fn what_rules_refuse_is_said_with_its_rule() {
+    for shards in [1, 3] {
+        let mut world = World::with_rules(settings(), shards, Arc::new(Rules::default()));
+        let at = world.join(v5("c"));
+        for qos in [AtMostOnce, AtLeastOnce, ExactlyOnce] {
+            let denied = |action, target: &str| Denied {
+                action,
+                target: target.to_owned(),
+                rule: "a rule".to_owned(),
+            };
+            let topic = format!("no/{qos:?}");
+            world.publish(at, message(&topic, qos, "x"));
+            assert_eq!(std::mem::take(&mut world.denied), [denied(Action::Publish, &topic)]);
+            world.subscribe(at, "secret", qos);
+            assert_eq!(std::mem::take(&mut world.denied), [denied(Action::Subscribe, "secret")]);
+        }
+        world.publish(at, message("yes", AtLeastOnce, "x"));
+        assert_eq!(world.denied, []);
+        world.end();
+    }
+}

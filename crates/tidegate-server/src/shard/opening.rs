@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     fmt,
     io::{self, IoSlice},
-    net::IpAddr,
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -103,7 +103,7 @@ impl Shard {
         {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
-        let peer = socket.peer_addr().ok().map(|address| address.ip());
+        let peer = socket.peer_addr().ok();
         let paths = settings.protocol.is_websocket().then(|| settings.paths.clone());
         let transport = Transport::new(socket, settings.tls.clone(), paths);
         let transport = match (transport, settings.proxy_protocol) {
@@ -134,7 +134,7 @@ impl Shard {
         transport: Transport,
         listener: Arc<Listener>,
         settings: Arc<ListenerSettings>,
-        (peer, descriptor): (Option<IpAddr>, Option<Descriptor>),
+        (peer, descriptor): (Option<SocketAddr>, Option<Descriptor>),
     ) -> Option<usize> {
         let timeout = settings.connect_timeout;
         let known = settings.known.clone();
@@ -142,7 +142,8 @@ impl Shard {
             transport,
             listener,
             settings,
-            peer,
+            peer: peer.map(|address| address.ip()),
+            port: peer.map_or(0, |address| address.port()),
             stage: Stage::Opening,
             left: Vec::new(),
             left_charge: None,

@@ -3,9 +3,13 @@
 //! Always true: a shard writes at most [`LINES_MAX`] of these lines at once and [`LINES_PER_SECOND`] a second from then on, since a
 //! line takes time that clients wait for; further ones are counted, and summed up in one line every [`SUMS_EVERY`].
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
-use tidegate_broker::Ended;
+use tidegate_broker::{Denied, Ended};
 use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{Connect, ReasonCode, Version};
 
@@ -31,6 +35,7 @@ pub(super) struct Visits {
     connected: u64,
     disconnected: u64,
     refused: u64,
+    denied: u64,
     /// When the first was counted that has no line.
     since: Option<Instant>,
 }
@@ -97,6 +102,7 @@ impl Default for Visits {
             connected: 0,
             disconnected: 0,
             refused: 0,
+            denied: 0,
             since: None,
         }
     }
@@ -162,20 +168,44 @@ impl Visits {
         }
     }
 
+    /// Rules refused what a client asked for. The audit log names it by the same client identifier, user, target and rule.
+    pub(super) fn denied(
+        &mut self,
+        now: Instant,
+        visitor: &Visitor,
+        (peer, port): (Option<IpAddr>, u16),
+        listener: &ListenerSettings,
+        denied: &Denied,
+    ) {
+        if !self.refusals.may_write(now) {
+            self.denied += 1;
+            self.since.get_or_insert(now);
+            return;
+        }
+        let Visitor { client, user, .. } = visitor;
+        let address = peer.map(|ip| SocketAddr::new(ip, port).to_string());
+        let address = address.as_deref().unwrap_or("unknown");
+        let (target, rule) = (cut(&denied.target).escape_debug(), cut(&denied.rule));
+        tracing::info!(%client, user, address, listener = %listener.name, action = denied.action.word(), %target, rule,
+            "not allowed by the rules");
+    }
+
     /// Says what had no line of its own, once in a while.
     pub(super) fn sum_up(&mut self, now: Instant, is_last: bool) {
         let Some(since) = self.since else { return };
         if !is_last && now.since(since) < SUMS_EVERY {
             return;
         }
-        let Self { connected, disconnected, refused, .. } = *self;
+        let Self { connected, disconnected, refused, denied, .. } = *self;
         tracing::warn!(
             connected,
             disconnected,
+            denied,
             refused,
-            "more clients connected and disconnected than are logged one by one"
+            "more clients connected and disconnected, or were refused, than are logged one by one"
         );
-        (self.connected, self.disconnected, self.refused, self.since) = (0, 0, 0, None);
+        (self.connected, self.disconnected, self.refused) = (0, 0, 0);
+        (self.denied, self.since) = (0, None);
     }
 }
 

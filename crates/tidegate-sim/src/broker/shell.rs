@@ -249,8 +249,11 @@ impl Site {
     // ---- ends
 
     fn handle_output(&mut self, shard: usize, output: Output) {
-        let (Output::Close(key) | Output::Pause(key) | Output::Resume(key) | Output::Auth(key, _)) =
-            &output;
+        let (Output::Close(key)
+        | Output::Pause(key)
+        | Output::Resume(key)
+        | Output::Auth(key, _)
+        | Output::Denied(key, _)) = &output;
         let Some(&at) = self.by_key[shard].get(key) else { return };
         match output {
             Output::Close(key) => {
@@ -273,6 +276,7 @@ impl Site {
                 self.schedule(at);
             }
             Output::Auth(..) => panic!("our clients show nothing"),
+            Output::Denied(..) => {}
         }
     }
 

@@ -115,6 +115,37 @@ fn audit_log(program: &Program, is_whole: impl Fn(&str) -> bool) -> String {
 }
 
 #[test]
+fn what_the_rules_refuse_is_in_the_log_as_in_the_audit_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
+    fs::write(path("rules"), "topic readwrite open/#\n").expect("a file");
+    let text = "[mqtt]\nacl_file = \"rules\"\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+    let program = Program::start_in(folder, text);
+    let options = options_of(program.address("main"));
+    let options = Options { client_id: "dev-1".to_owned(), ..options };
+    let mut client = Client::connect(options).expect("it is let in");
+    let message =
+        Outgoing { topic: "shut/x", payload: b"1", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    client.publish(&message).expect_err("no rule allows it");
+    let line = program.line_with("not allowed by the rules");
+    let address =
+        line.split_once(" address=\"127.0.0.1:").or(line.split_once(" address=127.0.0.1:"));
+    let port = address.expect("where it came from").1;
+    let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+    assert_ne!(port.parse::<u16>().expect("a port"), 0, "{line}");
+    for expected in ["client=dev-1", "action=\"publish\"", "target=shut/x", "listener=main"] {
+        assert!(line.contains(expected), "no {expected} in {line}");
+    }
+    let audited = audit_log(&program, |log| log.contains("\"target\":\"shut/x\""));
+    let entry = audited.lines().find(|line| line.contains("shut/x")).expect("an entry");
+    let entry: serde_json::Value = serde_json::from_str(entry).expect("JSON");
+    assert_eq!((&entry["client"], &entry["what"]), (&"dev-1".into(), &"publish".into()));
+    let rule = entry["rule"].as_str().expect("a rule");
+    assert!(line.contains(rule), "no {rule} in {line}");
+}
+
+#[test]
 fn a_token_ends_with_its_time_by_a_system_clock_that_is_set() {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = folder.path().join("clock");
