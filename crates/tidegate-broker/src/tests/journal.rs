@@ -805,6 +805,11 @@ fn a_subscription_that_finds_no_room_is_not_granted() {
             if version == Version::V5 { ReasonCode::QUOTA_EXCEEDED } else { ReasonCode(0x80) };
         assert_eq!(world.subscribe(s, "b", AtLeastOnce), refused);
         assert_eq!(world.subscribe(s, "a", ExactlyOnce), refused);
+        // It has that one, also after the connection has ended.
+        assert_eq!(world.subscribe(s, "a", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
+        world.cut(s);
+        let s = world.join(Connect { version, ..kept("s") });
+        assert_eq!(world.subscribe(s, "a", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
         // Clients without a kept session are not concerned.
         let fleeting = world.join(v5("f"));
         assert_eq!(world.subscribe(fleeting, "b", AtLeastOnce), ReasonCode::GRANTED_QOS_1);
