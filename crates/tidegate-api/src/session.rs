@@ -39,6 +39,8 @@ pub struct SessionInfo {
     pub queued_bytes: u64,
     /// Messages that were sent and not acknowledged.
     pub inflight: u64,
+    /// Of a part of the node that is no longer configured: in how many seconds it ends.
+    pub ends_in_s: Option<u64>,
 }
 
 /// Which sessions are asked for.
@@ -83,6 +85,7 @@ impl From<SessionInfo> for proto::Session {
             queued: session.queued,
             queued_bytes: session.queued_bytes,
             inflight: session.inflight,
+            ends_in_s: session.ends_in_s,
         }
     }
 }
@@ -114,6 +117,7 @@ impl TryFrom<proto::Session> for SessionInfo {
             queued: session.queued,
             queued_bytes: session.queued_bytes,
             inflight: session.inflight,
+            ends_in_s: session.ends_in_s,
         })
     }
 }
@@ -168,6 +172,7 @@ mod tests {
                 queued: u64::MAX,
                 queued_bytes: u64::MAX,
                 inflight: 1,
+                ends_in_s: None,
             };
             let answer = proto::ListSessionsResponse::from(vec![session; count]);
             assert!(

@@ -12,6 +12,7 @@ mod journal_writer;
 mod lacking;
 mod outgoing;
 mod overflow;
+mod parts;
 mod publish;
 mod receive;
 mod reclaim;
@@ -35,6 +36,7 @@ use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 pub use self::{
     authenticate::AuthAnswer,
     connect::{ConnectRequest, Refused},
+    parts::{PART_GRACE, PART_PREFIX, part_id},
     publish::Publication,
     receive::CONTROL_BYTES_MAX,
     runs::Acknowledged,
@@ -103,6 +105,8 @@ pub struct Broker {
     told_unretained: bool,
     /// Messages that are too large to be ever held, of which no line was written yet, and when one may be.
     too_large: LogLimiter,
+    /// Lines about clients that name themselves like a part of the node.
+    named_as_part: LogLimiter,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -276,6 +280,8 @@ pub struct SessionReport {
     pub inflight_bytes: u64,
     /// Messages that did not reach it.
     pub dropped: Dropped,
+    /// When it ends, since it is of a part of the node that is no longer configured.
+    pub grace_ends: Option<Instant>,
 }
 
 impl SessionReport {
@@ -332,6 +338,7 @@ impl Broker {
             scratch: Vec::new(),
             told_unretained: false,
             too_large: LogLimiter::default(),
+            named_as_part: LogLimiter::default(),
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,
@@ -534,6 +541,7 @@ impl Broker {
             inflight: session.inflight.len(),
             inflight_bytes: session.inflight.kept_bytes(),
             dropped: session.dropped,
+            grace_ends: session.ends_at.filter(|_| session.is_gone),
         }
     }
 

@@ -43,7 +43,8 @@ mod timers;
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
     Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Denied,
-    Output, Peer, PeerOrigin, Publication, Refused, SessionReport, Statistics, WRITE_BYTES_MAX,
+    Output, PART_GRACE, PART_PREFIX, Peer, PeerOrigin, Publication, Refused, SessionReport,
+    Statistics, WRITE_BYTES_MAX, part_id,
 };
 pub use budget::{Budget, PartialCharge};
 pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};

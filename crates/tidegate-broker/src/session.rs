@@ -308,6 +308,8 @@ pub(crate) struct Session {
     pub(crate) cannot_spill: bool,
     /// The bytes that it could release when its shard last recorded them.
     pub(crate) noted_gives: u64,
+    /// It is of a part of the node that is configured no longer: see `broker::parts`.
+    pub(crate) is_gone: bool,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
     /// Connections of this session that other sessions' queues block: how many of those.
@@ -446,7 +448,7 @@ impl Session {
         self.state.behind.store(behind, Ordering::Relaxed);
         self.note_room();
         if !behind {
-            self.set_idle(false);
+            self.set_idle(self.is_gone);
             self.is_full = false;
             shared.forget_full(&self.state);
         }

@@ -16,6 +16,7 @@ mod hand_over;
 mod journal;
 mod ordering;
 mod overflow;
+mod parts;
 mod properties;
 mod publish;
 mod qos;
@@ -69,7 +70,7 @@ pub(crate) struct World {
     answers: bool,
     /// Whether who connects is a part of this program.
     pub(crate) is_own: bool,
-    /// What rules refused, as the log is to say it.
+    /// Actions that rules refused, as the log is to say it.
     pub(crate) denied: Vec<Denied>,
     /// By shard, its journal, if sessions are written down.
     tapes: Vec<journal::Tape>,

@@ -34,7 +34,7 @@ enum What {
 struct ListArgs {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Those of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
+    /// Those of one owner: a user by its name, or certificate:NAME, node:NAME, internal:NAME of a part of the node, anonymous
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
     /// How to print them
@@ -49,7 +49,8 @@ struct EndArgs {
     /// Client identifiers of the sessions
     #[arg(value_name = "CLIENT_ID", required_unless_present = "owner")]
     client_ids: Vec<String>,
-    /// All sessions of one owner: a user by its name, or certificate:NAME, node:NAME, anonymous
+    /// All sessions of one owner: a user by its name, or certificate:NAME, node:NAME, internal:NAME of a part of the node that is gone,
+    /// anonymous
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
     /// How to print how many ended
@@ -98,15 +99,15 @@ async fn all(client: &Client, owner: Option<SessionOwner>) -> Result<Vec<Session
     }
 }
 
-/// `ada`, `user:ada`, `certificate:counter`, `node:yard-1`, `anonymous`.
+/// `ada`, `user:ada`, `certificate:counter`, `node:yard-1`, `internal:sink archive`, `anonymous`.
 fn owner(text: &str) -> Result<SessionOwner, ApiError> {
     if text == "anonymous" {
         return Ok(SessionOwner { kind: text.to_owned(), name: String::new() });
     }
     let (kind, name) = text.split_once(':').unwrap_or(("user", text));
-    if !["user", "certificate", "node"].contains(&kind) || name.is_empty() {
+    if !["user", "certificate", "node", "internal"].contains(&kind) || name.is_empty() {
         let text = format!(
-            "{text:?} is not an owner; write a user's name, or user:NAME, certificate:NAME, node:NAME, anonymous"
+            "{text:?} is not an owner; write a user's name, or user:NAME, certificate:NAME, node:NAME, internal:NAME, anonymous"
         );
         return Err(ApiError::new(Code::CONFIG_INVALID, text));
     }
@@ -119,7 +120,7 @@ fn table(sessions: &[SessionInfo]) -> String {
         [
             plain(&session.client_id),
             plain(format!("{} {}", session.owner.kind, session.owner.name).trim_end()),
-            if session.connected { "connected" } else { "away" }.to_owned(),
+            state(session),
             session.subscriptions.to_string(),
             session.queued.to_string(),
             session.queued_bytes.to_string(),
@@ -127,6 +128,23 @@ fn table(sessions: &[SessionInfo]) -> String {
         ]
     });
     aligned(head, rows)
+}
+
+/// Connected, away, or of a part of the node that is no longer configured, with the time left.
+fn state(session: &SessionInfo) -> String {
+    match session.ends_in_s {
+        Some(seconds) => format!("gone, ends in {}", left(seconds)),
+        None => if session.connected { "connected" } else { "away" }.to_owned(),
+    }
+}
+
+/// As `71 h`, `12 min` or `40 s`: whole units, rounded down.
+fn left(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
 }
 
 fn json(sessions: &[SessionInfo]) -> String {
@@ -140,6 +158,7 @@ fn json(sessions: &[SessionInfo]) -> String {
             "queued": session.queued,
             "queued_bytes": session.queued_bytes,
             "inflight": session.inflight,
+            "ends_in_s": session.ends_in_s,
         })
     };
     format!("{:#}\n", serde_json::Value::Array(sessions.iter().map(object).collect()))
@@ -159,7 +178,8 @@ mod tests {
             ("anonymous", Some(("anonymous", ""))),
             ("", None),
             ("user:", None),
-            ("internal:x", None),
+            ("internal:sink archive", Some(("internal", "sink archive"))),
+            ("internal:", None),
             ("nodes:x", None),
         ] {
             let read = owner(text).ok();

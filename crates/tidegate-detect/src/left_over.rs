@@ -15,7 +15,7 @@ use std::{
 };
 
 use tidegate_message::{Identity, IdentityKind, error_chain};
-use tidegate_server::bus::{Attached, Attachment, Bus, BusError, Publication, filter_of};
+use tidegate_server::bus::{Attached, Attachment, Bus, BusError, Publication, filter_of, part_id};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tokio::{
@@ -135,7 +135,7 @@ async fn clear(
     let attachment = Attachment {
         name: NAME.to_owned(),
         filters: filters.collect(),
-        ..Attachment::new(identity, "detect-entities")
+        ..Attachment::new(identity, part_id("detections", "entities"))
     };
     let Attached { mut publisher, mut deliveries, .. } = bus.attach(attachment).await?;
     let end = Instant::now() + LOOK_FOR;

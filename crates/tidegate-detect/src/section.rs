@@ -14,7 +14,7 @@ use tidegate_message::{
     Backoff, CameraName, Identity, IdentityKind, Instant, LogLimiter, error_chain,
 };
 use tidegate_server::bus::{
-    Attached, Attachment, BusError, Deliveries, Publication, Publisher, filter_of,
+    Attached, Attachment, BusError, Deliveries, Publication, Publisher, filter_of, part_id,
 };
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tidegate_workers::SharedPool;
@@ -94,7 +94,7 @@ async fn serve(
     let attachment = Attachment {
         name,
         filters: announced.collect(),
-        ..Attachment::new(identity, format!("detect/{}", settings.name))
+        ..Attachment::new(identity, part_id("detect", &settings.name))
     };
     let Attached { publisher, mut deliveries, .. } = shared.bus.attach(attachment).await?;
     retry.reset();

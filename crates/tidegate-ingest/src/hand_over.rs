@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_broker::{Bundle, Publication, SessionConfig};
+use tidegate_broker::{Bundle, Publication, SessionConfig, part_id};
 use tidegate_server::bus::{Attachment, BusError, OPEN_MAX, Publisher};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -247,7 +247,7 @@ impl HandOver {
 
 /// As whom the listener is.
 fn attach(context: &Context, settings: &IngestSettings) -> Result<Publisher, BusError> {
-    let client_id = format!("ingest/{}", settings.name);
+    let client_id = part_id("ingest", &settings.name);
     let identity = settings.identity.clone().expect("a listener for datagrams has one");
     let session = SessionConfig {
         ends_at_refusal: true,

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{SessionConfig, part_id};
 use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_server::bus::{
     Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher,
@@ -198,7 +198,7 @@ impl PublisherTask {
     }
 
     async fn serve(&mut self, stop: &CancellationToken) -> Result<(), BusError> {
-        let client_id = format!("ingest/{}", self.name);
+        let client_id = part_id("ingest", &self.name);
         let identity = self.identity.clone();
         let identity = identity
             .unwrap_or_else(|| Identity::new(IdentityKind::Internal, &client_id, &client_id));

@@ -18,8 +18,8 @@
 //! Packet identifiers pass unchanged, and an acknowledgement is given on one side when it came from the other; after any break
 //! both connections are made again, and the broker that has a message without an acknowledgement sends it again.
 //!
-//! - QoS 1: at least once, as long as the sending broker keeps the session of the bridge. This node's sessions live in
-//!   memory: what waits here for the remote is lost when this node ends, what waits there for this node is not.
+//! - QoS 1: at least once, as long as the sending broker keeps the session of the bridge. The one here has the same client identifier in
+//!   each process, and lives as long as the bridge is configured: `mqtt.durability` says what it survives.
 //! - QoS 2: exactly once, as long as the session of the receiving broker is kept. If the sending one lost its session, it sends
 //!   nothing again, and identifiers that the receiver may still hold are freed before they are used. If the receiving one lost its
 //!   own, messages whose exchange was under way may come twice.
@@ -43,14 +43,14 @@ use std::{
     fmt, io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use mio::{Poll, Token};
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{SessionConfig, part_id};
 use tidegate_message::{Secret, TopicError, check_topic_filter};
 use tidegate_wire::mqtt::QoS;
 
@@ -62,6 +62,9 @@ mod line;
 mod relay;
 mod runtime;
 mod topics;
+
+/// As seconds to the end of the remote session: it stays.
+const KEEPS_REMOTE: u32 = u32::MAX;
 
 /// Settings of a bridge.
 #[derive(Clone, Debug, PartialEq)]
@@ -269,17 +272,16 @@ impl BridgeSettings {
         }
     }
 
-    /// Whether a bridge that is started again as `new` wants all that the sessions of this one are subscribed to: the session here,
-    /// and the one at the remote.
-    pub fn goes_on_as(&self, new: &Self) -> (bool, bool) {
-        let wants =
-            |old: &[String], new: &[String]| old.iter().all(|pattern| new.contains(pattern));
-        let local =
-            self.local_prefix == new.local_prefix && wants(&self.topics_out, &new.topics_out);
-        let remote = (&self.host, self.port, &self.client_id, &self.remote_prefix)
+    /// Whether a bridge that is started again as `new` wants all that the session of this one at the remote is subscribed to.
+    pub fn keeps_remote(&self, new: &Self) -> bool {
+        (&self.host, self.port, &self.client_id, &self.remote_prefix)
             == (&new.host, new.port, &new.client_id, &new.remote_prefix)
-            && wants(&self.topics_in, &new.topics_in);
-        (local, remote)
+            && self.topics_in.iter().all(|pattern| new.topics_in.contains(pattern))
+    }
+
+    /// The client identifier of the session here of the bridge called `name`.
+    pub fn local_id(name: &str) -> String {
+        part_id("bridge", name)
     }
 
     /// The overlap of two filters by which a remote that does not know the sender would send messages back.
@@ -298,8 +300,7 @@ impl BridgeSettings {
 /// A running bridge; it ends by [`Bridge::stop`], or when dropped.
 #[derive(Debug)]
 pub struct Bridge {
-    local_id: String,
-    forgets_remote: Arc<AtomicBool>,
+    remote_ends: Arc<AtomicU32>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
     waker: Arc<mio::Waker>,
@@ -394,11 +395,10 @@ impl Bridge {
         let name = format!("bridge-{}", settings.name);
         let runtime = Runtime::new(settings, connector, poll, stop.clone(), counters.clone());
         let runtime = runtime.map_err(BridgeError::Start)?;
-        let local_id = runtime.local_id().to_owned();
-        let forgets_remote = runtime.forgets_remote();
+        let remote_ends = runtime.remote_ends();
         let thread = thread::Builder::new().name(name).spawn(move || runtime.run());
         let thread = Some(thread.map_err(BridgeError::Start)?);
-        Ok(Self { local_id, forgets_remote, counters, stop, waker, thread })
+        Ok(Self { remote_ends, counters, stop, waker, thread })
     }
 
     /// The counts so far.
@@ -412,14 +412,12 @@ impl Bridge {
         move || Some(counters.upgrade()?.report().named())
     }
 
-    /// The name of its session here: the same in one process for one name of a bridge.
-    pub fn local_id(&self) -> &str {
-        &self.local_id
-    }
-
-    /// Stops, and ends the session at the remote, unless another bridge continues it; where that is of MQTT 5 and connected.
-    pub fn leave(self, keeps_remote: bool) -> BridgeReport {
-        self.forgets_remote.store(!keeps_remote, Ordering::Release);
+    /// Stops, and has the session at the remote end after `remote_ends`, where that is of MQTT 5 and connected; none if another bridge
+    /// continues it.
+    pub fn leave(self, remote_ends: Option<Duration>) -> BridgeReport {
+        let seconds = remote_ends
+            .map_or(KEEPS_REMOTE, |after| u32::try_from(after.as_secs()).unwrap_or(KEEPS_REMOTE));
+        self.remote_ends.store(seconds, Ordering::Release);
         self.stop()
     }
 

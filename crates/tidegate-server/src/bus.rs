@@ -25,7 +25,7 @@
 //!   deliveries that a service does not take by 256 KiB; the rest waits in the broker, on the terms of its session.
 //! - A service that is let in no longer, or whose session another connection takes over, learns why by a [`BusError`].
 
-mod block;
+pub(crate) mod block;
 mod deliveries;
 mod exchanges;
 mod line;
@@ -33,6 +33,7 @@ mod publisher;
 
 use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
+pub use tidegate_broker::part_id;
 use tidegate_broker::{SessionConfig, SessionReport};
 use tidegate_message::Identity;
 pub use tidegate_wire::mqtt::client::{Publication, PublishError};
@@ -71,12 +72,12 @@ pub struct Attachment {
     pub name: String,
     /// As whom rules judge it.
     pub identity: Identity,
-    /// Its session goes by it.
+    /// Its session goes by it: of [`part_id`], so that no client from outside can take it.
     pub client_id: String,
     /// The filters that it subscribes to. Default none.
     pub filters: Vec<SubscribeFilter>,
-    /// Filters of an earlier start that are no longer wanted: their subscriptions end first. Default none.
-    pub unwanted: Vec<String>,
+    /// Whether subscriptions to other filters, of an earlier start, end first. Default false.
+    pub ends_others: bool,
     /// The limits of its session, and how its messages are answered: each by itself, or, with
     /// [`acknowledges_through`](SessionConfig::acknowledges_through) and [`ends_at_refusal`](SessionConfig::ends_at_refusal), many by one
     /// [`Answer`].
@@ -98,7 +99,7 @@ impl Attachment {
             identity,
             client_id,
             filters: Vec::new(),
-            unwanted: Vec::new(),
+            ends_others: false,
             session: SessionConfig::default(),
             session_expiry: 0,
             receive_maximum: None,
@@ -217,7 +218,8 @@ impl From<ClientError> for BusError {
 }
 
 impl Bus {
-    /// Attaches a service, which is let in and subscribed by then.
+    /// Attaches a service, which is let in and subscribed by then. Where the broker has no room for a subscription that the session did not
+    /// have, [`Deliveries::ready`] asks again until it has: what waits in the session needs no room to be delivered.
     ///
     /// # Errors
     /// [`BusError`]: what it has no right to is named.
@@ -236,29 +238,40 @@ impl Bus {
 
     async fn attach_without_limit(&self, attachment: Attachment) -> Result<Attached, BusError> {
         let connect = attachment.connect();
-        let Attachment { name, identity, client_id, filters, unwanted, session, .. } = attachment;
+        let Attachment { name, identity, client_id, filters, ends_others, session, .. } =
+            attachment;
         let is_through = session.acknowledges_through && session.ends_at_refusal;
         let session = SessionConfig { hands_out: true, ..session };
         let line = Line::open(&connect, |bytes| {
             self.connector.attach(&name, identity, session, &client_id, bytes)
         })?;
         let was_there = line.greet().await?;
-        if !unwanted.is_empty() {
-            let request = line.unsubscribe(unwanted)?;
-            line.answer(request).await?;
+        if was_there && ends_others {
+            let mut others = self.connector.filters(&client_id).await;
+            others.retain(|had| !filters.iter().any(|asked| asked.filter == **had));
+            if !others.is_empty() {
+                let request =
+                    line.unsubscribe(others.iter().map(|had| had.to_string()).collect())?;
+                line.answer(request).await?;
+            }
         }
+        let mut lacking = Vec::new();
         if !filters.is_empty() {
-            let names: Vec<String> = filters.iter().map(|asked| asked.filter.clone()).collect();
-            let request = line.subscribe(filters)?;
+            let request = line.subscribe(filters.clone())?;
             let reasons = line.answer(request).await?;
-            let refused = names.into_iter().zip(reasons).find(|(_, reason)| reason.is_failure());
-            if let Some((filter, reason)) = refused {
-                return Err(BusError::Subscription { filter, reason });
+            for (asked, reason) in filters.into_iter().zip(reasons) {
+                if was_there && reason == ReasonCode::QUOTA_EXCEEDED {
+                    tracing::warn!(client = %client_id, filter = %asked.filter, %reason,
+                        "no room for a subscription of a part of this node: it takes what waits, and asks again");
+                    lacking.push(asked);
+                } else if reason.is_failure() {
+                    return Err(BusError::Subscription { filter: asked.filter, reason });
+                }
             }
         }
         let line = Arc::new(line);
         let publisher = Publisher::new(line.clone(), is_through);
-        Ok(Attached { publisher, deliveries: Deliveries::new(line), was_there })
+        Ok(Attached { publisher, deliveries: Deliveries::new(line, lacking), was_there })
     }
 
     /// Ends the session of a service that does not come again.

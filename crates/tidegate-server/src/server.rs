@@ -299,6 +299,15 @@ impl Server {
         }
     }
 
+    /// The parts of the node with these client identifiers are configured, and no others: sessions that earlier ones left behind are
+    /// kept for [`PART_GRACE`](tidegate_broker::PART_GRACE), then ended.
+    pub fn configure_parts(&self, configured: HashSet<String>) {
+        let configured = Arc::new(configured);
+        for inbox in self.inboxes.iter() {
+            inbox.put([ShardCommand::Parts(configured.clone())]);
+        }
+    }
+
     /// Ends connections that were authenticated by a token: their clients connect again with one that is accepted now.
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {

@@ -147,6 +147,8 @@ pub(super) enum ShardCommand {
     Forget(Box<str>),
     /// Ends the sessions of some clients, and says how many there were.
     EndSessions(Which, Option<oneshot::Sender<usize>>),
+    /// Those parts of the node are configured, by client identifier, and no others.
+    Parts(Arc<HashSet<String>>),
     /// Asks for the sessions behind that client identifier, at most so many.
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks for the filters of a client's session.
@@ -527,6 +529,7 @@ impl Shard {
                 // There may be no asking side.
                 let _ = answer.map(|answer| answer.send(ended));
             }
+            ShardCommand::Parts(configured) => self.broker.configure_parts(now, &configured),
             ShardCommand::Sessions(which, after, limit, answer) => {
                 let which = |identity: &Identity| which.0("", identity);
                 // The asking side may have given up.

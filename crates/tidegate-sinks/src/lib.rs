@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{SessionConfig, part_id};
 use tidegate_message::{TopicError, check_topic_filter, check_topic_name, topic_matches};
 use tidegate_sys::sched;
 use tokio_util::sync::CancellationToken;
@@ -65,12 +65,10 @@ pub(crate) const HTTP_ANSWER_BYTES_MAX: usize = 16 << 20;
 pub struct SinkSettings {
     /// Its name, unique in the node.
     pub name: String,
-    /// The name of its session here. It must not be easy to guess.
+    /// The client identifier of its session here: the same in each process.
     pub client_id: String,
     /// Filters of what it takes.
     pub topics: Vec<String>,
-    /// Filters that its session may still have and that are wanted no more.
-    pub unwanted: Vec<String>,
     /// Where messages go that the destination refuses for good.
     pub dead_letter: Option<String>,
     /// A batch is handed over when it has this many messages, 1 to [`BATCH_MESSAGES_MAX`].
@@ -97,9 +95,8 @@ impl Default for SinkSettings {
     fn default() -> Self {
         Self {
             name: "sink".to_owned(),
-            client_id: "sink/sink".to_owned(),
+            client_id: SinkSettings::session_of("sink"),
             topics: Vec::new(),
-            unwanted: Vec::new(),
             dead_letter: None,
             batch_messages: 10_000,
             batch_bytes: 8 << 20,
@@ -111,6 +108,13 @@ impl Default for SinkSettings {
             destination: DestinationSettings::Memory(memory::Ring::new(1)),
             trust: None,
         }
+    }
+}
+
+impl SinkSettings {
+    /// The client identifier of the session here of the sink called `name`.
+    pub fn session_of(name: &str) -> String {
+        part_id("sink", name)
     }
 }
 

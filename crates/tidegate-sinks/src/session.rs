@@ -64,7 +64,7 @@ impl Session {
         let attachment = Attachment {
             name,
             filters: filters.collect(),
-            unwanted: settings.unwanted.clone(),
+            ends_others: true,
             session: settings.session.clone(),
             session_expiry: u32::MAX,
             receive_maximum: settings.session.inflight_max.and_then(NonZeroU16::new),

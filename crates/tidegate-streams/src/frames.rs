@@ -21,6 +21,7 @@ use tidegate_identity::{auth::audit::Outcome, pki::Kind};
 use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
 };
+use tidegate_process::clock;
 use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
 use tidegate_server::bus::Bus;
 use tidegate_wire::{OriginalOutcome, TransferHints};
@@ -302,6 +303,7 @@ impl Frames for NodeState {
             queued: report.queued as u64,
             queued_bytes: report.queued_bytes,
             inflight: report.inflight as u64,
+            ends_in_s: report.grace_ends.map(|at| at.since(clock::now()).as_secs()),
         };
         Ok(sessions.into_iter().map(info).collect())
     }

@@ -47,7 +47,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{SessionConfig, part_id};
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
@@ -121,9 +121,9 @@ impl UplinkSettings {
         }
     }
 
-    /// The names of its two sessions here.
-    fn sessions(name: &str) -> [String; 2] {
-        ["batched", "critical"].map(|what| format!("uplink/{name}/{what}"))
+    /// The client identifiers of the two sessions here of the uplink called `name`.
+    pub fn sessions(name: &str) -> [String; 2] {
+        ["batched", "critical"].map(|what| part_id("uplink", &format!("{name}/{what}")))
     }
 }
 
@@ -263,8 +263,7 @@ pub struct Uplinks {
 
 impl Uplinks {
     /// Runs `planned` and no others from now on; those whose settings are the same are not interrupted. Names those that were
-    /// started, stopped or restarted. `node` is as in [`Uplink::start`]. Sessions that are no longer read are handed to
-    /// `forget`.
+    /// started, stopped or restarted. `node` is as in [`Uplink::start`].
     pub fn exchange(
         &mut self,
         planned: Vec<UplinkSettings>,
@@ -272,20 +271,10 @@ impl Uplinks {
         bus: &Bus,
         credentials: &Credentials,
         link: &LinkSettings,
-        forget: impl Fn(&str),
     ) -> Vec<String> {
         let stays = |uplink: &Uplink| planned.contains(&uplink.settings);
         let gone = self.running.extract_if(.., |_, uplink| !stays(uplink));
         let mut changed: Vec<String> = gone.map(|(name, _)| name).collect();
-        for name in &changed {
-            // One that continues with other settings carries the messages in its sessions, and ends the one that it no
-            // longer needs.
-            if !planned.iter().any(|new| new.name == *name) {
-                for session in UplinkSettings::sessions(name) {
-                    forget(&session);
-                }
-            }
-        }
         for settings in planned {
             if self.running.contains_key(&settings.name) {
                 continue;

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::{Deserialize, de::IgnoredAny};
 use tidegate_api::ApiError;
-use tidegate_broker::{Overflow, SessionConfig};
+use tidegate_broker::{Overflow, SessionConfig, part_id};
 use tidegate_identity::{access::Access, auth::limits::Lease};
 use tidegate_message::{Action, CameraName, Code, Target};
 use tidegate_rpc::{Failure, Identity};
@@ -88,7 +88,7 @@ impl Detections {
             ApiError::new(Code::CONFIG_INVALID, text)
         })?;
         let number = NEXT_VIEWER.fetch_add(1, Ordering::Relaxed);
-        let client = format!("web-detections-{number}");
+        let client = part_id("web", &format!("detections/{number}"));
         // Rules may name clients: the right is looked at again as the one whom the broker let in.
         let mut identity = identity.clone();
         identity.admitted.identity.client = client.as_str().into();

@@ -134,6 +134,7 @@ impl Broker {
         let is_failing =
             keeper.may_recover() && (keeper.checkpoint.is_some() || !keeper.try_again());
         if is_failing && keeper.checkpoint.is_none() && !keeper.has_room {
+            self.give_up_gone();
             self.ask_for_room();
         }
         if self.should_write_again() {
@@ -162,6 +163,7 @@ impl Broker {
 
     /// The journal of another shard has, or had, no room.
     pub(super) fn asked_for_room(&mut self, now: Instant) {
+        self.give_up_gone();
         if let Some(keeper) = &mut self.keeper {
             keeper.is_short = true;
             self.look_at_journal(now);

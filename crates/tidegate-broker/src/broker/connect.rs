@@ -9,7 +9,7 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, ConnectionKey, Output, mark_dirty, runs};
+use super::{Broker, ConnectionKey, Output, mark_dirty, parts, runs};
 use crate::{
     admission::{Draft, Verdict},
     config::SessionConfig,
@@ -108,13 +108,24 @@ impl Broker {
             identity.client = connect.client_id.as_str().into();
             properties.assigned_client_id = Some(connect.client_id.clone());
         }
+        let is_part = parts::is_part_id(&connect.client_id);
+        if is_part && !config.is_local {
+            if let Some(count) = self.named_as_part.add(now, 1) {
+                let client = connect.client_id.escape_debug();
+                tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = identity.address.map(tracing::field::display), count,
+                    "CONNECT refused: client identifiers that begin with $node/ are those of this node's own parts; count since the last such line");
+            }
+            let text = "client identifiers that begin with $node/ are this server's own: choose another one";
+            return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
+        }
         let former =
             self.by_client.get(&*connect.client_id).and_then(|key| self.sessions.get(*key));
         // Messages that wait for one user are not for another, even with the same client identifier.
         let is_other = former.is_some_and(|session| !session.is_of(&identity));
         let is_proved =
             former.is_some_and(|session| session.identity.kind != IdentityKind::Anonymous);
-        if is_other && is_proved {
+        // The name of a part is its own, whoever left a session under it before such names were refused.
+        if is_other && is_proved && !is_part {
             // Nor is it another's to end. The log alone names the owner: the client may be anyone.
             let owner = former.map_or(&identity, |session| &session.identity);
             let client = connect.client_id.escape_debug();
@@ -171,7 +182,9 @@ impl Broker {
                 Some(Box::new(WillMessage { message, delay, expiry: will.message_expiry }))
             }
         };
-        let expiry = session_expiry(&connect, limits.session_expiry_max, &mut properties);
+        // A part of this node that is configured comes back, however long what it carries to is away.
+        let expiry_max = if config.is_local { Duration::MAX } else { limits.session_expiry_max };
+        let expiry = session_expiry(&connect, expiry_max, &mut properties);
         let keep_alive_max = if config.is_local { 0 } else { limits.keep_alive_max };
         let keep_alive = match (connect.keep_alive, keep_alive_max) {
             (asked, 0) => asked,
@@ -302,6 +315,7 @@ impl Broker {
         self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(session_key));
         self.timers.cancel(session.idles_at.take(), Timer::Idle(session_key));
         session.away_since = None;
+        session.is_gone = false;
         if session.set_idle(false) && session.is_full {
             self.shared.note_full(&session.state);
         }
@@ -417,6 +431,9 @@ impl Broker {
             }
             _ => {}
         }
+        if self.sessions.get(session_key).is_some_and(|session| session.is_gone) {
+            return self.begin_grace(now, session_key);
+        }
         self.write_closed(session_key);
         self.watch_idle(session_key);
     }
@@ -513,6 +530,7 @@ impl Broker {
             window: (0, 0),
             cannot_spill: false,
             noted_gives: 0,
+            is_gone: false,
             blocks: Vec::new(),
             blocked_by: 0,
             will_is_written: false,
@@ -548,11 +566,11 @@ impl Broker {
     }
 
     /// Ends the sessions of clients that `which` is true of, and their connections; their waiting messages are dropped. Parts
-    /// of this program keep theirs. How many there were.
+    /// of this program keep theirs while they are configured. How many there were.
     pub fn end_sessions(&mut self, now: Instant, which: &dyn Fn(&str, &Identity) -> bool) -> usize {
         let is_meant = |session: &Session| {
             !session.is_remainder()
-                && session.identity.kind != IdentityKind::Internal
+                && (session.identity.kind != IdentityKind::Internal || session.is_gone)
                 && which(&session.client_id, &session.identity)
         };
         let meant = self.sessions.iter().filter(|(_, session)| is_meant(session));

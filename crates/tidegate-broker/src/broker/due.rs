@@ -31,6 +31,7 @@ impl Broker {
                 Timer::Wake(key) => self.woken(now, key),
                 Timer::SessionEnd(key) => {
                     self.statistics.expired_sessions += 1;
+                    self.tell_grace_over(key);
                     self.end_session(now, key);
                 }
                 Timer::Will(key) => {

@@ -111,6 +111,8 @@ pub(super) struct Keeper {
     pub(super) is_short: bool,
     /// A timer for it is set.
     pub(super) is_watched: bool,
+    /// The checkpoint since which parts that are gone gave up messages for want of room.
+    pub(super) gave_way_since: Option<u64>,
     /// Bytes of the journal after the last checkpoint.
     pub(super) checkpoint_bytes: u64,
     /// The last time that there was no room for a checkpoint, unless there was since.
@@ -236,6 +238,7 @@ impl Keeper {
             checkpoint: None,
             is_short: false,
             is_watched: false,
+            gave_way_since: None,
             checkpoint_bytes: 0,
             no_room: None,
             counts: JournalCounts::default(),

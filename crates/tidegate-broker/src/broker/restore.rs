@@ -16,7 +16,7 @@ use tidegate_journal::{
 use tidegate_message::{Identity, Instant};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{Broker, journal_writer::Keeper};
+use super::{Broker, journal_writer::Keeper, parts};
 use crate::{
     accounts::Account,
     budget::Budget,
@@ -89,6 +89,7 @@ impl Broker {
     pub fn restore_all(shards: &mut [Self], now: Instant, recovered: Recovered) {
         let mut restoring = Restoring::default();
         let Recovered { mut sessions, retained, found } = recovered;
+        parts::adopt(&mut sessions);
         let first = shards.first_mut().expect("a node has a shard");
         first.statistics.dropped.session_ended += found.unclaimed as u64;
         let config = first.shared.config().session.clone();

@@ -15,11 +15,14 @@ pub const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;
 /// Bytes of an identifier's prefix: some 30 follow it, and 65,535 are MQTT's limit.
 const ID_PREFIX_BYTES_MAX: usize = 1_000;
 /// The bound of prefixes of client identifiers, in words.
-pub const ID_PREFIX_BOUND: &str = "at most 1000 bytes without control characters";
+pub const ID_PREFIX_BOUND: &str =
+    "at most 1000 bytes without control characters, and not $node/ at the beginning";
 
 /// Whether identifiers of clients may begin so.
 pub fn is_id_prefix(text: &str) -> bool {
-    text.len() <= ID_PREFIX_BYTES_MAX && !text.contains(char::is_control)
+    // Those are the identifiers of the node's own parts, which clients are refused.
+    let is_of_parts = text.starts_with("$node/");
+    text.len() <= ID_PREFIX_BYTES_MAX && !text.contains(char::is_control) && !is_of_parts
 }
 
 section! {

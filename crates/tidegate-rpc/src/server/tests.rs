@@ -232,6 +232,7 @@ impl Frames for Node {
             queued: 2,
             queued_bytes: 3,
             inflight: 4,
+            ends_in_s: None,
         };
         Ok((0..page.limit).map(session).collect())
     }

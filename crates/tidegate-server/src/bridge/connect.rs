@@ -80,8 +80,24 @@ impl Runtime {
         };
         let session_present = self.greet(&mut line, Side::Local, &connect)?;
         self.is_new[Side::Local as usize] |= !session_present;
+        if session_present {
+            self.unsubscribe_former()?;
+        }
         self.subscribe(Side::Local, retained, qos_max.min(self.settings.qos))?;
         Ok(line)
+    }
+
+    /// Gives up subscriptions of the session here that an earlier configuration asked for. Messages that wait by them still come.
+    fn unsubscribe_former(&mut self) -> Result<(), Broken> {
+        let had = self.local_filters()?;
+        let wanted = self.relay.way(Side::Local).topics.filters();
+        let former = had.iter().filter(|had| !wanted.iter().any(|wanted| **wanted == ***had));
+        let former: Vec<String> = former.map(|filter| filter.to_string()).collect();
+        if former.is_empty() {
+            return Ok(());
+        }
+        let asked = self.relay.local.client.unsubscribe(former, ());
+        asked.map(drop).map_err(|error| Broken::Subscribe(Side::Local, error))
     }
 
     /// The connection to the remote, without subscriptions, and whether the remote had the session.

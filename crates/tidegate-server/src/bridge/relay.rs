@@ -88,6 +88,8 @@ pub(super) struct End {
     pub(super) output: Vec<u8>,
     /// Whether it was asked for subscriptions, and has not answered.
     pub(super) is_asked: bool,
+    /// Whether it had no room for one of them.
+    pub(super) lacks_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +113,7 @@ impl End {
             payload: None,
             output: Vec::new(),
             is_asked: false,
+            lacks_room: false,
         }
     }
 
@@ -121,6 +124,7 @@ impl End {
         self.payload = None;
         self.output = Vec::new();
         self.is_asked = false;
+        self.lacks_room = false;
     }
 }
 
@@ -453,6 +457,7 @@ impl Relay {
                 tracing::error!(filter, %reason, "{side} refused a subscription of the bridge");
             }
         }
+        self.end(side).lacks_room = reasons.contains(&ReasonCode::QUOTA_EXCEEDED);
     }
 }
 

@@ -9,8 +9,8 @@ use std::{
     convert::Infallible,
     io,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -25,13 +25,14 @@ use tidegate_wire::mqtt::{
 };
 
 use super::{
-    BridgeError, BridgeSettings, RemoteVersion,
+    BridgeError, BridgeSettings, KEEPS_REMOTE, RemoteVersion,
     connect::Mode,
     line::{Line, READ_BYTES, watch},
     relay::{Counters, Fault, Relay, Side, Way},
     topics::Topics,
 };
 use crate::{
+    bus::block,
     server::{Connector, random_bytes},
     transport::ReadOutcome,
 };
@@ -42,6 +43,8 @@ const TURNS_MAX: usize = 4;
 const POLL_MAX: Duration = Duration::from_secs(60);
 /// A connection that lasted this long was a good one: the next try comes soon.
 const STEADY: Duration = Duration::from_secs(10);
+/// How often subscriptions are asked for that a broker had no room for.
+const ASKS_EVERY: Duration = Duration::from_secs(5);
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -95,6 +98,14 @@ impl Broken {
     }
 }
 
+/// The terms on which both sides are connected.
+struct Carried {
+    mode: Mode,
+    session_present: bool,
+    retained: RetainHandling,
+    qos_max: QoS,
+}
+
 /// The state of the thread.
 pub(super) struct Runtime {
     pub(super) settings: BridgeSettings,
@@ -103,10 +114,10 @@ pub(super) struct Runtime {
     stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
     pub(super) relay: Relay,
-    /// The name of the session here. No other client can guess it and take the session over.
+    /// The client identifier of the session here.
     pub(super) local_id: String,
-    /// Whether the session at the remote ends with the farewell.
-    forgets_remote: Arc<AtomicBool>,
+    /// In how many seconds from the farewell on the session at the remote ends; [`KEEPS_REMOTE`] if it stays.
+    remote_ends: Arc<AtomicU32>,
     pub(super) modes: Vec<Mode>,
     /// Which of them is tried next.
     pub(super) mode: usize,
@@ -120,23 +131,9 @@ pub(super) struct Runtime {
     backoff: Backoff,
 }
 
-/// A number that this process keeps to itself.
-fn process_number() -> io::Result<u64> {
-    static NUMBER: OnceLock<u64> = OnceLock::new();
-    if let Some(number) = NUMBER.get() {
-        return Ok(*number);
-    }
-    let number = u64::from_ne_bytes(random_bytes()?);
-    Ok(*NUMBER.get_or_init(|| number))
-}
-
 impl Runtime {
-    pub(super) fn local_id(&self) -> &str {
-        &self.local_id
-    }
-
-    pub(super) fn forgets_remote(&self) -> Arc<AtomicBool> {
-        self.forgets_remote.clone()
+    pub(super) fn remote_ends(&self) -> Arc<AtomicU32> {
+        self.remote_ends.clone()
     }
 
     pub(super) fn new(
@@ -171,8 +168,8 @@ impl Runtime {
             RemoteVersion::V5 => vec![Mode::V5],
         };
         Ok(Self {
-            local_id: format!("bridge/{}/{:016x}", settings.name, process_number()?),
-            forgets_remote: Arc::default(),
+            local_id: BridgeSettings::local_id(&settings.name),
+            remote_ends: Arc::new(AtomicU32::new(KEEPS_REMOTE)),
             settings,
             connector,
             poll,
@@ -191,12 +188,13 @@ impl Runtime {
 
     /// Carries messages until it is stopped.
     pub(super) fn run(mut self) {
-        let mut is_prepared = false;
+        let (mut is_prepared, mut has_session) = (false, false);
         let mut told = String::new();
         while !self.is_stopped() {
             if !is_prepared {
                 match self.prepare() {
-                    Ok(()) => is_prepared = true,
+                    // Messages that wait in the session are carried, whatever it lacks.
+                    Ok(is_subscribed) => (is_prepared, has_session) = (is_subscribed, true),
                     Err(Broken::Stopped) => break,
                     Err(error) => {
                         let error = tidegate_message::error_chain(&error);
@@ -204,7 +202,7 @@ impl Runtime {
                     }
                 }
             }
-            if is_prepared {
+            if has_session {
                 let began = clock::now();
                 let connects = self.counters.connects.load(Ordering::Relaxed);
                 let Err(error) = self.carry();
@@ -248,8 +246,8 @@ impl Runtime {
 
     // ---- connections
 
-    /// Makes the session here before the remote is there, so that messages wait for it from now on.
-    fn prepare(&mut self) -> Result<(), Broken> {
+    /// Makes the session here before the remote is there, so that messages wait for it from now on. Whether it has all subscriptions.
+    fn prepare(&mut self) -> Result<bool, Broken> {
         let mut line = self.connect_local(1, RetainHandling::DoNotSend, QoS::ExactlyOnce)?;
         // The will says that the bridge is not connected.
         self.leave(Side::Local, Disconnect::new(ReasonCode::DISCONNECT_WITH_WILL));
@@ -257,13 +255,25 @@ impl Runtime {
         let deadline = clock::now() + self.settings.connect_timeout;
         loop {
             match line.read(&mut self.buffer) {
-                Ok(ReadOutcome::End) | Err(_) => return Ok(()),
+                Ok(ReadOutcome::End) | Err(_) => return self.has_subscriptions(),
                 Ok(ReadOutcome::Bytes(_)) => {}
                 Ok(ReadOutcome::WouldBlock) => {
                     self.wait(&mut line, deadline, Side::Local)?;
                 }
             }
         }
+    }
+
+    /// Whether the session here has all subscriptions that it is to have.
+    fn has_subscriptions(&mut self) -> Result<bool, Broken> {
+        let has = self.local_filters()?;
+        let mut wanted = self.relay.way(Side::Local).topics.filters().iter();
+        Ok(wanted.all(|wanted| has.iter().any(|has| **has == **wanted)))
+    }
+
+    pub(super) fn local_filters(&self) -> Result<Vec<Arc<str>>, Broken> {
+        let asked = self.connector.filters(&self.local_id);
+        block::on(self.settings.connect_timeout, asked).ok_or(Broken::Silent(Side::Local))
     }
 
     pub(super) fn subscribe(
@@ -333,7 +343,8 @@ impl Runtime {
         }
         self.publish_state(b"1");
         self.counters.connects.fetch_add(1, Ordering::Relaxed);
-        let broken = match self.turn(&mut local, &mut remote, mode, session_present) {
+        let carried = Carried { mode, session_present, retained: out, qos_max: limits.qos_max };
+        let broken = match self.turn(&mut local, &mut remote, &carried) {
             Err(broken) => broken,
             Ok(never) => match never {},
         };
@@ -347,10 +358,10 @@ impl Runtime {
         &mut self,
         local: &mut Line,
         remote: &mut Line,
-        mode: Mode,
-        session_present: bool,
+        &Carried { mode, session_present, retained, qos_max }: &Carried,
     ) -> Result<Infallible, Broken> {
         let mut is_up = false;
+        let mut asks_at = clock::now() + ASKS_EVERY;
         // Packets may have come behind CONNACK.
         self.relay.take(Side::Remote, clock::now(), &self.counters)?;
         self.relay.take(Side::Local, clock::now(), &self.counters)?;
@@ -377,6 +388,11 @@ impl Runtime {
                 self.told_looped = true;
             }
             let now = clock::now();
+            if self.relay.local.lacks_room && !self.relay.local.is_asked && asks_at <= now {
+                self.subscribe(Side::Local, retained, qos_max.min(self.settings.qos))?;
+                self.flush(local, Side::Local)?;
+                asks_at = now + ASKS_EVERY;
+            }
             let is_reading = self.is_written(local, Side::Local);
             let client = &mut self.relay.remote.client;
             if !is_reading {
@@ -387,7 +403,8 @@ impl Runtime {
             pinged.map_err(|error| Broken::Fault(Fault::Client(Side::Remote, error)))?;
             self.flush(remote, Side::Remote)?;
             let due = self.relay.remote.client.poll_timeout();
-            let wake_at = due.map_or(now + POLL_MAX, |due| due.min(now + POLL_MAX));
+            let asks = self.relay.local.lacks_room.then_some(asks_at.max(now));
+            let wake_at = due.into_iter().chain(asks).fold(now + POLL_MAX, Instant::min);
             let wake_at = if is_busy { now } else { wake_at };
             watch(&mut self.poll, &mut [(LOCAL, local), (REMOTE, remote)], wake_at)
                 .map_err(|error| Broken::Io(Side::Local, error))?;
@@ -475,8 +492,8 @@ impl Runtime {
     /// Leaves both brokers, if that can be said between two packets.
     fn farewell(&mut self, local: &mut Line, remote: &mut Line) {
         if self.relay.is_between(Side::Remote) {
-            let ends = self.forgets_remote.load(Ordering::Acquire);
-            let session_expiry = ends.then_some(0);
+            let seconds = self.remote_ends.load(Ordering::Acquire);
+            let session_expiry = Some(seconds).filter(|seconds| *seconds != KEEPS_REMOTE);
             self.leave(Side::Remote, Disconnect { session_expiry, ..Disconnect::default() });
         }
         if self.relay.is_between(Side::Local) {

@@ -1,10 +1,11 @@
 //! Messages from the broker to a service, as the broker holds them.
 
-use std::{borrow::Cow, collections::VecDeque, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_broker::{Acknowledged, Delivery, Handed, Message as HeldMessage, Run, RunMessage};
 use tidegate_message::Instant;
+use tidegate_process::clock;
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};
 
 use super::{BusError, line::Line};
@@ -22,7 +23,21 @@ pub struct Deliveries {
     settled: Vec<Acknowledged>,
     /// Of QoS 0, used, and not given back.
     used: Vec<Arc<HeldMessage>>,
+    lacking: Lacking,
 }
+
+/// Subscriptions that the broker had no room for.
+#[derive(Debug, Default)]
+struct Lacking {
+    filters: Vec<SubscribeFilter>,
+    /// The request by which they were asked for again, until it is answered.
+    asked: Option<u64>,
+    /// When they are asked for next.
+    asks_at: Option<Instant>,
+}
+
+/// How often subscriptions are asked for that the broker had no room for.
+const ASKS_EVERY: Duration = Duration::from_secs(2);
 
 /// Fewer used messages than these are let go of here: to give them back would wake the shard for little.
 const GIVEN_BACK_MIN: usize = 64;
@@ -138,9 +153,40 @@ impl<'a> Message<'a> {
 }
 
 impl Deliveries {
-    pub(super) fn new(line: Arc<Line>) -> Self {
+    pub(super) fn new(line: Arc<Line>, lacking: Vec<SubscribeFilter>) -> Self {
         let (taken, settled) = (VecDeque::new(), Vec::new());
-        Self { line, taken, taken_bytes: 0, last: Last::None, settled, used: Vec::new() }
+        let lacking = Lacking { filters: lacking, ..Lacking::default() };
+        Self { line, taken, taken_bytes: 0, last: Last::None, settled, used: Vec::new(), lacking }
+    }
+
+    /// Asks again for subscriptions that the broker had no room for, if it is time; when it is the next time.
+    fn ask_again(&mut self) -> Result<Option<Instant>, BusError> {
+        let lacking = &mut self.lacking;
+        if lacking.filters.is_empty() {
+            return Ok(None);
+        }
+        if let Some(request) = lacking.asked
+            && let Some(reasons) = self.line.turn(|packets| packets.answered_to(request))?
+        {
+            lacking.asked = None;
+            let mut reasons = reasons.into_iter();
+            // A right that was taken away meanwhile is not asked for for ever.
+            lacking.filters.retain(|_| reasons.next() == Some(ReasonCode::QUOTA_EXCEEDED));
+            if lacking.filters.is_empty() {
+                return Ok(None);
+            }
+        }
+        let now = clock::now();
+        let at = *lacking.asks_at.get_or_insert(now + ASKS_EVERY);
+        if at > now {
+            return Ok(Some(at));
+        }
+        if lacking.asked.is_none() && self.line.request_room() > 0 {
+            lacking.asked = Some(self.line.subscribe(lacking.filters.clone())?);
+        }
+        let next = now + ASKS_EVERY;
+        lacking.asks_at = Some(next);
+        Ok(Some(next))
     }
 
     /// The next message; none for now.
@@ -210,12 +256,16 @@ impl Deliveries {
     pub async fn ready(&mut self) -> Result<(), BusError> {
         self.settle();
         loop {
+            let asks_at = self.ask_again()?;
             let is_answered =
                 self.line.turn(|packets| packets.has_answered().then_some(()))?.is_some();
             if is_answered || self.has_more() {
                 return Ok(());
             }
-            self.line.deliveries().await;
+            tokio::select! {
+                () = self.line.deliveries() => {}
+                () = clock::sleep_until(asks_at) => {}
+            }
         }
     }
 
@@ -271,6 +321,7 @@ impl Deliveries {
     /// # Errors
     /// As [`Deliveries::next_message`].
     pub fn next_answer(&mut self) -> Result<Option<(u64, Vec<ReasonCode>)>, BusError> {
+        self.ask_again()?;
         self.line.turn(|packets| packets.answered())
     }
 }

@@ -212,6 +212,12 @@ impl Packets<'_> {
         self.0.answered.pop_front()
     }
 
+    /// The answer to that request, whatever came before it.
+    pub(super) fn answered_to(&mut self, request: Request) -> Option<Vec<ReasonCode>> {
+        let at = self.0.answered.iter().position(|(of, _)| *of == request)?;
+        self.0.answered.remove(at).map(|(_, reasons)| reasons)
+    }
+
     /// Whether there is one.
     pub(super) fn has_answered(&self) -> bool {
         !self.0.answered.is_empty()

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use tidegate_broker::{Bundle, Publication, SessionConfig};
+use tidegate_broker::{Bundle, Publication, SessionConfig, part_id};
 use tidegate_compress::Message;
 use tidegate_identity::access::Identity;
 use tidegate_message::{ID_PROPERTY, LogLimiter};
@@ -86,7 +86,7 @@ impl Publisher {
         uplink: &str,
         what: &str,
     ) -> Result<Self, BusError> {
-        let client_id = format!("uplink/{uplink}/{what}/{}", identity.name());
+        let client_id = part_id("uplinks", &format!("{uplink}/{what}/{}", identity.name()));
         let attachment = Attachment {
             name: format!("uplink {uplink} of {identity}"),
             // A refused message is sent again, with all that came after it.

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
 use tidegate_api::ApiError;
-use tidegate_broker::SessionConfig;
+use tidegate_broker::{SessionConfig, part_id};
 use tidegate_config::{Config, IngestSection, problems::Problems, words::XdpMode};
 use tidegate_ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template};
 use tidegate_message::{Code, Identity, IdentityKind};
@@ -194,7 +194,7 @@ fn xdp_key(section: &IngestSection) -> Option<&'static str> {
 }
 
 fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identity {
-    Identity { address: Some(ip), ..Identity::new(kind, user, &format!("ingest/{name}")) }
+    Identity { address: Some(ip), ..Identity::new(kind, user, &part_id("ingest", name)) }
 }
 
 /// Filters in the kernel.

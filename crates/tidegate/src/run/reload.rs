@@ -263,9 +263,8 @@ impl Served {
             return;
         };
         let mut uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-        let (bus, forget) = (self.service.bus(), |id: &str| self.service.forget(id));
-        let exchanged =
-            uplinks.exchange(planned, &self.node, &bus, credentials, &self.link, forget);
+        let bus = self.service.bus();
+        let exchanged = uplinks.exchange(planned, &self.node, &bus, credentials, &self.link);
         for name in exchanged {
             tracing::info!(uplink = name, "uplink started, stopped or restarted");
         }

@@ -5,9 +5,11 @@ use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tidegate_api::ApiError;
+use tidegate_broker::PART_GRACE;
 use tidegate_config::{Config, Purpose};
 use tidegate_flow::Stats;
 use tidegate_flows::{Flows, Keeper};
@@ -22,15 +24,10 @@ use tidegate_server::{
     server::Server,
 };
 use tidegate_sinks::{Sink, SinkSettings};
-use tidegate_uplinks::Receivers;
+use tidegate_uplinks::{Receivers, UplinkSettings};
 use tidegate_web::{FlowRow, SinkRow};
 
-use super::{
-    bridges, broker, flows, ingest,
-    node_name::node_of_paths,
-    sinks::{self, Kept},
-    users,
-};
+use super::{bridges, broker, flows, ingest, node_name::node_of_paths, sinks, users};
 
 /// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]
@@ -171,14 +168,10 @@ impl Service {
         let service =
             Self { running, server, ingest, flows, keeper, access, started: config.clone() };
         let mut running = service.running.lock().unwrap_or_else(PoisonError::into_inner);
-        service.exchange_sinks(config, &mut running.sinks, sinks, &mut Vec::new())?;
+        service.exchange_sinks(&mut running.sinks, sinks, &mut Vec::new())?;
         drop(running);
+        service.server.configure_parts(parts(config));
         Ok(service)
-    }
-
-    /// Ends the session of a client of this process that does not come again.
-    pub fn forget(&self, client_id: &str) {
-        self.server.forget(client_id);
     }
 
     /// This node's broker, for services.
@@ -315,9 +308,10 @@ impl Service {
         }
         let Running { config, bridges, sinks: running_sinks } = &mut *running;
         *config = new;
-        let exchanged = self.exchange_bridges(bridges, planned, &mut reloaded.bridges);
-        self.exchange_sinks(config, running_sinks, sinks, &mut reloaded.sinks)?;
-        exchanged?;
+        let bridges = self.exchange_bridges(bridges, planned, &mut reloaded.bridges);
+        let sinks = self.exchange_sinks(running_sinks, sinks, &mut reloaded.sinks);
+        self.server.configure_parts(parts(config));
+        bridges.and(sinks)?;
         Ok(reloaded)
     }
 
@@ -326,38 +320,24 @@ impl Service {
         self.server.kick_tokens();
     }
 
-    /// Has just the sinks `planned` run, and forgets the sessions of those that are not among them.
+    /// Has just the sinks `planned` run.
     fn exchange_sinks(
         &self,
-        config: &Config,
         sinks: &mut BTreeMap<String, (SinkSettings, Sink)>,
         planned: Vec<SinkSettings>,
         changed: &mut Vec<String>,
     ) -> Result<(), ApiError> {
-        // A filter that a session had already lost makes no difference.
-        let is_same = |old: &SinkSettings, new: &SinkSettings| {
-            SinkSettings { unwanted: Vec::new(), ..old.clone() }
-                == SinkSettings { unwanted: Vec::new(), ..new.clone() }
-        };
-        let stays = |old: &SinkSettings| planned.iter().any(|new| is_same(old, new));
+        let stays = |old: &SinkSettings| planned.contains(old);
         for (name, (_, sink)) in sinks.extract_if(.., |_, (settings, _)| !stays(settings)) {
             let report = sink.stop();
             tracing::info!(sink = %name, %report, "sink stopped");
             changed.push(name);
-        }
-        if planned.is_empty() && !Kept::is_there(config) {
-            return Ok(());
-        }
-        let kept = Kept::of(config, Purpose::Run)?;
-        for session in kept.take_gone(&planned)? {
-            self.server.forget(&session);
         }
         for settings in planned {
             let name = settings.name.clone();
             if sinks.contains_key(&name) {
                 continue;
             }
-            kept.note(&settings)?;
             let sink = Sink::start(settings.clone(), self.bus());
             let sink = sink.map_err(|error| {
                 let text = format!("sink.{name} cannot start");
@@ -391,13 +371,13 @@ impl Service {
         for (name, (old, bridge)) in gone {
             // A bridge of the same name continues with the former sessions, and with the messages that wait there.
             let next = planned.iter().find(|new| new.name == name);
-            let (keeps_local, keeps_remote) =
-                next.map_or((false, false), |new| old.goes_on_as(new));
-            let local_id = bridge.local_id().to_owned();
-            let report = bridge.leave(keeps_remote);
-            if !keeps_local {
-                self.server.forget(&local_id);
-            }
+            let report = bridge.leave(match next {
+                Some(new) if old.keeps_remote(new) => None,
+                // It has subscriptions that are no longer wanted.
+                Some(_) => Some(Duration::ZERO),
+                // The one here is kept for as long.
+                None => Some(PART_GRACE),
+            });
             tracing::info!(bridge = %name, %report, "bridge stopped");
             changed.push(name);
         }
@@ -419,6 +399,14 @@ impl Service {
         }
         failed
     }
+}
+
+/// The client identifiers of all parts of the node that `config` describes whose sessions outlast the process.
+fn parts(config: &Config) -> HashSet<String> {
+    let bridges = config.mqtt_bridges.keys().map(|name| BridgeSettings::local_id(name));
+    let sinks = config.sinks.keys().map(|name| SinkSettings::session_of(name));
+    let uplinks = config.uplinks.keys().flat_map(|name| UplinkSettings::sessions(name));
+    bridges.chain(sinks).chain(uplinks).collect()
 }
 
 fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError> {
@@ -593,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_exchanges_sinks_and_one_that_is_gone_leaves_no_session() {
+    fn a_reload_exchanges_sinks() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().display().to_string();
         let config = |text: &str| {
@@ -626,9 +614,6 @@ mod tests {
             (&reloaded.sinks[..], running(&service)),
             (&["x".to_owned(), "y".to_owned()][..], vec!["a".to_owned(), "c".to_owned()])
         );
-        let left = folder.path().join("state/sinks");
-        let left = fs::read_dir(left).expect("it was made").count();
-        assert_eq!(left, 1, "nothing is known of y any more");
         assert!(reloaded.need_restart.is_empty());
     }
 }

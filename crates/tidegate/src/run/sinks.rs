@@ -1,12 +1,8 @@
-//! From `[sink.NAME]` to settings, and the sessions that former sinks have left.
+//! From `[sink.NAME]` to settings.
 
 mod destinations;
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
@@ -18,7 +14,7 @@ use tidegate_sinks::{SinkError, SinkSettings};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
-use super::{kept::kept_random, words::Translate};
+use super::words::Translate;
 
 /// Messages that wait for a sink at most, unless another limit is set.
 const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
@@ -37,14 +33,12 @@ pub(super) fn planned(
     if config.sinks.is_empty() {
         return Ok(Vec::new());
     }
-    let kept = Kept::of(config, purpose)?;
     let mut problems = Problems::default();
     let sinks = problems.take_all(config.sinks.iter().map(|(name, section)| {
         let invalid = |error: SinkError| invalid(name, &error);
         let mut settings = sink(name, section, config, usual, purpose).map_err(invalid)?;
         settings.name.clone_from(name);
-        settings.client_id = kept.client_id(name);
-        settings.unwanted = kept.unwanted(name, &settings.topics)?;
+        settings.client_id = SinkSettings::session_of(name);
         settings.check().map_err(invalid)?;
         // A kind that this build does not have, and one that cannot be made, is reported before anything changes.
         match purpose {
@@ -171,107 +165,6 @@ impl Keys {
             ("create", section.create.is_some(), &[Postgres, Kafka]),
         ]
     }
-}
-
-/// Former sinks: for each a file in `data_dir/state/sinks` with its filters, a line each, from before its session has them
-/// until it has none of them any more.
-pub(super) struct Kept {
-    folder: PathBuf,
-    /// A number of the node that is a secret.
-    number: String,
-}
-
-impl Kept {
-    /// Of the node that `config` describes.
-    ///
-    /// # Errors
-    /// [`Code::STORAGE_FAILED`].
-    pub(super) fn of(config: &Config, purpose: Purpose) -> Result<Self, ApiError> {
-        let number = kept_random(&config.state_dir(), "sinks.id", purpose).map_err(|error| {
-            let text = "node.data_dir cannot keep the number of its sinks";
-            ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-        })?;
-        let number = number[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { folder: config.state_dir().join("sinks"), number })
-    }
-
-    /// Whether a sink was ever begun by the node that `config` describes.
-    pub(super) fn is_there(config: &Config) -> bool {
-        config.state_dir().join("sinks").is_dir()
-    }
-
-    /// The name of the session of the sink called `name`: another client cannot guess it and take the session over.
-    pub(super) fn client_id(&self, name: &str) -> String {
-        format!("sink/{name}/{}", self.number)
-    }
-
-    /// Filters that the session of that sink may have and that are not wanted.
-    fn unwanted(&self, name: &str, wanted: &[String]) -> Result<Vec<String>, ApiError> {
-        let mut filters = self.filters(name)?;
-        filters.retain(|filter| !wanted.contains(filter));
-        Ok(filters)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.topics"))
-    }
-
-    fn filters(&self, name: &str) -> Result<Vec<String>, ApiError> {
-        let path = self.path(name);
-        match regular::read_to_string(&path) {
-            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(failed(&path, error)),
-        }
-    }
-
-    /// Notes what the session of a sink is about to have, and still may have.
-    ///
-    /// # Errors
-    /// [`Code::STORAGE_FAILED`].
-    pub(super) fn note(&self, settings: &SinkSettings) -> Result<(), ApiError> {
-        let lines = settings.topics.iter().chain(&settings.unwanted);
-        let text: String = lines.map(|filter| format!("{filter}\n")).collect();
-        let path = self.path(&settings.name);
-        let write = || {
-            fs::create_dir_all(&self.folder)?;
-            let beside = path.with_extension("new");
-            fs::write(&beside, &text)?;
-            fs::rename(&beside, &path)
-        };
-        write().map_err(|error| failed(&path, error))
-    }
-
-    /// Sessions of sinks that are not among `settings`, by name; the sinks are forgotten here.
-    ///
-    /// # Errors
-    /// [`Code::STORAGE_FAILED`].
-    pub(super) fn take_gone(&self, settings: &[SinkSettings]) -> Result<Vec<String>, ApiError> {
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(&self.folder, error)),
-        };
-        let mut gone = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| failed(&self.folder, error))?.path();
-            let is_ours = path.extension().is_some_and(|extension| extension == "topics");
-            let Some(name) = path.file_stem().and_then(|stem| stem.to_str()).filter(|_| is_ours)
-            else {
-                continue;
-            };
-            if settings.iter().all(|sink| sink.name != name) {
-                fs::remove_file(&path).map_err(|error| failed(&path, error))?;
-                gone.push(self.client_id(name));
-            }
-        }
-        Ok(gone)
-    }
-}
-
-fn failed(path: &Path, error: io::Error) -> ApiError {
-    let text = format!("{} cannot be read or written", path.display());
-    ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
 }
 
 #[cfg(test)]

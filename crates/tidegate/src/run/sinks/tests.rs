@@ -1,4 +1,4 @@
-use std::path::Path as FilePath;
+use std::{fs, path::Path as FilePath};
 
 use tidegate_sinks::DestinationSettings;
 
@@ -155,7 +155,7 @@ fn waiting_messages_have_room_on_disk_and_two_batches_may_be_under_way() {
         (x.session.inflight_bytes_max, y.session.inflight_max),
         (Some(2 << 20), Some(2_000))
     );
-    assert!(x.client_id.starts_with("sink/x/"));
+    assert_eq!(x.client_id, "$node/sink/x");
     assert!(matches!(y.destination, DestinationSettings::Memory(_)));
 }
 
@@ -196,22 +196,4 @@ fn a_sink_of_mqtt_names_a_broker() {
         let chain = tidegate_message::error_chain(&error);
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }
-}
-
-#[test]
-fn former_sinks_and_filters_are_known_after_a_restart() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let of = |text: &str| {
-        let config = config(folder.path(), text);
-        let sinks =
-            planned(&config, &SessionConfig::default(), Purpose::Run).expect("nothing is wrong");
-        (Kept::of(&config, Purpose::Run).expect("a folder"), sinks)
-    };
-    let (kept, found) = of("[sink.x]\ntopics = \"a, b\"\n[sink.y]\ntopics = \"c\"");
-    found.iter().for_each(|sink| kept.note(sink).expect("it is written"));
-    let client_id = found[1].client_id.clone();
-    let (kept, found) = of("[sink.x]\ntopics = \"b, d\"");
-    assert_eq!(found[0].unwanted, ["a"]);
-    assert_eq!(kept.take_gone(&found).expect("it is read"), [client_id]);
-    assert_eq!(kept.take_gone(&found).expect("it is read"), [""; 0]);
 }

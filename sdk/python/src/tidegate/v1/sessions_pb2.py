@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atidegate/v1/sessions.proto\x12\x0btidegate.v1\"*\n\x0cSessionOwner\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xa8\x01\n\x07Session\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12(\n\x05owner\x18\x02 \x01(\x0b\x32\x19.tidegate.v1.SessionOwner\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x15\n\rsubscriptions\x18\x04 \x01(\x04\x12\x0e\n\x06queued\x18\x05 \x01(\x04\x12\x14\n\x0cqueued_bytes\x18\x06 \x01(\x04\x12\x10\n\x08inflight\x18\x07 \x01(\x04\"l\n\x13ListSessionsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\x12-\n\x05owner\x18\x03 \x01(\x0b\x32\x19.tidegate.v1.SessionOwnerH\x00\x88\x01\x01\x42\x08\n\x06_owner\">\n\x14ListSessionsResponse\x12&\n\x08sessions\x18\x01 \x03(\x0b\x32\x14.tidegate.v1.Session\"a\n\x12\x45ndSessionsRequest\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12-\n\x05owner\x18\x02 \x01(\x0b\x32\x19.tidegate.v1.SessionOwnerH\x00\x88\x01\x01\x42\x08\n\x06_owner\"$\n\x13\x45ndSessionsResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x04\x32\xb1\x01\n\x08Sessions\x12S\n\x0cListSessions\x12 .tidegate.v1.ListSessionsRequest\x1a!.tidegate.v1.ListSessionsResponse\x12P\n\x0b\x45ndSessions\x12\x1f.tidegate.v1.EndSessionsRequest\x1a .tidegate.v1.EndSessionsResponseB\x18Z\x16tidegate/v1;tidegatev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1atidegate/v1/sessions.proto\x12\x0btidegate.v1\"*\n\x0cSessionOwner\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\xce\x01\n\x07Session\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12(\n\x05owner\x18\x02 \x01(\x0b\x32\x19.tidegate.v1.SessionOwner\x12\x11\n\tconnected\x18\x03 \x01(\x08\x12\x15\n\rsubscriptions\x18\x04 \x01(\x04\x12\x0e\n\x06queued\x18\x05 \x01(\x04\x12\x14\n\x0cqueued_bytes\x18\x06 \x01(\x04\x12\x10\n\x08inflight\x18\x07 \x01(\x04\x12\x16\n\tends_in_s\x18\x08 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_ends_in_s\"l\n\x13ListSessionsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\x12-\n\x05owner\x18\x03 \x01(\x0b\x32\x19.tidegate.v1.SessionOwnerH\x00\x88\x01\x01\x42\x08\n\x06_owner\">\n\x14ListSessionsResponse\x12&\n\x08sessions\x18\x01 \x03(\x0b\x32\x14.tidegate.v1.Session\"a\n\x12\x45ndSessionsRequest\x12\x12\n\nclient_ids\x18\x01 \x03(\t\x12-\n\x05owner\x18\x02 \x01(\x0b\x32\x19.tidegate.v1.SessionOwnerH\x00\x88\x01\x01\x42\x08\n\x06_owner\"$\n\x13\x45ndSessionsResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x04\x32\xb1\x01\n\x08Sessions\x12S\n\x0cListSessions\x12 .tidegate.v1.ListSessionsRequest\x1a!.tidegate.v1.ListSessionsResponse\x12P\n\x0b\x45ndSessions\x12\x1f.tidegate.v1.EndSessionsRequest\x1a .tidegate.v1.EndSessionsResponseB\x18Z\x16tidegate/v1;tidegatev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONOWNER']._serialized_start=43
   _globals['_SESSIONOWNER']._serialized_end=85
   _globals['_SESSION']._serialized_start=88
-  _globals['_SESSION']._serialized_end=256
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=258
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=366
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=368
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=430
-  _globals['_ENDSESSIONSREQUEST']._serialized_start=432
-  _globals['_ENDSESSIONSREQUEST']._serialized_end=529
-  _globals['_ENDSESSIONSRESPONSE']._serialized_start=531
-  _globals['_ENDSESSIONSRESPONSE']._serialized_end=567
-  _globals['_SESSIONS']._serialized_start=570
-  _globals['_SESSIONS']._serialized_end=747
+  _globals['_SESSION']._serialized_end=294
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=296
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=404
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=406
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=468
+  _globals['_ENDSESSIONSREQUEST']._serialized_start=470
+  _globals['_ENDSESSIONSREQUEST']._serialized_end=567
+  _globals['_ENDSESSIONSRESPONSE']._serialized_start=569
+  _globals['_ENDSESSIONSRESPONSE']._serialized_end=605
+  _globals['_SESSIONS']._serialized_start=608
+  _globals['_SESSIONS']._serialized_end=785
 # @@protoc_insertion_point(module_scope)

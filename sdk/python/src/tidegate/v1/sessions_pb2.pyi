@@ -15,7 +15,7 @@ class SessionOwner(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("client_id", "owner", "connected", "subscriptions", "queued", "queued_bytes", "inflight")
+    __slots__ = ("client_id", "owner", "connected", "subscriptions", "queued", "queued_bytes", "inflight", "ends_in_s")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Session(_message.Message):
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
     INFLIGHT_FIELD_NUMBER: _ClassVar[int]
+    ENDS_IN_S_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     owner: SessionOwner
     connected: bool
@@ -30,7 +31,8 @@ class Session(_message.Message):
     queued: int
     queued_bytes: int
     inflight: int
-    def __init__(self, client_id: _Optional[str] = ..., owner: _Optional[_Union[SessionOwner, _Mapping]] = ..., connected: bool = ..., subscriptions: _Optional[int] = ..., queued: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inflight: _Optional[int] = ...) -> None: ...
+    ends_in_s: int
+    def __init__(self, client_id: _Optional[str] = ..., owner: _Optional[_Union[SessionOwner, _Mapping]] = ..., connected: bool = ..., subscriptions: _Optional[int] = ..., queued: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., inflight: _Optional[int] = ..., ends_in_s: _Optional[int] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
     __slots__ = ("after", "limit", "owner")
