@@ -17,6 +17,10 @@
 //! which those bytes are a large part, else show a path that large ones do not find. There are two estimates: one of the pace that
 //! frames like the last ones find, for their sizes, and one of the pace of long ones, for what is promised.
 //!
+//! A frame of a few packets is no train, and small cameras send nothing else. The time from its start to its acknowledgement, less the
+//! round trip, says how many bytes a second the path carries *at least*. That never lowers an estimate, and raises one that is below it:
+//! else a path that was slow once would seem slow for as long as its frames are small.
+//!
 //! Always true: only differences of receive times, and differences of delays, are used, so the clocks of
 //! the two nodes may differ by any amount; the estimate is positive and finite.
 
@@ -100,6 +104,12 @@ pub struct Progress {
 const BURSTS_MAX: usize = 32;
 /// Shortest span a sample is divided by: bytes read in one go have no rate of their own.
 const SPAN_FLOOR: Duration = Duration::from_micros(100);
+/// Shortest time that a frame of a few packets is taken to need: half of the shortest span of a sample. Less is the time of one turn on the
+/// air, or of one read of the receiver, and says nothing of the path.
+const AT_ONCE: Duration = Duration::from_millis(4);
+/// Most times faster than by its time with the whole round trip that a frame of a few packets is taken to have been: the round trip is
+/// measured with other packets, some time ago.
+const ROUND_TRIP_PART: u32 = 4;
 /// Lowest estimate, so that times computed from it stay finite.
 const BYTES_PER_SECOND_MIN: f64 = 1_000.0;
 /// Most that is believed to come at once at the start of a burst.
@@ -126,6 +136,8 @@ pub struct Estimator {
     estimate: Option<Capacity>,
     /// Bytes per second after those that come at once.
     long: Option<f64>,
+    /// Bytes per second that the last frames of a few packets show at least; 0 before there was one.
+    at_least: f64,
     /// The same before the path stopped, until a frame tells which of the two is right.
     stopped: Option<f64>,
     /// Bytes that come at once at the start of a burst, smoothed, once a frame was long enough to tell.
@@ -185,6 +197,7 @@ impl Estimator {
             config,
             estimate: None,
             long: None,
+            at_least: 0.0,
             stopped: None,
             head_bytes: None,
             recent_bytes: 0.0,
@@ -210,6 +223,12 @@ impl Estimator {
             short,
             ..estimate
         })
+    }
+
+    /// Bytes per second that the path carries at least, by frames too small for a sample; 0 where there were none. It says more than
+    /// [`Estimator::capacity`] only where that is nothing yet.
+    pub fn at_least(&self) -> f64 {
+        self.at_least
     }
 
     /// Whether the delay trend says that a queue builds; samples then only lower the estimate.
@@ -240,10 +259,16 @@ impl Estimator {
         });
     }
 
-    /// The receiver acknowledged part or all of a frame.
+    /// The receiver acknowledged part or all of a frame; `rtt_min` is the lowest round trip of the path, zero if it is unknown.
     ///
     /// Nonsense (time running backwards, fewer bytes than before) gives no sample.
-    pub fn progress(&mut self, now: Instant, frame: Instant, progress: Progress) {
+    pub fn progress(
+        &mut self,
+        now: Instant,
+        frame: Instant,
+        progress: Progress,
+        rtt_min: Duration,
+    ) {
         let Some(index) = self.bursts.iter().position(|burst| burst.frame == frame) else { return };
         let head_bytes = self.head_bytes();
         let config = &self.config;
@@ -331,8 +356,13 @@ impl Estimator {
             let sure = if self.head_bytes.is_some() { 1.0 } else { 0.5 };
             let burst = if lasts { f64::INFINITY } else { self.recent_bytes * sure };
             self.burst_bytes = self.burst_bytes.max(burst);
-        } else if progress.complete {
+        } else if let Some(burst) = &ended {
             self.short = self.short.saturating_add(1);
+            if burst.alone {
+                let took = now.since(burst.started);
+                let took = took.saturating_sub(rtt_min).max(took / ROUND_TRIP_PART).max(AT_ONCE);
+                self.sample_at_least(f64::from(progress.received) / took.as_secs_f64());
+            }
         }
         if let Some(burst) = ended {
             self.restore(&burst, progress);
@@ -371,6 +401,7 @@ impl Estimator {
             return;
         }
         let ceiling = f64::from(received + self.config.packet_bytes) / span.as_secs_f64();
+        self.at_least = self.at_least.min(ceiling);
         if self.estimate.is_some_and(|estimate| ceiling < estimate.bytes_per_second) {
             self.sample(ceiling);
         }
@@ -393,6 +424,7 @@ impl Estimator {
     /// The link broke: bytes on the way are no samples any more, and the next path may be another.
     pub fn interrupted(&mut self) {
         self.bursts.clear();
+        self.at_least = 0.0;
         self.stopped = None;
         self.head_bytes = None;
         self.burst_bytes = 0.0;
@@ -452,6 +484,21 @@ impl Estimator {
         } else if least >= *long * TELLING {
             *long = long.max(most);
             self.stopped = None;
+        }
+    }
+
+    /// The path carries that many bytes a second or more: no estimate stays below it.
+    fn sample_at_least(&mut self, bytes_per_second: f64) {
+        let CapacityConfig { weight_up, weight_down, .. } = self.config;
+        let difference = bytes_per_second - self.at_least;
+        let weight = if difference < 0.0 { weight_down } else { 1.0 };
+        self.at_least += weight * difference;
+        if self.overuse {
+            return;
+        }
+        let estimate = self.estimate.as_mut().map(|estimate| &mut estimate.bytes_per_second);
+        for estimate in estimate.into_iter().chain(&mut self.long) {
+            *estimate += weight_up * (bytes_per_second - *estimate).max(0.0);
         }
     }
 
@@ -581,7 +628,7 @@ mod tests {
             complete: bool,
         ) {
             let progress = Progress { received, first_at: at, last_at: at + late, complete };
-            self.estimator.progress(self.now + late, frame, progress);
+            self.estimator.progress(self.now + late, frame, progress, Duration::ZERO);
         }
 
         fn megabits(&self) -> f64 {
@@ -726,8 +773,8 @@ mod tests {
         for (received, last_at) in [(0, Instant::MIN), (u32::MAX, Instant::MIN), (0, Instant::MAX)]
         {
             let progress = Progress { received, first_at: path.now, last_at, complete: false };
-            path.estimator.progress(path.now, frame, progress);
-            path.estimator.progress(path.now, Instant::MAX, progress);
+            path.estimator.progress(path.now, frame, progress, Duration::ZERO);
+            path.estimator.progress(path.now, Instant::MAX, progress, Duration::ZERO);
         }
         assert_eq!(path.estimator.capacity(), before);
     }

@@ -111,6 +111,8 @@ pub struct Situation<'a> {
     pub elapsed: Duration,
     /// The capacity of the path, once something was measured.
     pub capacity: Option<Capacity>,
+    /// Bytes per second that the path carries at least, by frames too small to measure it; 0 if there were none.
+    pub at_least: f64,
     /// Bytes of earlier frames that are on the way.
     pub outstanding_bytes: u64,
     /// Lowest time a byte takes to the receiver.
@@ -307,6 +309,7 @@ fn quiet(rungs: &[Rung]) -> Situation<'_> {
         bounds: Bounds::new(Duration::from_millis(100), 0.95).expect("bounds within their ranges"),
         elapsed: Duration::ZERO,
         capacity: None,
+        at_least: 0.0,
         outstanding_bytes: 0,
         one_way: Duration::ZERO,
         encode: Duration::ZERO,

@@ -81,16 +81,48 @@ pub enum Input {
         /// Time from its first byte to its last.
         took: Duration,
     },
-    /// A frame of a camera came that says nothing of the capacity.
+    /// A frame of a camera came that is too short to measure the medium.
     Heard {
         /// The camera.
         camera: CameraName,
+        /// Pace that it shows at least.
+        at_least: f64,
+        /// When its first byte arrived, by the edge's clock.
+        arrived: Instant,
+        /// Time from its first byte to its last.
+        took: Duration,
     },
     /// The camera's last transfer ended.
     Left {
         /// The camera.
         camera: CameraName,
     },
+}
+
+/// Frames shorter than this do not measure the medium: their burst fits in one turn on the air.
+const SAMPLE_BYTES_MIN: u64 = 16 << 10;
+/// Bytes of the first packet, which come at the start of the time that a frame takes and not within it.
+const PACKET_BYTES: u64 = 1200;
+/// Time that a frame of one turn is taken to need.
+const TURN: Duration = Duration::from_millis(8);
+
+impl Input {
+    /// A frame of `bytes` that came whole, `took` after its first byte `arrived`; its camera has one each `period`.
+    pub fn arrival(
+        camera: CameraName,
+        bytes: u64,
+        period: Duration,
+        arrived: Instant,
+        took: Duration,
+    ) -> Self {
+        let after_first = bytes.saturating_sub(PACKET_BYTES) as f64;
+        if bytes >= SAMPLE_BYTES_MIN && !took.is_zero() {
+            let bytes_per_second = after_first / took.as_secs_f64();
+            return Self::Report { camera, bytes_per_second, period, arrived, took };
+        }
+        let at_least = after_first / took.max(TURN).as_secs_f64();
+        Self::Heard { camera, at_least, arrived, took }
+    }
 }
 
 /// The share of a camera.
@@ -141,6 +173,12 @@ impl FrameArrival {
 }
 
 impl Measured {
+    /// Another frame has come.
+    fn took_in(&mut self, frame: FrameArrival) {
+        self.recent.truncate(ARRIVALS - 1);
+        self.recent.push_front(frame);
+    }
+
     /// The fastest of its frames, whether they met others or not.
     fn seen(&self) -> f64 {
         self.recent.iter().map(|frame| frame.bytes_per_second).fold(0.0, f64::max)
@@ -216,14 +254,22 @@ impl Coordinator {
                 if !sane || period.is_zero() {
                     return;
                 }
-                let mut recent = member.measured.take().map(|last| last.recent).unwrap_or_default();
-                recent.truncate(ARRIVALS - 1);
-                recent.push_front(FrameArrival { bytes_per_second, at: arrived, took });
-                member.measured = Some(Measured { recent, period });
+                let measured = member
+                    .measured
+                    .get_or_insert_with(|| Measured { recent: VecDeque::new(), period });
+                measured.period = period;
+                measured.took_in(FrameArrival { bytes_per_second, at: arrived, took });
             }
-            Input::Heard { camera } => {
-                if let Some(member) = self.members.get_mut(&camera) {
-                    member.heard = now;
+            Input::Heard { camera, at_least, arrived, took } => {
+                let Some(member) = self.members.get_mut(&camera) else { return };
+                member.heard = now;
+                // A medium that was slow once has given this camera a share of short frames alone, which never measure it again.
+                if let Some(measured) = member.measured.as_mut().filter(|m| at_least > m.seen()) {
+                    measured.took_in(FrameArrival {
+                        bytes_per_second: at_least,
+                        at: arrived,
+                        took,
+                    });
                 }
             }
             Input::Left { camera } => {

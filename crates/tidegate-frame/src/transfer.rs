@@ -262,7 +262,7 @@ impl Transfer {
                     }
                 } else {
                     let progress = Progress { received, first_at, last_at, complete };
-                    self.capacity.progress(now, frame, progress);
+                    self.capacity.progress(now, frame, progress, self.one_way * 2);
                     self.acknowledged(now, frame, received, total, complete);
                 }
             }
@@ -691,6 +691,7 @@ impl Transfer {
             bounds: self.demand.bounds,
             elapsed,
             capacity: self.capacity.capacity(),
+            at_least: self.capacity.at_least(),
             outstanding_bytes: self.flights.outstanding_bytes() + self.foreign_bytes(now),
             one_way: self.one_way,
             encode: self.encode.usual_max(),

@@ -158,6 +158,12 @@ pub fn steps(fps: u32, high: f64, low: f64, every: f64) -> Case {
     }
 }
 
+/// One camera, for a minute, on a line that has each rate (Mbit/s) from its time on, in seconds.
+pub fn stepped(fps: u32, rates: &[(f64, f64)]) -> Case {
+    let name = format!("{rates:?}, {fps} fps");
+    Case { name, steps: vec![], world: world(line(rates), vec![camera(fps)], 60) }
+}
+
 /// One camera on a line of constant rate (Mbit/s).
 pub fn constant(fps: u32, rate: f64) -> Case {
     Case {
@@ -165,6 +171,20 @@ pub fn constant(fps: u32, rate: f64) -> Case {
         steps: vec![],
         world: world(line(&[(0.0, rate)]), vec![camera(fps)], 30),
     }
+}
+
+/// The same cameras with frames of `width` by `height` and `bytes`: a substream, or a camera on a microcontroller.
+pub fn smaller(case: Case, width: u16, height: u16, bytes: f64) -> Case {
+    let mut case = case;
+    for camera in &mut case.world.cameras {
+        camera.source = FrameSize { width, height };
+        camera.bytes = bytes;
+        let truth =
+            camera.tables.nearest(AdaptationProfile::Jpeg, camera.source, &camera.config.wanted);
+        camera.truth = truth.expect("the default table is built in").clone();
+    }
+    case.name = format!("{}, frames of {bytes} B", case.name);
+    case
 }
 
 /// How five cameras share a channel.
@@ -193,6 +213,14 @@ pub fn five(fps: u32, sharing: Sharing, crowded: bool) -> Case {
     let crowded = if crowded { ", crowded" } else { "" };
     let name = format!("5 cameras, {fps} fps, {sharing:?}{crowded}").to_lowercase();
     Case { name, steps: vec![], world }
+}
+
+/// Two coordinated cameras, for a minute, on one channel that has each PHY rate (Mbit/s) from its time on, in seconds.
+pub fn two(fps: u32, rates: &[(f64, f64)]) -> Case {
+    let cameras = (0..2).map(|_| camera(fps)).collect();
+    let mut world = world(channel(2, rates, &[1.0]), cameras, 60);
+    world.coordinator = Some(CoordinatorConfig::default());
+    Case { name: format!("2 cameras, {fps} fps, {rates:?}"), steps: vec![], world }
 }
 
 /// A video at 30 frames a second with a published profile (`mot`) on a line that is shaped to 25, 7.5, 5

@@ -34,8 +34,6 @@ use crate::{
 
 /// Payload of a packet, in bytes.
 const PACKET_BYTES: u32 = 1200;
-/// Frames shorter than this tell an edge node little about the medium.
-const SAMPLE_BYTES_MIN: u32 = 16 << 10;
 /// Bytes that the link's records, QUIC, UDP and IP add to it.
 const HEADER_BYTES: u32 = 60;
 /// How often the receiver acknowledges the progress of a frame.
@@ -334,17 +332,8 @@ impl<'a> Run<'a> {
         let took = last_at.since(first_at);
         let every = node.transfer.demand().frame_rate.map_or(Duration::ZERO, FrameRate::interval);
         let camera = node.name.clone();
-        let input = if bytes < SAMPLE_BYTES_MIN || took.is_zero() {
-            coordinator::Input::Heard { camera }
-        } else {
-            coordinator::Input::Report {
-                camera,
-                bytes_per_second: f64::from(bytes - PACKET_BYTES) / took.as_secs_f64(),
-                period: node.camera.period.max(every),
-                arrived: first_at,
-                took,
-            }
-        };
+        let period = node.camera.period.max(every);
+        let input = coordinator::Input::arrival(camera, u64::from(bytes), period, first_at, took);
         coordinator.handle(self.now, input);
     }
 

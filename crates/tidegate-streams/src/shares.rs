@@ -19,10 +19,6 @@ use tidegate_wire::{FrameHeader, Share};
 
 use super::entry::Arrival;
 
-/// Frames shorter than this say little about the capacity: their burst fits in one turn on the air.
-const SAMPLE_BYTES_MIN: u64 = 16 << 10;
-/// Bytes of the first packet, which come at the start of the time that a frame takes and not within it.
-const PACKET_BYTES: u64 = 1200;
 /// Frames of which the shortest period is the camera's: a dropped frame makes one period look like two.
 const PERIODS: usize = 8;
 
@@ -113,15 +109,8 @@ impl Shares {
         let period = seen.periods.iter().min().copied().unwrap_or_default();
         let took = arrival.last_at.since(arrival.first_at);
         let camera = camera.clone();
-        coordinator.handle(
-            now,
-            if header.bytes < SAMPLE_BYTES_MIN || took.is_zero() {
-                Input::Heard { camera }
-            } else {
-                let bytes_per_second = (header.bytes - PACKET_BYTES) as f64 / took.as_secs_f64();
-                Input::Report { camera, bytes_per_second, period, arrived: arrival.first_at, took }
-            },
-        );
+        coordinator
+            .handle(now, Input::arrival(camera, header.bytes, period, arrival.first_at, took));
     }
 
     /// A camera is gone.

@@ -135,16 +135,21 @@ impl Controller for Budget {
         let accurate = |rung: &Rung| rung.accuracy >= s.bounds.accuracy();
         let enough = s.rungs.iter().enumerate().filter(|(_, rung)| accurate(rung));
         let least = smallest(enough.clone());
+        let deviation = s.capacity.map_or(0.0, |capacity| capacity.deviation);
+        let aim = self.config.aim * (1.0 - deviation.min(self.config.deviation_max));
+        let overhead = s.encode + s.one_way + s.delivery;
+        let seconds = s.bounds.latency().as_secs_f64() * aim - overhead.as_secs_f64();
         let Some(capacity) = s.capacity else {
-            // Nothing was measured yet: the smallest frame that is good enough measures it.
-            let rung = least.or_else(|| smallest(s.rungs.iter().enumerate())).unwrap_or(0);
+            // Nothing was measured yet: the smallest frame that is good enough measures it. Where that one is too small to, a larger one
+            // does, as soon as the path is known to carry it.
+            let left = seconds - s.elapsed.as_secs_f64();
+            let carried = enough.filter(|(_, rung)| rung.bytes <= s.at_least * left);
+            let rung = most_accurate(carried).or(least);
+            let rung = rung.or_else(|| smallest(s.rungs.iter().enumerate())).unwrap_or(0);
             return Choice::Rung { rung, bytes_max: f64::INFINITY };
         };
 
         let rate = capacity.bytes_per_second;
-        let aim = self.config.aim * (1.0 - capacity.deviation.min(self.config.deviation_max));
-        let overhead = s.encode + s.one_way + s.delivery;
-        let seconds = s.bounds.latency().as_secs_f64() * aim - overhead.as_secs_f64();
         let floor = least.map_or(0.0, |rung| s.rungs[rung].bytes * s.rungs[rung].kept);
         let sustained = self.sustained(s, rate, floor);
         let since = self.chosen_last.replace(time).map_or(s.period, |last| time.since(last));

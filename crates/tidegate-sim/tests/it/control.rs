@@ -176,3 +176,29 @@ fn a_looser_latency_gives_more_accuracy() {
     let (tight, middle, loose) = (accuracy(50), accuracy(100), accuracy(500));
     assert!(tight < middle && middle < loose, "{tight} {middle} {loose}");
 }
+
+#[test]
+fn small_frames_are_as_good_as_the_link_allows() {
+    // Frames of a few packets are no train: only their times say that the path carries more.
+    let free = [(0.0, 50.0)];
+    let slow_once = |mbit| [(0.0, 50.0), (8.0, mbit), (16.0, 50.0)];
+    for bytes in [2e3, 4e3, 8e3, 16e3, 30e3] {
+        for seed in SEEDS {
+            // A limit that was learned from lost frames needs half a minute to be forgotten.
+            let cases = [
+                (cases::stepped(10, &free), 2),
+                (cases::stepped(10, &slow_once(0.2)), 46),
+                (cases::two(10, &free), 2),
+                (cases::two(10, &slow_once(0.5)), 46),
+            ];
+            for (case, from) in cases {
+                let case = cases::smaller(case, 320, 240, bytes).with_seed(seed);
+                let outcome = case.world.run();
+                let late = |captured: Duration| captured >= Duration::from_secs(from);
+                let summary = outcome.summary_where(|frame| late(frame.captured));
+                let about = format!("{}, seed {seed}: {summary:?}", case.name);
+                assert!(summary.accuracy >= 0.999 && summary.delivered >= 0.999, "{about}");
+            }
+        }
+    }
+}
