@@ -421,7 +421,12 @@ impl Stream {
         let _ = self.notices.send(Notice::Event(event));
     }
 
+    /// Frames were not delivered. One that has come all the same, after its camera gave it up, is not missed: each session says of it
+    /// whether it was in time.
     pub(super) fn tell_missed(&self, missed: Missed) {
+        if missed.count == 1 && self.holds(missed.to) {
+            return;
+        }
         let mut tail = self.tail();
         let before = tail.missed;
         tail.missed = tail.missed.saturating_add(missed.count);

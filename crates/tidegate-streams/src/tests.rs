@@ -141,7 +141,7 @@ pub(super) fn append(stream: &Stream, life: Epoch, at: Instant, replayed: bool, 
 async fn frames(subscription: &mut Subscription, count: usize) -> Vec<i64> {
     let mut times = Vec::new();
     while times.len() < count {
-        let next = tokio::time::timeout(Duration::from_secs(5), subscription.events.recv());
+        let next = tokio::time::timeout(Duration::from_secs(60), subscription.events.recv());
         match next.await.expect("a frame").expect("it goes on").expect("it holds") {
             Event::Frame(frame) => times.push(frame.captured_at.as_nanos() / 1_000_000),
             Event::Missed(missed) => panic!("{missed:?}"),

@@ -185,6 +185,18 @@ async fn frames_that_an_ended_epoch_did_not_deliver_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_frame_that_came_after_its_camera_gave_it_up_is_not_missed_as_well() {
+    let stream = stream((None, None));
+    let mut session = Rig::new(&stream, None);
+    assert_eq!(session.next().await, None);
+    append(&stream, FIRST, ms(100));
+    assert_eq!(session.taken().await, (71, ms(100)));
+    stream.tell_missed(late(ms(100)));
+    stream.tell_missed(late(ms(200)));
+    assert_eq!(session.next().await, Some(Event::Missed(late(ms(200)))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn that_accuracies_are_assumed_is_told_to_who_comes_later_too() {
     let stream = stream((None, None));
     let mut first = Rig::new(&stream, None);
@@ -262,7 +274,7 @@ async fn frames_whose_notices_were_dropped_are_counted() {
     append(&stream, FIRST, ms(1));
     assert_eq!(session.taken().await, (71, ms(1)));
     // Far more than are kept for a session that does not read, with others between.
-    for at in 1..=1000 {
+    for at in 2..=1001 {
         stream.tell_missed(late(ms(at)));
         stream.tell(Event::Feasible);
     }
