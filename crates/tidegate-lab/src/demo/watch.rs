@@ -32,6 +32,8 @@ pub(super) struct All {
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) samples: Vec<Sample>,
+    /// Frames that were reported as missed.
+    pub(super) missed: u64,
     kept: Vec<Kept>,
     /// Of so many frames one is kept.
     keep_every: usize,
@@ -186,7 +188,8 @@ async fn watch(
 
 impl Watched {
     fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), samples: Vec::new(), kept: Vec::new(), keep_every: 5 }
+        let name = name.to_owned();
+        Self { name, samples: Vec::new(), missed: 0, kept: Vec::new(), keep_every: 5 }
     }
 
     fn keep(&mut self, kept: Kept) {
@@ -230,6 +233,10 @@ impl Watched {
                 accuracy: 1.0,
                 unchanged: true,
             },
+            Event::Missed(missed) => {
+                self.missed += if missed.to >= began { missed.count } else { 0 };
+                return;
+            }
             _ => return,
         };
         self.samples.push(sample);
