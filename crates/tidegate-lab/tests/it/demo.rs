@@ -5,6 +5,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use tidegate_api::exit_status;
+use tidegate_message::Code;
 use tidegate_netlab::{Lab, LabError, Options};
 use tidegate_sim::medium::Scenario;
 
@@ -31,8 +33,10 @@ fn lab_can_be_made() -> bool {
     }
 }
 
+/// How well the bounds are kept is a figure of the machine: `bench-frames` has it, and the same scenario in virtual time meets its
+/// verdict in the tests of `demo::simulated`.
 #[test]
-fn the_demo_meets_its_verdict_and_writes_its_report() {
+fn the_demo_ends_with_a_verdict_and_a_report() {
     let _alone = alone();
     if !lab_can_be_made() {
         return;
@@ -47,18 +51,20 @@ fn the_demo_meets_its_verdict_and_writes_its_report() {
         .expect("the demo runs");
     let said = String::from_utf8_lossy(&output.stdout);
     let failed = String::from_utf8_lossy(&output.stderr);
-    if said.contains("accuracy could not be measured") {
-        println!("skipped: no detector worker; scripts/setup makes it\n{said}");
-        return;
-    }
-    if said.contains("SHORT timing of the medium") {
-        // A machine that cannot run the medium in time shows nothing about the frames on it.
-        println!("skipped: the medium was not run in time here\n{said}");
-        return;
-    }
     let page = std::fs::read_to_string(&report).unwrap_or_default();
     assert!(page.contains("<svg") && page.ends_with("</html>\n"), "{said}{failed}");
-    assert!(output.status.success() && said.contains("VERDICT: met"), "{said}{failed}");
+    let checks = said.lines().filter(|line| line.starts_with("met  ") || line.starts_with("SHORT"));
+    let (met, short): (Vec<_>, Vec<_>) = checks.partition(|line| line.starts_with("met  "));
+    // Two of each camera, and one of the accuracy.
+    assert!(met.len() + short.len() >= 7, "{said}{failed}");
+    for name in ["cam1", "cam2", "cam3"] {
+        let is_about = |line: &&&str| line[6..].starts_with(name) && !line.contains("no frame");
+        assert_eq!(met.iter().chain(&short).filter(is_about).count(), 2, "{said}{failed}");
+    }
+    let verdict = if short.is_empty() { "VERDICT: met" } else { "VERDICT: not met" };
+    assert!(said.contains(verdict), "{said}{failed}");
+    let status = if short.is_empty() { 0 } else { exit_status(Code::BOUND_INFEASIBLE) };
+    assert_eq!(output.status.code(), Some(status.into()), "{said}{failed}");
 }
 
 #[test]

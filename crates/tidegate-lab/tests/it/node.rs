@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tidegate_identity::pki::{self, InitRequest};
 
 /// Longest wait for a node to listen.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub(crate) fn lab() -> Command {

@@ -11,7 +11,7 @@ use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Vers
 
 use crate::broker::Mosquitto;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn filter(filter: &str) -> SubscribeFilter {
     SubscribeFilter {

@@ -23,7 +23,7 @@ use crate::{
     server::{Certificate, Channel, Server, Transport},
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn options(transport: Transport, server: &Server, certificate: &Certificate) -> Options {
     Options {

@@ -25,7 +25,7 @@ use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter, Vers
 use crate::poll::poll;
 
 /// Longest wait for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to listen for what must not come.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 

@@ -12,7 +12,7 @@ use tidegate_message::{FrameSize, Instant};
 use tidegate_wire::{FrameHeader, TransferId};
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const LOOPBACK: &str = "127.0.0.1:0";
 

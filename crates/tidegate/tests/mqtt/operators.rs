@@ -14,7 +14,7 @@ use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
 
 use crate::program::options_of;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Decides by the topic: `drop` goes no further, `loud` is replaced, `hot` raises an alarm, what is emitted is looked at again.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use tidegate_load::client::Options;
 use super::poll::poll;
 
 /// Longest wait for anything.
-pub(crate) const LONGEST: Duration = Duration::from_secs(20);
+pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// The program; it ends with this.
 pub(crate) struct Program {

@@ -16,7 +16,7 @@ use super::{
 };
 
 const SILENCE: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn mqtt(durability: &str, shards: u32) -> String {
     format!(
