@@ -14,7 +14,7 @@ help: ## lists these targets
 setup: ## installs what is missing to build and run (Debian, Ubuntu), or says what to install
 	@scripts/setup
 
-demo: setup ## five cameras on a link that swings tenfold, a live table and a verdict; about a minute
+demo: setup ## five cameras on a link that swings tenfold, a live table and a verdict; a minute, and first the build
 	cargo build --release --package tidegate --package tidegate-lab --package tidegate-netlab
 	cargo run --quiet --release --package tidegate-lab -- demo $(ARGS)
 

@@ -7,7 +7,7 @@ use tidegate_sys::clock::thread_cpu_nanos;
 
 use crate::{
     Plan,
-    messages::Messages,
+    messages::{FileForm, Messages},
     peers::{self, Made, Peer},
 };
 
@@ -102,9 +102,11 @@ pub fn codec(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             );
             continue;
         };
-        let messages = Messages::of_file(&path)?;
-        let name = format!("{workload}, {} sample rows as SenML", messages.len());
-        rows(plan, report, &name, &messages, None)?;
+        for (form, word) in [(FileForm::Csv, "CSV"), (FileForm::SenMl, "SenML")] {
+            let messages = Messages::of_file(&path, form)?;
+            let name = format!("{workload}, {} sample rows as {word}", messages.len());
+            rows(plan, report, &name, &messages, None)?;
+        }
     }
     Ok(())
 }

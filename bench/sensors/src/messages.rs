@@ -15,6 +15,28 @@ pub struct Messages {
     ends: Vec<(u32, u32)>,
 }
 
+/// The form that rows of a file are sent in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileForm {
+    /// Each row's SenML.
+    SenMl,
+    /// The time and the values of each row, with commas between them.
+    Csv,
+}
+
+/// A row of SenML as CSV: its time and its values in their order.
+fn csv(time: &str, senml: &str) -> anyhow::Result<String> {
+    let row: serde_json::Value = serde_json::from_str(senml).context("a row holds JSON")?;
+    let entries = row["e"].as_array().context("a row has entries")?;
+    let mut csv = time.to_owned();
+    for entry in entries {
+        let value = entry["v"].as_str().or(entry["sv"].as_str());
+        csv.push(',');
+        csv.push_str(value.context("an entry has a value")?);
+    }
+    Ok(csv)
+}
+
 impl Messages {
     /// `count` messages of `devices` devices.
     pub fn made_up(workload: Workload, devices: u64, count: u64, seed: u64, form: Form) -> Self {
@@ -30,20 +52,23 @@ impl Messages {
         messages
     }
 
-    /// The rows of one of RIoTBench's files as they stand: `time,{"e":[…],"bt":…}`. The first text field of a row, which names the
-    /// device, is its topic as well.
+    /// The rows of one of RIoTBench's files, `time,{"e":[…],"bt":…}`: as they are, or as CSV of the time and the values. The first text
+    /// field of a row, which names the device, is its topic as well.
     ///
     /// # Errors
     /// The file cannot be read, or is another.
-    pub fn of_file(path: &Path) -> anyhow::Result<Self> {
+    pub fn of_file(path: &Path, form: FileForm) -> anyhow::Result<Self> {
         let text =
             fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let mut messages = Self::default();
         for line in text.lines() {
-            let (_, senml) = line.split_once(',').context("a row has a time and a message")?;
+            let (time, senml) = line.split_once(',').context("a row has a time and a message")?;
             let device = senml.split_once("\"sv\":\"").and_then(|(_, rest)| rest.split_once('"'));
-            let device = device.context("a row names its device")?.0;
-            messages.push(format!("riotbench/{device}").as_bytes(), senml.as_bytes());
+            let topic = format!("riotbench/{}", device.context("a row names its device")?.0);
+            match form {
+                FileForm::SenMl => messages.push(topic.as_bytes(), senml.as_bytes()),
+                FileForm::Csv => messages.push(topic.as_bytes(), csv(time, senml)?.as_bytes()),
+            }
         }
         Ok(messages)
     }
