@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A file of zeros is the one that was made ready for the next segment, or one whose entries are lost. It is the former if no entry is
-//! missing where it stands: then its room is used again, else it is renamed and named.
+//! missing where it stands: then its room is used again, else it is renamed and named. A segment whose slots are in its file was
+//! followed by another, sealed or not: the process may have been killed before it was.
 //!
 //! A segment is what its name and its log's id say; its header repeats that. So a header that is damaged loses nothing as long as
 //! records behind it prove themselves, unless they are sealed: their key is in the header.
@@ -32,11 +33,11 @@ pub use self::report::{Damage, Finding, Report};
 
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
-    entry::SegmentId,
+    entry::{SegmentId, Slot},
     files::{Full, Kept, Map, Slots, file_name, is_reserve},
     format::{
-        DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, Trailer, Unproven,
-        WRAPS, head_bytes, seed, slots_start,
+        DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, SLOT_BYTES,
+        Trailer, Unproven, WRAPS, encode_slot, head_bytes, seed, slots_start,
     },
     scan::{Scan, scan},
     seal::{KeyId, Locked, NodeKeys, RawKey, WRAP_BYTES},
@@ -61,7 +62,7 @@ pub(crate) struct Found<D: Disk> {
 /// A segment that was found whole or in part.
 enum Segment<D: Disk> {
     Sealed(Kept<D>, FileSegment, Trailer),
-    Scanned(Full<D>, RecoveredSegment<FileSegment>),
+    Scanned(Full<D>, RecoveredSegment<FileSegment>, WasFollowed),
     /// Begun, and without entries.
     Empty(Kept<D>),
     Foreign,
@@ -73,6 +74,9 @@ enum Segment<D: Disk> {
     Blank(Option<Kept<D>>),
 }
 
+/// Whether another segment was surely begun after it.
+type WasFollowed = bool;
+
 /// A segment, and its header if that proved itself.
 type Examined<D> = (Segment<D>, Option<Header>);
 
@@ -81,7 +85,7 @@ impl<D: Disk> Segment<D> {
     fn first(&self) -> Option<Position> {
         match self {
             Self::Sealed(_, _, trailer) => Some(trailer.base),
-            Self::Scanned(_, segment) => Some(segment.first),
+            Self::Scanned(_, segment, _) => Some(segment.first),
             _ => None,
         }
     }
@@ -90,7 +94,7 @@ impl<D: Disk> Segment<D> {
     fn proves(&self, header: Option<Header>) -> Option<SegmentId> {
         match self {
             Self::Sealed(kept, ..) => Some(kept.id),
-            Self::Scanned(full, _) => Some(full.kept.id),
+            Self::Scanned(full, ..) => Some(full.kept.id),
             Self::Empty(kept) => header.map(|_| kept.id),
             Self::Foreign | Self::Damaged | Self::Tampered | Self::Refused(_) | Self::Blank(_) => {
                 None
@@ -176,7 +180,7 @@ pub(crate) fn recover<D: Disk>(
                 true => kept < first,
                 false => found.recovered.next < first,
             };
-            found.settle(disk, &mut blank, zeros == Zeros::OneIsReady && is_gap, &names);
+            found.settle(disk, &mut blank, is_gap, &names);
         }
         if let Segment::Refused(next) = &segment
             && *next <= REFUSED_MAX
@@ -231,7 +235,7 @@ impl<D: Disk> Found<D> {
             {
                 self.unused.push(kept);
             }
-            Segment::Scanned(full, _) if full.next <= oldest => self.unused.push(full.kept),
+            Segment::Scanned(full, ..) if full.next <= oldest => self.unused.push(full.kept),
             Segment::Sealed(kept, segment, trailer) => {
                 let recovered = RecoveredSegment {
                     id: kept.id,
@@ -250,10 +254,10 @@ impl<D: Disk> Found<D> {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
                 }
             }
-            Segment::Scanned(full, recovered) => {
+            Segment::Scanned(full, recovered, was_followed) => {
                 self.report.scanned += 1;
                 if self.push(recovered, names) {
-                    self.report.ends_finished = false;
+                    self.report.ends_finished = was_followed;
                     self.full.push(full);
                 } else {
                     self.set_aside(disk, name, names, Damage::OutOfOrder);
@@ -458,11 +462,13 @@ impl Examine<'_> {
         if let Some((from, to)) = found.lost_range() {
             report.findings.push(Finding::Lost { from, to });
         }
+        let was_followed = has_slots(&bytes, &found.slots, &proof);
         // The file may have been cut in the padding of the last one.
         let records = bytes[DATA_START..found.end.min(bytes.len())].to_vec();
         drop((bytes, map));
         let anew = Header { log_id, segment: id, ..header_of(header, &found) };
-        Ok(reopen(file, len, (anew, page), &records, found, proof).map(|segment| (segment, header)))
+        let reopened = reopen(file, len, (anew, page), &records, found, proof);
+        Ok(reopened.map(|(full, segment)| (Segment::Scanned(full, segment, was_followed), header)))
     }
 
     /// The key that opens the records of the segment with that header. Has the current key take it over from an older
@@ -560,6 +566,16 @@ fn header_of(header: Option<Header>, found: &Scan) -> Header {
     })
 }
 
+/// Whether the slots of a segment stand at the end of its file, where they are put once it is full and the next one is begun.
+fn has_slots(bytes: &[u8], slots: &[Slot], proof: &Proof) -> bool {
+    let count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+    let start = slots_start(bytes.len(), count, proof.tail_bytes());
+    start.is_some_and(|start| {
+        let stored = bytes[start..].chunks_exact(SLOT_BYTES);
+        stored.zip(slots).all(|(stored, slot)| *stored == encode_slot(slot))
+    })
+}
+
 /// Readies a file of `len` bytes, whose records a scan has found, for being sealed: with the header that belongs to it, and cut
 /// behind the records if they take less than half of it.
 fn reopen<D: Disk>(
@@ -569,7 +585,7 @@ fn reopen<D: Disk>(
     records: &[u8],
     found: Scan,
     proof: Proof,
-) -> io::Result<Segment<D>> {
+) -> io::Result<(Full<D>, RecoveredSegment<FileSegment>)> {
     let needed = found.sealed_bytes(&proof) as u64;
     let fit = if needed <= len && len <= 2 * needed { len } else { needed };
     let len = match file.resize(fit) {
@@ -614,7 +630,7 @@ fn reopen<D: Disk>(
         slots: Slots::Found(found.slots),
         since: None,
     };
-    Ok(Segment::Scanned(full, recovered))
+    Ok((full, recovered))
 }
 
 fn publish_whole(map: &mut impl DiskMap, len: u64) {

@@ -22,7 +22,7 @@ pub struct Report {
     /// The first entry behind the last segment that is missing whole, without a file of its: those before may have been let go of
     /// with it, and their files be there still.
     pub behind_missing: Option<Position>,
-    /// Whether the newest entries are in a segment that was finished: the one that was begun after it is missing, unless the process
+    /// Whether the newest entries are in a segment that was full: the one that was begun after it is missing, unless the process
     /// ended between the two.
     pub ends_finished: bool,
     /// Findings for an operator, in order of the segments.

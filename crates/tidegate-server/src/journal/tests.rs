@@ -428,6 +428,63 @@ fn a_journal_of_which_something_is_missing_is_set_aside_and_the_rest_is_served()
 }
 
 #[test]
+fn an_emptied_segment_is_named_after_a_kill_as_after_an_orderly_end() {
+    for is_killed in [true, false] {
+        for (which, at) in [("the oldest", 0), ("one between", 1), ("the newest", usize::MAX)] {
+            for content in ["zeros", "nothing"] {
+                let folder = tempfile::tempdir().expect("a folder");
+                let live = JournalSettings { bytes_max: 4 << 20, ..settings(folder.path()) };
+                let (_, mut shards) = node(1);
+                let mut running = open(&live, &mut shards, clock::now()).expect("a journal");
+                for number in 0..8 {
+                    publish(&mut shards[0], &format!("kept/{number}"), &[7; 60_000], true);
+                }
+                running.flushers[0].0.turn(&clock::now);
+                if !is_killed {
+                    shards[0].flush_journal().expect("a disk");
+                }
+                // What the end of the process leaves at this moment.
+                let image = tempfile::tempdir().expect("a folder");
+                let left = JournalSettings { bytes_max: 4 << 20, ..settings(image.path()) };
+                copy(&live.folder, &left.folder);
+                drop((shards, running));
+                let mut begun = segments(&left.folder.join("00000001"));
+                begun.retain(|path| fs::read(path).expect("a segment")[..64] != [0; 64]);
+                begun.sort();
+                assert!(begun.len() >= 3, "{begun:?}");
+                let emptied = &begun[at.min(begun.len() - 1)];
+                let len = emptied.metadata().expect("it is there").len() as usize;
+                let zeros = if content == "zeros" { vec![0; len] } else { Vec::new() };
+                fs::write(emptied, zeros).expect("it is ours");
+
+                let about = format!("killed {is_killed}, {which}, {content}");
+                let (shared, mut shards) = node(1);
+                drop(open(&left, &mut shards, clock::now()).expect("a journal"));
+                assert!((1..8).contains(&shared.retained_count()), "{about}");
+                assert_eq!(names(&left), ["00000001.aside", "00000002"], "{about}");
+            }
+        }
+        // Where nothing was emptied, nothing is missing.
+        let folder = tempfile::tempdir().expect("a folder");
+        let live = JournalSettings { bytes_max: 4 << 20, ..settings(folder.path()) };
+        let (_, mut shards) = node(1);
+        let mut running = open(&live, &mut shards, clock::now()).expect("a journal");
+        for number in 0..8 {
+            publish(&mut shards[0], &format!("kept/{number}"), &[7; 60_000], true);
+        }
+        running.flushers[0].0.turn(&clock::now);
+        if !is_killed {
+            shards[0].flush_journal().expect("a disk");
+        }
+        drop((shards, running));
+        let (shared, mut shards) = node(1);
+        drop(open(&live, &mut shards, clock::now()).expect("a journal"));
+        assert_eq!(shared.retained_count(), 8);
+        assert_eq!(names(&live), ["00000002"], "killed {is_killed}");
+    }
+}
+
+#[test]
 fn an_older_journal_that_was_put_beside_the_newest_is_set_aside() {
     let folder = left();
     let settings = settings(folder.path());
