@@ -562,7 +562,10 @@ impl Broker {
         let ended = Ended { is_by_client: false, reason, text: text.map(Into::into) };
         connection.ended = Some(Box::new(ended));
         connection.receiving = None;
-        if connection.version == Version::V5 {
+        if connection.opens_after.take().is_some() {
+            // A server says no DISCONNECT before its CONNACK (MQTT-3.14.0-1).
+            connection.outbox.clear(&mut self.buffers);
+        } else if connection.version == Version::V5 {
             let mut packet = Disconnect::new(reason);
             packet.reason_string =
                 text.filter(|_| connection.problem_information).map(str::to_owned);

@@ -95,6 +95,8 @@ pub(crate) struct Connection {
     pub(crate) resend: VecDeque<Resend>,
     /// Answers to it that wait for the disk.
     pub(crate) owed: u32,
+    /// Nothing leaves, CONNACK included, before the journal's records up to this one are durable.
+    pub(crate) opens_after: Option<Position>,
     /// QoS 1 and 2 messages sent on this connection and not acknowledged, as bounded by Receive Maximum (section
     /// 4.9).
     pub(crate) unacknowledged: u16,
@@ -112,7 +114,7 @@ pub(crate) struct Connection {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resend {
     pub(crate) id: PacketId,
-    /// Whether it was, or may have been, before.
+    /// Whether an earlier connection began it.
     pub(crate) is_repeated: bool,
     /// Not before the journal's records up to this one are durable.
     pub(crate) after: Option<Position>,

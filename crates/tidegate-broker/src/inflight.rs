@@ -25,6 +25,8 @@ pub(crate) struct Entry {
     pub(crate) awaits: Awaits,
     /// The message, where it must be sent again to the next connection.
     pub(crate) kept: Option<Box<Queued>>,
+    /// Whether it was sent, so that the next time is a repetition (MQTT-3.3.1-1, MQTT-3.3.1-3).
+    pub(crate) is_sent: bool,
     /// Messages under consecutive identifiers, instead of one: they are kept as one, and as long as a connection lasts.
     run: Option<Box<Run>>,
     bytes: u64,
@@ -130,10 +132,12 @@ impl Inflight {
     ) -> PacketId {
         let id = self.next_id();
         self.begin_as(id, qos, bytes, is_large, kept);
+        self.note_sent(id);
         id
     }
 
-    /// Begins an exchange under an [identifier](Self::next_id) that nothing has begun under yet.
+    /// Begins an exchange under an [identifier](Self::next_id) that nothing has begun under yet, and that nothing is
+    /// [sent](Self::note_sent) under yet either.
     pub(crate) fn begin_as(
         &mut self,
         id: PacketId,
@@ -142,8 +146,13 @@ impl Inflight {
         is_large: bool,
         kept: Option<Box<Queued>>,
     ) {
-        let awaits = if qos == QoS::AtLeastOnce { Awaits::Puback } else { Awaits::Pubrec };
-        self.push(id, awaits, bytes as u64, is_large, kept);
+        self.push(id, awaited(qos), bytes as u64, is_large, kept);
+    }
+
+    /// The exchange that began last, or else the one of that identifier, has had its first PUBLISH.
+    pub(crate) fn note_sent(&mut self, id: PacketId) {
+        let entry = self.entries.iter_mut().rev().find(|entry| entry.id == id);
+        entry.expect("it was begun").is_sent = true;
     }
 
     fn push(
@@ -154,7 +163,7 @@ impl Inflight {
         is_large: bool,
         kept: Option<Box<Queued>>,
     ) {
-        let entry = Entry { id, awaits, kept, run: None, bytes, is_large };
+        let entry = Entry { id, awaits, kept, is_sent: false, run: None, bytes, is_large };
         self.bytes += bytes;
         self.kept_bytes += entry.kept_bytes();
         self.large += usize::from(is_large);
@@ -183,14 +192,16 @@ impl Inflight {
         self.note();
         let id = run.first_id().expect("it was begun");
         let (awaits, run) = (Awaits::Puback, Some(Box::new(run)));
-        self.entries.insert(at, Entry { id, awaits, kept: None, run, bytes, is_large: false });
+        let entry = Entry { id, awaits, kept: None, is_sent: true, run, bytes, is_large: false };
+        self.entries.insert(at, entry);
     }
 
-    /// Continues an exchange of an earlier process: with its message, or accepted already.
+    /// Continues an exchange of an earlier process, which may have sent it: with its message, or accepted already.
     pub(crate) fn restore(&mut self, id: PacketId, kept: Option<Box<Queued>>) {
-        let awaits = if kept.is_some() { Awaits::Pubrec } else { Awaits::Pubcomp };
+        let awaits = kept.as_ref().map_or(Awaits::Pubcomp, |queued| awaited(queued.qos));
         let bytes = kept.as_ref().map_or(0, |queued| queued.payload_bytes() as u64);
         self.push(id, awaits, bytes, false, kept);
+        self.note_sent(id);
         self.free_ahead = 0;
     }
 
@@ -204,6 +215,7 @@ impl Inflight {
         };
         let bytes = kept.payload_bytes() as u64;
         self.push(id, Awaits::Puback, bytes, false, Some(kept));
+        self.note_sent(id);
     }
 
     /// An identifier that is free; another one each time.
@@ -271,6 +283,7 @@ impl Inflight {
                 let id = PacketId::new(id).expect("a run ends with the identifiers");
                 let kept = Some(Box::new(keep(&publication, run)));
                 self.push(id, Awaits::Puback, publication.payload.len() as u64, false, kept);
+                self.note_sent(id);
             }
         }
     }
@@ -339,6 +352,11 @@ impl Inflight {
             }
         }
     }
+}
+
+/// The answer to the PUBLISH of an exchange.
+fn awaited(qos: QoS) -> Awaits {
+    if qos == QoS::AtLeastOnce { Awaits::Puback } else { Awaits::Pubrec }
 }
 
 impl Drop for Inflight {

@@ -47,8 +47,6 @@ pub(crate) struct Queued {
     pub(crate) group: Option<Arc<str>>,
     /// Its number in the shard's journal; 0 if it is not written down.
     pub(crate) number: u64,
-    /// An earlier process may have sent it.
-    pub(crate) is_repeated: bool,
     sequence: u64,
     /// Of a large message: the last small one of its topic that was there before it.
     after: u64,
@@ -147,7 +145,6 @@ impl Queued {
         since: Instant,
         overflow: Overflow,
     ) -> Self {
-        let (number, is_repeated) = (0, false);
         Self {
             message,
             qos,
@@ -156,8 +153,7 @@ impl Queued {
             since,
             overflow,
             group: None,
-            number,
-            is_repeated,
+            number: 0,
             sequence: 0,
             after: 0,
         }

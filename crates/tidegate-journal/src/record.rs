@@ -67,7 +67,7 @@ pub enum Record {
         /// The session, and how it waits.
         waiting: Waiting,
     },
-    /// A QoS 2 message is to be sent with that identifier.
+    /// A message is sent with that identifier: one of QoS 2 after this, one of QoS 1 at once.
     Begun {
         /// The session.
         session: u64,
@@ -307,7 +307,7 @@ pub struct Waiting {
     pub retain: bool,
     /// Subscription identifiers.
     pub ids: Vec<u32>,
-    /// The identifier of its QoS 2 exchange, if that has begun.
+    /// The identifier of its exchange, if that has begun.
     pub begun: Option<PacketId>,
     /// The shared subscription that it came by, `$share/GROUP/` included.
     pub group: Option<Arc<str>>,

@@ -63,7 +63,7 @@ struct Session {
     subscriptions: BTreeMap<Box<str>, Options>,
     /// By the message's number.
     waiting: BTreeMap<u64, Entry>,
-    /// Of QoS 2 exchanges that have begun, the messages.
+    /// Of exchanges that have begun, the messages.
     begun: HashMap<PacketId, u64>,
     /// Identifiers that await PUBCOMP, and when PUBREC came.
     accepted: Vec<(PacketId, u64)>,
@@ -164,7 +164,11 @@ impl Replay {
                 session.accepted.push((id, now));
             }
             Record::Done { session, number } => {
-                self.session(session).waiting.remove(&number);
+                let session = self.session(session);
+                let done = session.waiting.remove(&number);
+                if let Some(id) = done.and_then(|entry| entry.waiting.begun) {
+                    session.forget(id, number);
+                }
             }
             Record::Completed { session, id } => {
                 self.session(session).accepted.retain(|(other, _)| *other != id);
@@ -355,12 +359,23 @@ impl Session {
         }
     }
 
-    /// It has ended. Messages that came by shared subscriptions and may be another member's wait until one has them.
+    /// The exchange of a message is over.
+    fn forget(&mut self, id: PacketId, number: u64) {
+        // The identifier may be another message's by now.
+        if self.begun.get(&id) == Some(&number) {
+            self.begun.remove(&id);
+        }
+    }
+
+    /// It has ended. Messages that came by shared subscriptions and may be another member's wait until one has them: those that were
+    /// begun with QoS 2 may not (MQTT-4.8.2-5).
     fn leave(&mut self) {
         let Self { subscriptions, waiting, begun, accepted, received, .. } = self;
         subscriptions.clear();
-        waiting
-            .retain(|_, Entry { waiting, .. }| waiting.group.is_some() && waiting.begun.is_none());
+        waiting.retain(|_, Entry { waiting, .. }| {
+            let was_begun = waiting.begun.take().is_some();
+            waiting.group.is_some() && !(was_begun && waiting.qos == QoS::ExactlyOnce)
+        });
         begun.clear();
         accepted.clear();
         received.clear();
@@ -428,7 +443,7 @@ pub struct RecoveredSession {
     pub will: Option<(StoredWill, Instant)>,
     /// Its subscriptions.
     pub subscriptions: Vec<(Box<str>, Options)>,
-    /// QoS 2 exchanges in the order in which they began: with their message, or PUBREC came.
+    /// Exchanges in the order in which they began: with their message, or PUBREC came.
     pub inflight: Vec<(PacketId, Option<RecoveredQueued>)>,
     /// The waiting messages, in order.
     pub queue: Vec<RecoveredQueued>,

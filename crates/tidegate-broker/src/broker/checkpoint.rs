@@ -548,9 +548,8 @@ impl Broker {
         for entry in session.inflight.entries() {
             match &entry.kept {
                 Some(queued) if queued.number > 0 => {
-                    let begun = (queued.qos == QoS::ExactlyOnce).then_some(entry.id);
                     let message = Some(&**queued.begun());
-                    checkpoint.write_waiting(keeper, number, queued, message, begun);
+                    checkpoint.write_waiting(keeper, number, queued, message, Some(entry.id));
                 }
                 None if entry.awaits == Awaits::Pubcomp => {
                     keeper.repeat(&Record::Accepted { session: number, id: entry.id });

@@ -217,6 +217,7 @@ impl Broker {
             return refuse(ReasonCode::PACKET_TOO_LARGE, "");
         }
         let client_id: Arc<str> = connect.client_id.as_str().into();
+        let written = self.keeper.as_ref().and_then(|keeper| keeper.last);
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
             let clean_start = connect.clean_start || is_other;
@@ -283,6 +284,7 @@ impl Broker {
             receiving: None,
             resend: Default::default(),
             owed: 0,
+            opens_after: None,
             unacknowledged: 0,
             inflight_bytes_max: config.inflight_bytes_max.unwrap_or(limits.inflight_bytes_max),
             acknowledges_through: config.acknowledges_through && config.ends_at_refusal,
@@ -336,6 +338,7 @@ impl Broker {
         }
         self.set_account(session_key);
         self.write_opened(now, session_key);
+        self.open_after_disk(key, session_key, written);
         self.begin_queries(now, key);
         Ok(key)
     }
@@ -369,6 +372,9 @@ impl Broker {
         connection.is_closing = true;
         connection.ended =
             Some(Box::new(Ended { is_by_client: true, reason: packet.reason, text: None }));
+        if connection.opens_after.take().is_some() {
+            connection.outbox.clear(&mut self.buffers);
+        }
         self.let_go(now, key, false);
         self.outputs.push_back(Output::Close(key));
     }

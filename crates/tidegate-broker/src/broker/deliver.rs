@@ -619,7 +619,7 @@ impl Broker {
                 qos,
                 retain,
                 ids: ids.to_vec(),
-                begun: packet_id.filter(|_| qos == QoS::ExactlyOnce),
+                begun: packet_id,
                 group: target.group.clone(),
             };
             Self::note_waiting(&mut self.keeper, number, waiting);

@@ -1,9 +1,19 @@
 //! Holds back whatever depends on durability: acknowledgements, messages to other shards, and the first sending of a QoS 2
 //! message.
 //!
+//! ```text
+//!  CONNECT ─▶ records of the session ─▶ durable ─▶ CONNACK, and all that an earlier connection left to be sent again
+//!  packet  ─▶ its record             ─▶ durable ─▶ its acknowledgement
+//! ```
+//!
+//! A connection to a session that is written down says nothing before all that was written until it came is durable: CONNACK
+//! itself promises a session or the end of one, and what the session has in flight or has received may be written and not yet
+//! durable. So a packet that is sent again needs no record of its own to wait for.
+//!
 //! Where records are durable at once, nothing waits here.
 //!
-//! Always true: answers to one connection leave in the order in which they were given, and messages to another shard do.
+//! Always true: an acknowledgement leaves by `Broker::promise` alone; answers to one connection leave in the order in which they
+//! were given, and messages to another shard do.
 
 use tidegate_journal::Record;
 use tidegate_message::Position;
@@ -36,6 +46,19 @@ impl Broker {
                     later.push_back((position, peer));
                 }
             }
+        }
+    }
+
+    /// Lets a connection say nothing until what is written of its session is durable. `before` is the last record from before it
+    /// came: a session that is not written down waits for one by which its predecessor ended.
+    pub(super) fn open_after_disk(&mut self, key: Key, session: Key, before: Option<Position>) {
+        let Some(keeper) = self.keeper.as_mut().filter(|keeper| keeper.is_gated) else { return };
+        let is_written = self.sessions.get(session).is_some_and(|session| session.number > 0);
+        let last = keeper.last.filter(|last| !keeper.is_durable(*last));
+        let after = last.filter(|last| is_written || before.is_none_or(|before| before < *last));
+        if let (Some(after), Some(connection)) = (after, self.connections.get_mut(key)) {
+            connection.opens_after = Some(after);
+            keeper.connections_later.push_back((after, key));
         }
     }
 
@@ -105,7 +128,11 @@ impl Broker {
 
     fn disconnect_owed(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
-        for Owed { key, .. } in std::mem::take(&mut keeper.owed) {
+        let mut keys: Vec<Key> =
+            std::mem::take(&mut keeper.owed).into_iter().map(|owed| owed.key).collect();
+        let opens = self.connections.iter().filter(|(_, c)| c.opens_after.is_some());
+        keys.extend(opens.map(|(key, _)| key));
+        for key in keys {
             let text = "the disk failed before your message was safe on it";
             self.disconnect(key, ReasonCode::QUOTA_EXCEEDED, Some(text));
         }
@@ -142,6 +169,7 @@ impl Broker {
             keeper.connections_later.pop_front_if(|(after, _)| *after < durable)
         {
             if let Some(connection) = self.connections.get_mut(key) {
+                connection.opens_after.take_if(|after| *after < durable);
                 mark_dirty(key, connection, &mut self.dirty);
             }
         }
@@ -207,6 +235,22 @@ impl Broker {
         }
         keeper.connections_later.push_back((after, connection));
         Ok(Some(Resend { id, is_repeated: false, after: Some(after) }))
+    }
+
+    /// Writes that a QoS 1 message is sent under that identifier, so that the next process sends it again under that and says that it
+    /// does (MQTT-4.4.0-1, MQTT-3.3.1-1). It waits for nothing: after a loss of power that took the record, it is as if it had
+    /// never been sent, which for QoS 1 costs a flag.
+    pub(super) fn write_first_sent(
+        keeper: &mut Option<Box<Keeper>>,
+        session: &Session,
+        number: u64,
+        id: PacketId,
+    ) {
+        if let Some(keeper) = keeper.as_mut().filter(|_| session.number > 0 && number > 0)
+            && !keeper.lacking.has_message(number)
+        {
+            keeper.append_spare(&Record::Begun { session: session.number, number, id });
+        }
     }
 
     /// Whether what waits for the disk may be sent.

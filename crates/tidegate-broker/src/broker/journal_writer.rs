@@ -264,6 +264,11 @@ impl Keeper {
         self.append_with(record, record.makes_room())
     }
 
+    /// Appends a record for which no room is held in reserve, though there is for others of its kind.
+    pub(super) fn append_spare(&mut self, record: &Record) {
+        self.append_with(record, false);
+    }
+
     /// Appends a record by which something ends that room is held in reserve for.
     fn append_end(&mut self, record: &Record) -> Option<Position> {
         self.append_with(record, true)

@@ -411,8 +411,6 @@ impl Broker {
         let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
         queued.number = number;
         queued.group = group;
-        // For a message begun with QoS 2, its exchange knows.
-        queued.is_repeated = qos == QoS::AtLeastOnce;
         queued
     }
 }
@@ -423,7 +421,7 @@ type SentByTopic = HashMap<Arc<str>, VecDeque<(u64, RecoveredQueued)>>;
 /// A session's messages that had been sent, by topic and with their numbers, and those that wait; all in order.
 ///
 /// A message of QoS 1 that came before an exchange of its topic which began was sent before it, and is to be sent again before it,
-/// unless it waited behind another of its topic.
+/// unless it waited behind another of its topic: that it was sent found no room in the journal, or an earlier version wrote it.
 fn split_sent(
     queue: Vec<RecoveredQueued>,
     inflight: &[(PacketId, Option<Queued>)],

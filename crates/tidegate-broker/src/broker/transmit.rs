@@ -4,7 +4,7 @@ use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use tidegate_message::Instant;
 use tidegate_schedule::{Backlog, Class, LinkState, Next, Policy, Waiting};
-use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, encode_ack};
+use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode};
 
 use super::{
     Broker, ConnectionKey,
@@ -75,7 +75,11 @@ impl Broker {
         key: ConnectionKey,
         slices: &mut [IoSlice<'a>; SLICES_MAX],
     ) -> usize {
-        if !self.connections.get(key).is_some_and(|connection| connection.outbox.hands_out()) {
+        let Some(connection) = self.connections.get(key) else { return 0 };
+        if connection.opens_after.is_some() {
+            return 0;
+        }
+        if !connection.outbox.hands_out() {
             self.prepare_all(now, key);
         }
         let Some(connection) = self.connections.get(key) else { return 0 };
@@ -98,7 +102,10 @@ impl Broker {
     /// Puts the next messages for a client that is [handed](crate::SessionConfig::hands_out) them as they are behind `out`; those of
     /// QoS 1 and 2 come again until their acknowledgement was received.
     pub fn take_deliveries(&mut self, now: Instant, key: ConnectionKey, out: &mut Vec<Handed>) {
-        if !self.connections.get(key).is_some_and(|connection| connection.outbox.hands_out()) {
+        let takes = |connection: &Connection| {
+            connection.outbox.hands_out() && connection.opens_after.is_none()
+        };
+        if !self.connections.get(key).is_some_and(takes) {
             return;
         }
         self.prepare_all(now, key);
@@ -321,7 +328,7 @@ impl Broker {
                 message: &incoming,
                 qos: queued.qos,
                 retain: queued.retain,
-                dup: queued.is_repeated && queued.qos > QoS::AtMostOnce,
+                dup: false,
                 ids: queued.ids.as_slice(),
             };
             if !outgoing.fits(connection, now) {
@@ -343,13 +350,21 @@ impl Broker {
                     session.inflight.begin_as(id, queued.qos, bytes, is_large, kept);
                     id
                 });
+                if let Some(id) = packet_id
+                    && queued.qos == QoS::AtLeastOnce
+                {
+                    Self::write_first_sent(&mut self.keeper, session, queued.number, id);
+                }
                 if let Some((_, Some(resend))) = begun {
                     // Sent once that is durable.
                     connection.resend.push_back(resend);
                     self.release(released, own);
                     return Step::More;
                 }
-                connection.unacknowledged += u16::from(packet_id.is_some());
+                if let Some(id) = packet_id {
+                    connection.unacknowledged += 1;
+                    session.inflight.note_sent(id);
+                }
                 write_message(
                     connection,
                     &mut self.buffers,
@@ -402,13 +417,14 @@ impl Broker {
         if connection.unacknowledged >= connection.receive_maximum {
             return Step::Enough;
         }
-        match (&entry.kept, entry.awaits) {
-            (_, Awaits::Pubcomp) => {
-                let out = connection.outbox.control(&mut self.buffers);
-                encode_ack(connection.version, AckKind::Pubrel, id, ReasonCode::SUCCESS, out);
-                self.statistics.packets_sent += 1;
-            }
-            (Some(queued), _) => {
+        if entry.awaits == Awaits::Pubcomp {
+            connection.unacknowledged += 1;
+            connection.resend.pop_front();
+            self.acknowledge(key, AckKind::Pubrel, id, ReasonCode::SUCCESS);
+            return Step::More;
+        }
+        match &entry.kept {
+            Some(queued) => {
                 let copied =
                     connection.outbox.hands_out() || queued.payload_bytes() <= copy_bytes_max;
                 if !copied && connection.outbox.data_bytes() > 0 {
@@ -419,7 +435,7 @@ impl Broker {
                     message: &incoming,
                     qos: queued.qos,
                     retain: queued.retain,
-                    dup: is_repeated || queued.is_repeated,
+                    dup: entry.is_sent,
                     ids: queued.ids.as_slice(),
                 };
                 // An exchange that an earlier connection began may have been allowed by rules of its time.
@@ -463,8 +479,9 @@ impl Broker {
                 self.statistics.sent += 1;
                 self.statistics.packets_sent += 1;
                 self.statistics.sent_bytes += queued.payload_bytes() as u64;
+                session.inflight.note_sent(id);
             }
-            (None, _) => {}
+            None => {}
         }
         connection.unacknowledged += 1;
         connection.resend.pop_front();

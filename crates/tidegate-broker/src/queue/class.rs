@@ -93,7 +93,6 @@ impl Class {
             overflow: Overflow::Disconnect,
             group: None,
             number: 0,
-            is_repeated: false,
             sequence: queued.sequence,
             after: 0,
         };

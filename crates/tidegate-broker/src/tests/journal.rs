@@ -252,9 +252,9 @@ fn full() -> JournalError {
 #[derive(Debug, PartialEq)]
 struct Kept {
     subscriptions: BTreeMap<String, Options>,
-    /// Payloads of what waits or is in flight with QoS 1, in order; with how it is sent.
+    /// Payloads of what waits, in order; with how it is sent.
     waits: Vec<(Vec<u8>, QoS, bool, Vec<u32>)>,
-    /// Exchanges of QoS 2 with their payloads.
+    /// Exchanges with their payloads.
     exchanges: Vec<(PacketId, Option<Vec<u8>>)>,
     received: BTreeSet<PacketId>,
     expiry: Option<Duration>,
@@ -267,10 +267,7 @@ fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
     let mut live = BTreeMap::new();
     for shard in &world.shards {
         for (_, session) in shard.session_slots().iter().filter(|(_, s)| s.number > 0) {
-            let entries = session.inflight.entries();
-            let flying = entries.filter_map(|entry| entry.kept.as_deref());
-            let flying = flying.filter(|queued| queued.qos == AtLeastOnce);
-            let mut waits: Vec<&Queued> = flying.chain(session.queue.iter()).collect();
+            let mut waits: Vec<&Queued> = session.queue.iter().collect();
             waits.retain(|queued| queued.number > 0);
             waits.sort_by_key(|queued| queued.number);
             let bytes = |queued: &Queued| match &queued.message {
@@ -282,7 +279,7 @@ fn both(world: &World) -> [BTreeMap<String, Kept>; 2] {
                 (bytes(queued), queued.qos, queued.retain, queued.ids.as_slice().to_vec())
             };
             let exchanges = session.inflight.entries().filter_map(|entry| match &entry.kept {
-                Some(queued) if queued.qos == ExactlyOnce => Some((entry.id, Some(bytes(queued)))),
+                Some(queued) if queued.number > 0 => Some((entry.id, Some(bytes(queued)))),
                 None if entry.awaits == Awaits::Pubcomp => Some((entry.id, None)),
                 _ => None,
             });
@@ -625,6 +622,330 @@ fn nothing_is_promised_before_it_is_durable() {
     }
 }
 
+/// The kind of a packet that depends on records: all that a server sends but PINGRESP, DISCONNECT, AUTH, and PUBLISH below QoS 2.
+fn kind(got: &Got) -> Option<&'static str> {
+    match got {
+        Published(delivery) => (delivery.qos == ExactlyOnce).then_some("PUBLISH"),
+        Other(packet) => match packet {
+            Packet::Connack(_) => Some("CONNACK"),
+            Packet::Puback(_) => Some("PUBACK"),
+            Packet::Pubrec(_) => Some("PUBREC"),
+            Packet::Pubrel(_) => Some("PUBREL"),
+            Packet::Pubcomp(_) => Some("PUBCOMP"),
+            Packet::Suback(_) => Some("SUBACK"),
+            Packet::Unsuback(_) => Some("UNSUBACK"),
+            Packet::Pingresp | Packet::Disconnect(_) | Packet::Auth(_) => None,
+            packet => panic!("a server does not send {packet:?}"),
+        },
+    }
+}
+
+/// How a client comes to be owed a packet: by its connection, by the same packet again, or by another connection to its session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Comes {
+    First,
+    Again,
+    Resumed,
+    TakenOver,
+}
+
+#[test]
+fn each_acknowledgement_waits_for_what_it_promises() {
+    use Comes::{Again, First, Resumed, TakenOver};
+    fn subscribe(world: &mut World, at: At) {
+        let asked = vec![filter("t", ExactlyOnce)];
+        let (subscription_id, user_properties) = (None, Vec::new());
+        let packet =
+            Subscribe { packet_id: id(9), subscription_id, user_properties, filters: asked };
+        world.send(at, Packet::Subscribe(packet));
+    }
+    fn unsubscribe(world: &mut World, at: At) {
+        let (filters, user_properties) = (vec!["t".to_owned()], Vec::new());
+        world.send(
+            at,
+            Packet::Unsubscribe(Unsubscribe { packet_id: id(9), user_properties, filters }),
+        );
+    }
+    fn publish(world: &mut World, at: At, qos: QoS, retain: bool) {
+        let packet_id = Some(id(9));
+        let publish = Publish { packet_id, retain, ..message("t", qos, "x") };
+        world.send(at, Packet::Publish(publish));
+    }
+    // What each step of a client is answered with. The first steps happen while all becomes durable, the last while nothing does.
+    type Act = fn(&mut World, At);
+    let nothing: Act = |_, _| {};
+    let ways: [(&str, &[Comes], Act, Act); 10] = [
+        ("CONNACK", &[First, Resumed, TakenOver], nothing, nothing),
+        ("SUBACK", &[First, Again, Resumed, TakenOver], nothing, subscribe),
+        ("UNSUBACK", &[First, Again, Resumed, TakenOver], subscribe, unsubscribe),
+        ("PUBACK", &[First, Again, Resumed, TakenOver], nothing, |world, at| {
+            publish(world, at, AtLeastOnce, false);
+        }),
+        ("PUBACK", &[First, Again, Resumed, TakenOver], nothing, |world, at| {
+            publish(world, at, AtLeastOnce, true);
+        }),
+        ("PUBREC", &[First, Again, Resumed, TakenOver], nothing, |world, at| {
+            publish(world, at, ExactlyOnce, false);
+        }),
+        (
+            "PUBCOMP",
+            &[First, Again, Resumed, TakenOver],
+            |world, at| publish(world, at, ExactlyOnce, false),
+            |world, at| world.pubrel(at, id(9)),
+        ),
+        // Here the client is the subscriber, too.
+        (
+            "PUBREL",
+            &[First, Again, Resumed, TakenOver],
+            |world, at| {
+                subscribe(world, at);
+                publish(world, at, ExactlyOnce, false);
+            },
+            |world, at| world.pubrec(at, id(1)),
+        ),
+        ("PUBLISH", &[First, Resumed, TakenOver], subscribe, |world, at| {
+            publish(world, at, ExactlyOnce, false);
+        }),
+        // The identifier of one that was sent already.
+        (
+            "PUBLISH",
+            &[Resumed, TakenOver],
+            |world, at| {
+                subscribe(world, at);
+                publish(world, at, ExactlyOnce, false);
+            },
+            nothing,
+        ),
+    ];
+    for shards in [1, 3] {
+        for (expected, comes, before, last) in &ways {
+            for comes in *comes {
+                let mut world = World::keeping(settings(), shards, true);
+                let other = world.join(kept("other"));
+                world.subscribe(other, "t", AtLeastOnce);
+                let is_new = *expected == "CONNACK" && *comes == First;
+                let mut at = if is_new { other } else { world.mute(kept("c")) };
+                before(&mut world, at);
+                world.take(at);
+                world.flushes = false;
+                if is_new {
+                    at = world.connect_mute(kept("c"));
+                } else {
+                    last(&mut world, at);
+                }
+                let about = format!("{expected}, {comes:?}, {shards} shards");
+                assert_eq!(world.take(at).iter().find_map(kind), None, "{about}: at once");
+                if *comes == Resumed {
+                    world.cut(at);
+                }
+                if *comes != First {
+                    if *comes != Again {
+                        at = world.connect_mute(kept("c"));
+                    }
+                    if *expected != "PUBREL" || *comes == Again {
+                        last(&mut world, at);
+                    }
+                    assert_eq!(world.take(at).iter().find_map(kind), None, "{about}");
+                }
+                while world.flush_journals() {}
+                let got = world.take(at);
+                assert!(got.iter().any(|got| kind(got) == Some(expected)), "{about}: {got:?}");
+                let is_first = matches!(got[0], Other(Packet::Connack(_)));
+                assert_eq!(is_first, matches!(comes, Resumed | TakenOver) || is_new, "{about}");
+                world.flushes = true;
+                world.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_that_was_forgotten_is_gone_before_its_client_knows() {
+    // After a loss of power in between, what it had received and not released would be taken for what comes next.
+    for expiry in [0, 3600] {
+        let mut world = World::keeping(settings(), 1, true);
+        let c = world.mute(kept("c"));
+        world.cut(c);
+        world.flushes = false;
+        let mut connect = Connect { clean_start: true, ..kept("c") };
+        connect.properties.session_expiry = Some(expiry);
+        let c = world.connect_mute(connect);
+        world.send(c, Packet::Pingreq);
+        assert_eq!(world.take(c), [], "CONNACK comes first (MQTT-3.2.0-1)");
+        while world.flush_journals() {}
+        let got = world.take(c);
+        assert!(matches!(got[..], [Other(Packet::Connack(_)), Other(Packet::Pingresp)]), "{got:?}");
+        world.flushes = true;
+        world.end();
+    }
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_waits_for_no_disk() {
+    let mut world = World::keeping(settings(), 1, true);
+    let s = world.join(kept("s"));
+    world.subscribe(s, "t", AtLeastOnce);
+    let p = world.join(v5("p"));
+    world.flushes = false;
+    world.publish(p, message("t", AtLeastOnce, "x"));
+    let c = world.connect(v5("c"));
+    assert!(!world.connack(c).session_present);
+    world.flushes = true;
+    world.end();
+}
+
+#[test]
+fn who_is_disconnected_before_its_connack_hears_nothing() {
+    // MQTT-3.14.0-1
+    for ends in ["is kicked", "is taken over", "the disk fails"] {
+        let mut world = World::keeping(settings(), 1, true);
+        world.flushes = false;
+        let c = world.connect_mute(kept("c"));
+        match ends {
+            "is kicked" => {
+                let name = world.placed("c");
+                assert!(world.shards[0].kick(&name));
+                world.pump();
+            }
+            "is taken over" => drop(world.connect_mute(kept("c"))),
+            _ => {
+                world.tapes[0].state().has_failed = true;
+                world.flush_journals();
+            }
+        }
+        assert!(!world.is_open(c), "{ends}");
+        assert_eq!(world.take(c), [], "{ends}");
+        world.flushes = true;
+        world.end();
+    }
+}
+
+#[test]
+fn an_exchange_of_qos_1_goes_on_where_it_was() {
+    // MQTT-4.4.0-1: with its identifier; MQTT-3.3.1-3: what was not sent says that it was not.
+    for sends in ["at once", "from its queue"] {
+        for restarts in [1, 2] {
+            each_keeping(|world| {
+                let mut connect = kept("s");
+                connect.properties.receive_maximum = NonZeroU16::new(2);
+                let mut s = world.mute(connect.clone());
+                world.subscribe(s, "t", AtLeastOnce);
+                let p = world.join(v5("p"));
+                if sends == "from its queue" {
+                    world.cut(s);
+                }
+                for text in ["zero", "one", "two", "three", "four"] {
+                    world.publish(p, message("t", AtLeastOnce, text));
+                }
+                if sends == "from its queue" {
+                    s = world.mute(connect);
+                }
+                let first = world.messages(s);
+                assert_eq!(first.len(), 2, "{first:?}");
+                world.puback(s, first[0].id.unwrap());
+                let next = world.messages(s);
+                let begun = [first[1].id, next[0].id];
+                assert_eq!(next.len(), 1, "{next:?}");
+                for _ in 0..restarts {
+                    world.restart(world.shards.len());
+                }
+                let s = world.join(kept("s"));
+                let got = world.messages(s);
+                let told: Vec<_> = got.iter().map(|got| (got.text(), got.dup)).collect();
+                let expected = [("one", true), ("two", true), ("three", false), ("four", false)];
+                assert_eq!(told, expected.map(|(text, dup)| (text.to_owned(), dup)), "{sends}");
+                assert_eq!([got[0].id, got[1].id], begun, "{sends}");
+            });
+        }
+    }
+}
+
+#[test]
+fn what_was_never_sent_is_no_repetition() {
+    // MQTT-3.3.1-3
+    for qos in [AtLeastOnce, ExactlyOnce] {
+        for restarts in [1, 3] {
+            each_keeping(|world| {
+                let s = world.mute(kept("s"));
+                world.subscribe(s, "t", ExactlyOnce);
+                world.cut(s);
+                let p = world.join(v5("p"));
+                world.publish(p, message("t", qos, "x"));
+                for _ in 0..restarts {
+                    world.restart(world.shards.len());
+                }
+                let s = world.mute(kept("s"));
+                assert!(!world.messages(s)[0].dup, "{qos:?}");
+                world.cut(s);
+                let s = world.join(kept("s"));
+                assert!(world.messages(s)[0].dup, "{qos:?}");
+            });
+        }
+    }
+    // It waited for the disk when its connection broke.
+    let mut world = World::keeping(settings(), 1, true);
+    let s = world.mute(kept("s"));
+    world.subscribe(s, "t", ExactlyOnce);
+    let p = world.join(v5("p"));
+    world.flushes = false;
+    world.publish(p, message("t", ExactlyOnce, "x"));
+    world.cut(s);
+    let s = world.connect_mute(kept("s"));
+    while world.flush_journals() {}
+    let got = world.messages(s);
+    assert_eq!((got.len(), got[0].dup), (1, false));
+    world.flushes = true;
+    world.end();
+}
+
+#[test]
+fn what_a_member_leaves_after_a_restart_is_no_repetition_to_another() {
+    each_keeping(|world| {
+        let one = world.mute(kept("one"));
+        world.subscribe(one, "$share/g/t", AtLeastOnce);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtLeastOnce, "x"));
+        assert_eq!(world.messages(one).len(), 1);
+        world.restart(world.shards.len());
+        let two = world.join(v5("two"));
+        world.subscribe(two, "$share/g/t", AtLeastOnce);
+        let mut connect = kept("one");
+        connect.clean_start = true;
+        world.join(connect);
+        let got = world.messages(two);
+        assert_eq!((got.len(), got[0].dup), (1, false));
+    });
+}
+
+#[test]
+fn a_message_in_flight_is_sent_again_though_it_expired_before_a_restart() {
+    // MQTT-4.4.0-1; MQTT-3.3.2-5 is of those whose delivery had not begun.
+    for qos in [AtLeastOnce, ExactlyOnce] {
+        each_keeping(|world| {
+            let mut connect = kept("s");
+            connect.properties.receive_maximum = NonZeroU16::new(1);
+            let s = world.mute(connect);
+            world.subscribe(s, "t", ExactlyOnce);
+            let p = world.join(v5("p"));
+            for text in ["begun", "waits"] {
+                let packet_id = Some(world.fresh_id(p));
+                let publish = Publish { packet_id, ..message("t", qos, text) };
+                // Message Expiry Interval, 10 s.
+                world.raw(p, &publish_bytes(publish, &[2, 0, 0, 0, 10]));
+            }
+            let first = world.messages(s);
+            world.advance(seconds(20));
+            world.restart(world.shards.len());
+            world.advance(seconds(20));
+            let s = world.join(kept("s"));
+            let got = world.messages(s);
+            assert_eq!(got.len(), 1, "{got:?}");
+            assert_eq!((got[0].text(), got[0].dup, got[0].id), ("begun".into(), true, first[0].id));
+            assert_eq!(got[0].expiry, Some(0));
+        });
+    }
+}
+
 #[test]
 fn a_full_journal_refuses_what_is_to_be_kept_and_nothing_else() {
     for shards in [1, 3] {
@@ -790,6 +1111,7 @@ fn what_a_checkpoint_says_of_other_shards_is_durable_after_what_they_sent() {
     state.records[durable..last].fill(None);
     drop(state);
     world.restart(3);
+    world.flushes = true;
     let s = world.join(kept("s"));
     assert_eq!(world.texts(s), ["x"]);
 }

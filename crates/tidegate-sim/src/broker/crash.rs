@@ -73,6 +73,19 @@ impl Site {
         self.shards[shard].durable();
     }
 
+    /// A client has come to its session. At times the node ends before all of what was written until then is durable: what an earlier
+    /// connection left is sent again in that time.
+    pub(super) fn may_crash_soon(&mut self) {
+        if self.is_live
+            && self.plan.keeps == Some(Keeps::Disk)
+            && !self.plan.fills
+            && self.random.random_ratio(1, 12)
+        {
+            let time = self.time(2 * FLUSH);
+            self.after(time, Event::Crash);
+        }
+    }
+
     /// The node's process is killed, or its power goes.
     pub(super) fn crash(&mut self) {
         let loses_power = self.plan.keeps == Some(Keeps::Disk) && self.random.random();

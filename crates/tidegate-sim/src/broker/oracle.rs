@@ -89,7 +89,7 @@ struct Flight {
     number: u64,
     /// The client has answered, whether that arrived or not.
     is_answered: bool,
-    /// Of QoS 2, whose identifier outlives a crash.
+    /// Of QoS 2, whose identifier outlives a loss of power.
     is_exact: bool,
 }
 
@@ -118,6 +118,8 @@ struct Subscriber {
     parted: u64,
     /// From when and until when the broker surely knew of no connection of its.
     away: Vec<(u64, u64)>,
+    /// When the broker took its last connection.
+    came: u64,
     /// When it was seen that a session had ended that was a member of the group, for each.
     lapses: [Vec<u64>; SHARED.len()],
 }
@@ -375,6 +377,7 @@ impl Oracle {
     /// The broker has taken another connection of its.
     pub(super) fn comes(&mut self, client: usize) {
         let step = self.step;
+        self.subscribers[client].came = step;
         let away = self.subscribers[client].away.last_mut();
         if let Some((_, until)) = away.filter(|(_, until)| *until == u64::MAX) {
             *until = step;
@@ -393,8 +396,10 @@ impl Oracle {
             for unasked in subscriber.subscriptions.iter_mut().filter(|s| s.unasked.is_some()) {
                 unasked.granted = None;
             }
-            // Those of QoS 1 come again under other identifiers.
-            subscriber.flights.retain(|flight| flight.is_exact && !self.may_repeat);
+            // The power may take the record that one of QoS 1 was sent.
+            subscriber
+                .flights
+                .retain(|flight| (flight.is_exact || !loses_power) && !self.may_repeat);
         }
     }
 
@@ -412,6 +417,15 @@ impl Oracle {
         }
         let number = number(publish.payload);
         let is_exact = publish.qos == QoS::ExactlyOnce;
+        let first = self.publications[number as usize].first;
+        let is_first_back = |(from, until): &(u64, u64)| {
+            *until == subscriber.came && first.is_some_and(|first| *from < first)
+        };
+        let was_away = subscriber.away.last().is_some_and(is_first_back);
+        assert!(
+            !(publish.dup && was_away),
+            "message {number} came while {client} was away, and says that it was sent before (MQTT-3.3.1-3)"
+        );
         let flight = Flight { id, number, is_answered: false, is_exact };
         let same = |other: &Flight| (other.id, other.number) == (id, number);
         let again = &mut subscriber.again;

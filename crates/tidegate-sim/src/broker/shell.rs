@@ -104,6 +104,7 @@ impl Site {
                 self.by_key[shard].insert(key, at);
                 self.current[client] = Some(at);
                 self.oracle.comes(client);
+                self.may_crash_soon();
                 // CONNACK tells whose session it is, even if the connection has ended already.
                 self.flush(at, shard, key);
                 self.read(at);

@@ -107,6 +107,8 @@ pub(super) enum Event {
     Ping(usize),
     Hear(usize),
     Fault,
+    /// The node ends, soon after a client came to its session.
+    Crash,
     Linger(usize),
     /// That shard's records are durable up to there.
     Flushed(usize, usize),
@@ -355,6 +357,11 @@ impl Site {
                 }
             }
             Event::Fault => self.fault(),
+            Event::Crash => {
+                if self.is_live {
+                    self.crash();
+                }
+            }
             Event::Linger(link) => self.drop_link(link),
             Event::Flushed(shard, end) => self.flushed(shard, end),
             Event::Fetched(shard, wanted, answers) => {
