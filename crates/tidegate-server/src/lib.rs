@@ -7,6 +7,7 @@
 //!  bus ◀─▶ shard: a connection without a socket (`inside`)
 //!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
 //!  spill: messages that find no room in memory, on disk; a thread reads them
+//!  memory: what a backlog has taken goes back to the system
 //!  bridge (a thread each) ◀─▶ a session here, a session at a remote broker
 //! ```
 
@@ -17,6 +18,7 @@ mod inbox;
 pub(crate) mod inside;
 pub mod journal;
 pub mod listen;
+mod memory;
 pub mod server;
 pub mod settings;
 mod shard;

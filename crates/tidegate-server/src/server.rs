@@ -30,6 +30,7 @@ use super::{
     inside::{self, ClientEnd},
     journal::{self, JournalStartError, Written},
     listen::{self, Acceptor, ListenAddress, SocketFile},
+    memory,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     shard::{Listener, Shard, ShardCommand, ShardParts, Which},
     spill::DiskSpill,
@@ -177,6 +178,10 @@ impl Server {
         if let Some(journals) = journals {
             server.keep(journals)?;
         }
+        let (stop, stopped) = mpsc::channel();
+        server.waiting.push(stop);
+        let budget = shared.budget().clone();
+        server.spawn("mqtt-memory".to_owned(), move || memory::run(&budget, &stopped))?;
         Ok(server)
     }
 

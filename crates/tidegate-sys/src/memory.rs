@@ -1,5 +1,17 @@
 //! Hints on memory that a program has already: none changes what it holds, and none must be followed.
 
+/// Has the allocator give memory that nothing holds any more back to the system: after much was let go of at once. It takes
+/// milliseconds for each hundred megabytes, in which other threads may wait for memory.
+///
+/// A hint: allocators other than that of glibc do so by themselves.
+pub fn give_back() {
+    // SAFETY: it takes no memory of the program's, and may be called on any thread.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Asks for pages of 2 MiB behind `words`, as far as they lie in whole ones, so that random access to many of them misses the
 /// translation of addresses less often.
 ///

@@ -20,7 +20,7 @@ use super::{Broker, journal_writer::Keeper, parts};
 use crate::{
     accounts::Account,
     budget::Budget,
-    config::{Overflow, TopicConfig},
+    config::TopicConfig,
     connection::WillMessage,
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
@@ -31,12 +31,16 @@ use crate::{
 };
 
 /// The state that is being restored, over all shards.
+///
+/// A backlog may be of millions of short messages, so that what is noted of each counts as much as the message: only those that
+/// several sessions wait for are remembered, and a topic is held once.
 #[derive(Debug, Default)]
 struct Restoring {
-    /// By where each is in memory, which its record keeps alive.
+    /// By where each is in memory, which its record keeps alive: those that several sessions wait for.
     messages: HashMap<usize, Restored>,
-    /// By shard, former journal and place in that, the number of a message.
-    numbers: HashMap<(usize, usize, Order), u64>,
+    topics: HashSet<Arc<str>>,
+    /// Shard, former journal and place in that of each message, in order.
+    places: Vec<(usize, usize, Order)>,
 }
 
 /// A message that may wait for several sessions.
@@ -48,8 +52,20 @@ struct Restored {
 }
 
 impl Restoring {
+    /// Its number in the next journal of its shard: its place among those of that shard, from 1.
     fn number(&self, shard: usize, queued: &RecoveredQueued) -> u64 {
-        self.numbers[&(shard, queued.journal, queued.order)]
+        let place = (shard, queued.journal, queued.order);
+        let at = self.places.binary_search(&place).expect("all places were noted");
+        (at + 1 - self.places.partition_point(|(of, ..)| *of < shard)) as u64
+    }
+
+    /// The same text, in the memory of one that was seen before.
+    fn topic(&mut self, topic: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.topics.get(topic) {
+            return known.clone();
+        }
+        self.topics.insert(topic.clone());
+        topic.clone()
     }
 
     fn message(
@@ -67,9 +83,14 @@ impl Restoring {
         if let Some(spilled) = on_disk.and_then(Weak::upgrade) {
             return Held::Disk(spilled);
         }
-        let message = hold(budget, stored);
-        let in_memory = Arc::downgrade(&message);
-        self.messages.insert(key, Restored { _stored: stored.clone(), in_memory, on_disk: None });
+        let topic = self.topic(&stored.topic);
+        let message = hold(budget, stored, &topic);
+        // Others wait for it, too.
+        if Arc::strong_count(stored) > 1 {
+            let in_memory = Arc::downgrade(&message);
+            let restored = Restored { _stored: stored.clone(), in_memory, on_disk: None };
+            self.messages.insert(key, restored);
+        }
         Held::Memory(message)
     }
 
@@ -110,7 +131,8 @@ impl Broker {
                 barred += 1;
                 continue;
             }
-            let message = hold(first.shared.budget(), &retained.message);
+            let topic = &retained.message.topic;
+            let message = hold(first.shared.budget(), &retained.message, topic);
             if message.is_expired(now) {
                 continue;
             }
@@ -154,11 +176,11 @@ impl Broker {
         }
         places.sort_unstable();
         places.dedup();
-        for place in places {
-            let numbers = &mut shards[place.0].numbers;
-            numbers.message += 1;
-            restoring.numbers.insert(place, numbers.message);
+        for (shard, broker) in shards.iter_mut().enumerate() {
+            let is_its = |place: &&(usize, usize, Order)| place.0 == shard;
+            broker.numbers.message = places.iter().filter(is_its).count() as u64;
         }
+        restoring.places = places;
         for session in sessions {
             shards[home(&session)].restore(now, session, &mut restoring);
         }
@@ -233,14 +255,11 @@ impl Broker {
         recovered: RecoveredQueued,
         restoring: &mut Restoring,
     ) {
-        let stored = recovered.message.clone();
+        let stored = Arc::downgrade(&recovered.message);
         let mut queued = self.restored(now, recovered, restoring, true);
         let session = self.sessions.get_mut(key).expect("just begun");
-        // A message without a place is held in memory: it was promised.
-        if queued.overflow == Overflow::Spill
-            && self.spilling.place(session, &mut queued, false)
-            && let Held::Disk(spilled) = &queued.message
-        {
+        self.spilling.place_restored(session, &mut queued);
+        if let (Some(stored), Held::Disk(spilled)) = (stored.upgrade(), &queued.message) {
             restoring.note(&stored, spilled);
         }
         // In one class: they keep their order, whatever the policy of the next connection is.
@@ -448,11 +467,11 @@ fn split_sent(
     (sent, waits)
 }
 
-fn hold(budget: &Budget, stored: &StoredMessage) -> Arc<Message> {
+fn hold(budget: &Budget, stored: &StoredMessage, topic: &Arc<str>) -> Arc<Message> {
     // Into memory of its own, so that the journal's can go.
     let payload = stored.payload.to_contiguous();
     let message = Incoming {
-        topic: &stored.topic,
+        topic,
         payload: Body::Read(&payload),
         forwarded: &stored.forwarded,
         qos: stored.qos,

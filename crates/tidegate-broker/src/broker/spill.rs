@@ -200,6 +200,21 @@ impl Spilling {
         true
     }
 
+    /// Finds a place for a message of an earlier process at the end of a session's queue: on disk where its session, or the node, has
+    /// its part of the memory, whatever the policy and however many wait. It was promised, and neither its client nor that one's
+    /// settings are known before it comes; so it is held in memory only where the disk takes nothing.
+    pub(super) fn place_restored(&mut self, session: &Session, queued: &mut Queued) {
+        let (queue, bytes) = (&session.queue, queued.message.charged());
+        let is_over = queue.bytes() + bytes > session.config.queue_bytes_max;
+        let must_go = queue.has_spilled(false) || is_over || self.is_called_for();
+        if !queue.is_empty()
+            && must_go
+            && let Some(Ok(spilled)) = queued.message.memory().map(|message| self.write(message))
+        {
+            queued.message = Held::Disk(spilled);
+        }
+    }
+
     /// Sends so many bytes of what waits for a session to disk, the newest first; how many it were.
     pub(super) fn give(&mut self, session: &mut Session, bytes: u64) -> u64 {
         let mut given = 0;

@@ -16,6 +16,9 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{Held, Ids, Queued};
 use crate::{config::Overflow, message::Message, spill::Spilled};
 
+/// Places that a queue keeps when it is empty.
+const KEPT_PLACES: usize = 1024;
+
 #[derive(Debug, Default)]
 pub(super) struct Class {
     pub(super) waiting: VecDeque<Queued>,
@@ -60,7 +63,16 @@ impl Class {
         }
         self.advance();
         self.trim();
+        self.give_back();
         Some(queued)
+    }
+
+    /// Places of a backlog that has gone are no longer held.
+    fn give_back(&mut self) {
+        let places = self.waiting.capacity();
+        if places > KEPT_PLACES && self.waiting.len() < places / 4 {
+            self.waiting.shrink_to(places / 2);
+        }
     }
 
     /// Takes out all that `goes`, in order.

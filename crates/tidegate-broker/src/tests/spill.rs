@@ -263,6 +263,47 @@ fn without_a_disk_the_fallback_holds() {
 }
 
 #[test]
+fn a_backlog_waits_on_disk_after_a_restart_whatever_is_usual_for_sessions() {
+    // As of a sink, whose own settings are known once it is back.
+    const COUNT: usize = 500;
+    let usual = SessionConfig {
+        queue_bytes_max: 10_000,
+        queue_messages_max: 50,
+        overflow: Overflow::Disconnect,
+        ..SessionConfig::default()
+    };
+    let own =
+        SessionConfig { queue_messages_max: 100_000, overflow: Overflow::Spill, ..usual.clone() };
+    let config = BrokerConfig { session: usual, ..settings() };
+    for (shards, is_gated) in [(1, false), (3, true)] {
+        let mut world = World::keeping(config.clone(), shards, is_gated);
+        world.beyond = 1 << 20;
+        let sink = world.join_with(kept("sink"), own.clone());
+        world.subscribe(sink, "t/#", AtLeastOnce);
+        world.cut(sink);
+        let p = world.join_with(v5("p"), own.clone());
+        let texts: Vec<String> = (0..COUNT).map(|number| format!("{number:0>66}")).collect();
+        for (number, text) in texts.iter().enumerate() {
+            let topic = format!("t/{}", number % 3);
+            let id = world.publish(p, message(&topic, AtLeastOnce, text)).unwrap();
+            assert_eq!(world.accepted(p, id), ReasonCode::SUCCESS);
+        }
+        for shards in [2, 1] {
+            world.restart(shards);
+            let sessions = world.shards.iter().flat_map(|shard| shard.sessions(usize::MAX));
+            let report = sessions.max_by_key(|report| report.queued).unwrap();
+            assert_eq!(report.queued, COUNT);
+            assert!(report.queued_bytes <= 10_000, "{report:?}");
+            let used = world.shared.budget().used();
+            assert!(used <= 10_000 + COUNT as u64 * SPILLED_BYTES, "{used}");
+        }
+        let sink = world.join_with(kept("sink"), own.clone());
+        assert_eq!(world.texts(sink), texts);
+        world.end();
+    }
+}
+
+#[test]
 fn unreadable_messages_on_disk_are_counted_and_the_rest_arrives() {
     each_with(node(10_000), |world| {
         let s = world.join(kept("s"));
