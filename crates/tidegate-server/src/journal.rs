@@ -150,7 +150,7 @@ pub(super) fn open(
     found.free_reserves();
     let begun = Begun::write(settings, &found, count, |journals| write_at_once(shards, journals));
     let begun = begun.and_then(|begun| begun.finish(settings, &folder, &found));
-    // What was read is needed no more, and may be several times what is held.
+    // The records that were read are needed no more, and may be several times what is held.
     tidegate_sys::memory::give_back();
     let took = clock::now().since(began);
     tracing::info!(

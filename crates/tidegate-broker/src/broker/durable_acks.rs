@@ -1,11 +1,6 @@
 //! Holds back whatever depends on durability: acknowledgements, messages to other shards, and the first sending of a QoS 2
 //! message.
 //!
-//! ```text
-//!  CONNECT ─▶ records of the session ─▶ durable ─▶ CONNACK, and all that an earlier connection left to be sent again
-//!  packet  ─▶ its record             ─▶ durable ─▶ its acknowledgement
-//! ```
-//!
 //! A connection to a session that is written down says nothing before all that was written until it came is durable: CONNACK
 //! itself promises a session or the end of one, and what the session has in flight or has received may be written and not yet
 //! durable. So a packet that is sent again needs no record of its own to wait for.

@@ -30,10 +30,8 @@ use crate::{
     timers::Timer,
 };
 
-/// The state that is being restored, over all shards.
-///
-/// A backlog may be of millions of short messages, so that what is noted of each counts as much as the message: only those that
-/// several sessions wait for are remembered, and a topic is held once.
+/// The state that is being restored, over all shards. A backlog may be of millions of short messages: only those that several sessions
+/// wait for are remembered, and a topic is held once.
 #[derive(Debug, Default)]
 struct Restoring {
     /// By where each is in memory, which its record keeps alive: those that several sessions wait for.

@@ -671,7 +671,7 @@ fn each_acknowledgement_waits_for_what_it_promises() {
         let publish = Publish { packet_id, retain, ..message("t", qos, "x") };
         world.send(at, Packet::Publish(publish));
     }
-    // What each step of a client is answered with. The first steps happen while all becomes durable, the last while nothing does.
+    // The first steps of a client happen while all becomes durable, the last while nothing does.
     type Act = fn(&mut World, At);
     let nothing: Act = |_, _| {};
     let ways: [(&str, &[Comes], Act, Act); 10] = [

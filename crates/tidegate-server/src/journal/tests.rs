@@ -443,7 +443,7 @@ fn an_emptied_segment_is_named_after_a_kill_as_after_an_orderly_end() {
                 if !is_killed {
                     shards[0].flush_journal().expect("a disk");
                 }
-                // What the end of the process leaves at this moment.
+                // As the end of the process would leave it at this moment.
                 let image = tempfile::tempdir().expect("a folder");
                 let left = JournalSettings { bytes_max: 4 << 20, ..settings(image.path()) };
                 copy(&live.folder, &left.folder);
