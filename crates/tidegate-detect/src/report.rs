@@ -342,6 +342,8 @@ impl Detection {
             "epoch": self.epoch,
             "frame": size(self.frame),
             "source": size(self.source),
+            // Its name where `supervision` and Roboflow's clients look for it.
+            "image": size(self.source),
             "knobs": &*self.knobs,
             "accuracy": self.accuracy,
             "boxes": boxes.collect::<Vec<_>>(),
@@ -530,6 +532,7 @@ mod tests {
             "type": "detection", "detector": "people", "model": "person", "camera": "cam1",
             "captured_at": 1_700_000_000_000_000_001_i64, "epoch": 7,
             "frame": { "width": 960, "height": 540 }, "source": { "width": 1920, "height": 1080 },
+            "image": { "width": 1920, "height": 1080 },
             "knobs": "1/2 q60", "accuracy": 0.97,
             "boxes": [[10.0, 20.0, 30.13, 60.0, 0.5, "person"]],
             "predictions": [{

@@ -117,7 +117,7 @@ mod tests {
     fn an_answer_is_written_as_documented() {
         let size = FrameSize { width: 640, height: 480 };
         let detected = Detected { model: "face".to_owned(), size, outcome: outcome() };
-        let expected = r#"{"model":"face","image":{"width":640,"height":480},"predictions":[{"x":25.0,"y":40.0,"width":30.0,"height":40.0,"confidence":0.75,"class":"face","class_id":292255708}],"boxes":[[10.0,20.0,40.0,60.0,0.75,"face"]],"classes":[[0.5,"cat"]],"poses":[[[1.0,2.0,0.25]]],"times":{"queue_ms":0.25,"decode_ms":0.5,"infer_ms":1.5,"total_ms":3.001},"id":7}"#;
+        let expected = r#"{"model":"face","image":{"width":640,"height":480},"predictions":[{"x":25.0,"y":40.0,"width":30.0,"height":40.0,"confidence":0.75,"class":"face","class_id":292255708}],"boxes":[[10.0,20.0,40.0,60.0,0.75,"face"]],"classes":[[0.5,"cat"]],"poses":[[[1.0,2.0,0.25]]],"times":{"queue_ms":2.998,"decode_ms":0.001,"infer_ms":0.002,"total_ms":3.001},"id":7}"#;
         assert_eq!(detected.json(Some(7)), expected);
         assert_eq!(detected.json(None), expected.replace(",\"id\":7", ""));
         assert_eq!(class_id("face"), 292_255_708);

@@ -93,7 +93,7 @@ pub struct ModelInfo {
     pub kind: String,
     /// Whether it was loaded, and may be unloaded.
     pub is_loaded: bool,
-    /// Why it is not loaded, or why workers start without it, where one failed over it.
+    /// Why it is not loaded, or why a worker lacks it, by its own words.
     pub failed: Option<String>,
 }
 

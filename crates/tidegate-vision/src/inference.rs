@@ -29,11 +29,11 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tidegate_identity::access::Identity;
 use tidegate_message::Action;
-use tidegate_workers::Image;
+use tidegate_workers::{DetectError, Image};
 use tokio::time::Instant;
 
 use crate::{
-    Detected, Refused, RequestError, Vision,
+    Detected, ModelInfo, Models, Refused, RequestError, Vision,
     answer::milliseconds,
     body::{Text, decode, inference_bytes_max},
     buffers::Buffers,
@@ -98,8 +98,11 @@ async fn live(request: Request) -> Result<Response<Body>, Failed> {
 
 async fn ready(State(vision): State<Vision>, request: Request) -> Result<Response<Body>, Failed> {
     caller(&request)?;
-    vision.0.detector.models().await.map_err(Refused::from)?;
-    Ok(json_answer(StatusCode::OK, &json!({ "ready": true })))
+    let found = vision.0.detector.models().await.map_err(Refused::from)?;
+    match found.ready {
+        0 => Err(Refused::from(DetectError::NoneReady).into()),
+        _ => Ok(json_answer(StatusCode::OK, &json!({ "ready": true }))),
+    }
 }
 
 async fn model_ready(
@@ -108,7 +111,13 @@ async fn model_ready(
     request: Request,
 ) -> Result<Response<Body>, Failed> {
     let identity = caller(&request)?;
-    known(&vision, &name, &identity).await?;
+    let (found, model) = known(&vision, &name, &identity).await?;
+    if let Some(why) = model.failed {
+        return Err(Refused::NotReady { model: name, why }.into());
+    }
+    if found.ready == 0 {
+        return Err(Refused::from(DetectError::NoneReady).into());
+    }
     Ok(json_answer(StatusCode::OK, &json!({ "name": name, "ready": true })))
 }
 
@@ -118,7 +127,7 @@ async fn metadata(
     request: Request,
 ) -> Result<Response<Body>, Failed> {
     let identity = caller(&request)?;
-    let platform = known(&vision, &name, &identity).await?;
+    let platform = known(&vision, &name, &identity).await?.0.detector;
     let outputs = OUTPUTS.map(
         |(name, datatype, shape)| json!({ "name": name, "datatype": datatype, "shape": shape }),
     );
@@ -135,15 +144,19 @@ async fn metadata(
     Ok(json_answer(StatusCode::OK, &answer))
 }
 
-/// The program of a model that is there and that the caller may use.
-async fn known(vision: &Vision, name: &str, identity: &Identity) -> Result<String, Refused> {
+/// A model that is known and that the caller may use, with the state of its detector.
+async fn known(
+    vision: &Vision,
+    name: &str,
+    identity: &Identity,
+) -> Result<(Models, ModelInfo), Refused> {
     vision.may(identity, Action::Detect, name)?;
     let found = vision.0.detector.models().await?;
-    if found.models.iter().any(|model| model.name == name) {
-        return Ok(found.detector);
+    if let Some(model) = found.models.iter().find(|model| model.name == name).cloned() {
+        return Ok((found, model));
     }
     let known = found.models.into_iter().map(|model| model.name).collect();
-    Err(tidegate_workers::DetectError::UnknownModel { name: name.to_owned(), known }.into())
+    Err(DetectError::UnknownModel { name: name.to_owned(), known }.into())
 }
 
 /// A request for inference.

@@ -58,7 +58,7 @@ use tidegate_identity::{
     auth::limits::Lease,
 };
 use tidegate_message::{Action, Code, FrameSize, Target};
-use tidegate_workers::{DetectError, Image, Request as Ask, SharedPool};
+use tidegate_workers::{DetectError, Image, Request as Ask, SharedPool, Times};
 use tokio::time::{Instant, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -235,7 +235,8 @@ impl Vision {
         let model_name = Some(model.to_owned());
         let ask = Ask { image, model: model_name, scene: None, stream: None, wait_max: None };
         let mut outcome = self.0.detector.detect(identity.key, size, ask).await?;
-        outcome.times.total = since.elapsed();
+        let Times { decode, infer, .. } = outcome.times;
+        outcome.times = Times::new(since.elapsed(), decode, infer);
         let size = outcome.size.unwrap_or(size);
         Ok(Detected { model: model.to_owned(), size, outcome })
     }

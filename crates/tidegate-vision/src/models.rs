@@ -43,7 +43,8 @@ pub(crate) async fn list(
 }
 
 fn model_json(model: &ModelInfo) -> serde_json::Value {
-    json!({ "name": model.name, "kind": model.kind, "loaded": model.is_loaded, "failed": model.failed })
+    let is_loaded = model.is_loaded && model.failed.is_none();
+    json!({ "name": model.name, "kind": model.kind, "loaded": is_loaded, "failed": model.failed })
 }
 
 /// `PUT /v1/models/NAME`: loads `NAME.onnx` from the folder of models.

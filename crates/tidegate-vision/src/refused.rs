@@ -74,6 +74,14 @@ pub enum Refused {
     /// The model is not loaded from the folder of models.
     #[error(transparent)]
     Model(#[from] NotLoaded),
+    /// A program lacks the model.
+    #[error("the model {model} is not ready: {why}")]
+    NotReady {
+        /// Which.
+        model: String,
+        /// The program's words.
+        why: String,
+    },
 }
 
 impl Refused {
@@ -95,6 +103,7 @@ impl Refused {
                 _ => Code::IMAGE_INVALID,
             },
             Self::NoRoom(_) | Self::Sockets { .. } => Code::LIMIT_REACHED,
+            Self::NotReady { .. } => Code::DETECTOR_UNAVAILABLE,
             Self::Model(error) => match error {
                 NotLoaded::NoFolder | NotLoaded::File(_) => Code::MODEL_REFUSED,
                 NotLoaded::Start { .. } => Code::DETECTOR_UNAVAILABLE,
@@ -137,9 +146,12 @@ impl Refused {
             Self::Detect(
                 DetectError::Busy { retry_after, .. } | DetectError::NoWorker { retry_after, .. },
             ) => Some(*retry_after),
-            Self::Detect(DetectError::Superseded | DetectError::Overdue | DetectError::Closed) => {
-                Some(ROOM_RETRY)
-            }
+            Self::Detect(
+                DetectError::Superseded
+                | DetectError::Overdue
+                | DetectError::NoneReady
+                | DetectError::Closed,
+            ) => Some(ROOM_RETRY),
             Self::Model(NotLoaded::Start { .. }) => Some(ROOM_RETRY),
             Self::Denied(error) if error.code() == Code::LIMIT_REACHED => Some(ROOM_RETRY),
             _ => None,
@@ -185,7 +197,9 @@ fn code_of(error: &DetectError) -> Code {
         DetectError::Busy { .. } | DetectError::Superseded | DetectError::Overdue => {
             Code::LIMIT_REACHED
         }
-        DetectError::NoWorker { .. } | DetectError::Closed => Code::DETECTOR_UNAVAILABLE,
+        DetectError::NoWorker { .. } | DetectError::NoneReady | DetectError::Closed => {
+            Code::DETECTOR_UNAVAILABLE
+        }
         DetectError::Refused { .. } | DetectError::Pixels { .. } => Code::IMAGE_INVALID,
         DetectError::ImageTooLarge { .. } => Code::IMAGE_TOO_LARGE,
         DetectError::UnknownModel { .. } => Code::MODEL_UNKNOWN,

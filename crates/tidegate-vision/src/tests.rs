@@ -51,13 +51,20 @@ pub(crate) fn outcome() -> Outcome {
         classes: vec![(0.5, "cat".to_owned())],
         poses: vec![vec![[1.0, 2.0, 0.25]]],
         size: None,
-        times: Times {
-            queue: Duration::from_micros(250),
-            decode: Duration::from_micros(500),
-            infer: Duration::from_micros(1500),
-            total: Duration::from_micros(3001),
-        },
+        times: Times::new(
+            Duration::from_micros(3001),
+            Duration::from_micros(1),
+            Duration::from_micros(2),
+        ),
     }
+}
+
+/// The stages of an answer are all of its time, to the microsecond each.
+pub(crate) fn assert_stages_sum(times: &serde_json::Value) {
+    let ms = |stage: &str| times[stage].as_f64().unwrap_or_else(|| panic!("{stage}: {times}"));
+    let sum = ms("queue_ms") + ms("decode_ms") + ms("infer_ms");
+    assert!((ms("total_ms") - sum).abs() < 0.004, "{times}");
+    assert!(ms("queue_ms") > 0.0 && ms("infer_ms") > 0.0, "{times}");
 }
 
 /// A detector whose models do what their names say; an image of one pixel has nothing in it.
@@ -148,6 +155,11 @@ impl Detector for Echo {
             }
         }
         let mut found = outcome();
+        // A program takes the time that it says it has taken, however fast the machine is.
+        let (began, said) = (std::time::Instant::now(), found.times.decode + found.times.infer);
+        while began.elapsed() <= said {
+            std::hint::spin_loop();
+        }
         if (size.width, size.height) == (1, 1) {
             (found.boxes, found.classes, found.poses) = (Vec::new(), Vec::new(), Vec::new());
         }
@@ -155,7 +167,12 @@ impl Detector for Echo {
     }
 
     async fn models(&self) -> Result<Models, DetectError> {
-        let model = |name: &&str| ModelInfo { name: (*name).to_owned(), ..ModelInfo::default() };
+        let model = |name: &&str| ModelInfo {
+            name: (*name).to_owned(),
+            is_loaded: *name == "lost",
+            failed: (*name == "lost").then(|| "its file is gone".to_owned()),
+            ..ModelInfo::default()
+        };
         Ok(Models {
             detector: "echo".to_owned(),
             models: self.models.iter().map(model).collect(),

@@ -114,10 +114,10 @@ pub struct Outcome {
     pub times: Times,
 }
 
-/// How long each stage of a request took.
+/// How long each stage of a request took. The first three sum to the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// In the queue.
+    /// Waiting: until it was whole, until a program took it, and there behind those that the program took before.
     pub queue: Duration,
     /// Decoding, by the program's clock.
     pub decode: Duration,
@@ -125,6 +125,16 @@ pub struct Times {
     pub infer: Duration,
     /// From the request to its answer, by ours.
     pub total: Duration,
+}
+
+impl Times {
+    /// Of a request that took `total`: all that its program did not decode or look in is waiting. A program's clock that says more than there
+    /// was is not believed.
+    pub fn new(total: Duration, decode: Duration, infer: Duration) -> Self {
+        let decode = decode.min(total);
+        let infer = infer.min(total - decode);
+        Self { queue: total - decode - infer, decode, infer, total }
+    }
 }
 
 /// A pool's state, as of its last change.
@@ -142,7 +152,8 @@ pub struct PoolState {
     pub hello: Option<Arc<Hello>>,
     /// Models that were loaded.
     pub models: Arc<BTreeMap<String, ModelFile>>,
-    /// Models of these over which a worker failed at its start. Workers start without them until they are loaded again.
+    /// Models of these that a worker lacks, as it has said itself: it refused one, or failed over it when it started. A model that was
+    /// refused is tried again when a worker starts; one over which a worker failed is left out until it is loaded again.
     pub failed: Arc<BTreeMap<String, Arc<WorkerError>>>,
     /// Why a worker ended last.
     pub last_error: Option<Arc<WorkerError>>,
@@ -158,12 +169,7 @@ impl PoolState {
     }
 }
 
-type Reply = oneshot::Sender<Result<Answered, DetectError>>;
-
-struct Answered {
-    answer: Answer,
-    queue: Duration,
-}
+type Reply = oneshot::Sender<Result<Answer, DetectError>>;
 
 enum Command {
     Submit {
@@ -349,10 +355,9 @@ impl Client {
         check(&request.image)?;
         let Request { image, model, scene, stream, wait_max } = request;
         let work = Work::Detect { image, model, scene };
-        let Answered { answer, queue } = self.submit(work, stream, wait_max).await?;
+        let answer = self.submit(work, stream, wait_max).await?;
         let Found { boxes, classes, poses, size, decode, took } = answer.found;
-        let infer = took.saturating_sub(decode);
-        let times = Times { queue, decode, infer, total: asked.elapsed() };
+        let times = Times::new(asked.elapsed(), decode, took.saturating_sub(decode));
         Ok(Outcome { boxes, classes, poses, size, times })
     }
 
@@ -362,8 +367,8 @@ impl Client {
     /// As [`Self::detect`].
     pub async fn prepare(&self, scene: Arc<Scene>) -> Result<FrameSize, DetectError> {
         let source = scene.source;
-        let answered = self.submit(Work::Prepare(scene), None, None).await?;
-        Ok(answered.answer.input.unwrap_or(source))
+        let answer = self.submit(Work::Prepare(scene), None, None).await?;
+        Ok(answer.input.unwrap_or(source))
     }
 
     /// Teaches a model whose face is in the image. Returns how many images it has learned from, where the program says it.
@@ -378,8 +383,8 @@ impl Client {
     ) -> Result<Option<u64>, DetectError> {
         check(&image)?;
         let (model, subject) = (model.to_owned(), subject.to_owned());
-        let answered = self.submit(Work::Train { image, model, subject }, None, None).await?;
-        Ok(answered.answer.images)
+        let answer = self.submit(Work::Train { image, model, subject }, None, None).await?;
+        Ok(answer.images)
     }
 
     async fn submit(
@@ -387,7 +392,7 @@ impl Client {
         work: Work,
         stream: Option<u64>,
         wait_max: Option<Duration>,
-    ) -> Result<Answered, DetectError> {
+    ) -> Result<Answer, DetectError> {
         let (reply, answer) = oneshot::channel();
         let client = self.id;
         let command = Command::Submit { client, stream, wait_max, work, reply };
@@ -515,6 +520,9 @@ pub enum DetectError {
         /// The bytes given.
         bytes: usize,
     },
+    /// No program is ready: all of them start.
+    #[error("no detector program is ready yet")]
+    NoneReady,
     /// The pool has ended.
     #[error("the pool of detectors has ended")]
     Closed,

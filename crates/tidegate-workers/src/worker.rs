@@ -70,6 +70,13 @@ pub(crate) struct Launch {
     pub(crate) environment: Vec<(String, PathBuf)>,
 }
 
+impl Launch {
+    /// The error of a model that its program refuses in these words.
+    pub(crate) fn refused(&self, words: String) -> Arc<WorkerError> {
+        Arc::new(WorkerError::ModelRefused { program: self.program.name(), words })
+    }
+}
+
 /// A program that said hello.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -96,6 +103,8 @@ pub(crate) enum Event {
         worker: WorkerId,
         run: u64,
         hello: Hello,
+        /// Models that it was to have and lacks, and why.
+        lacks: Lacks,
     },
     Answered {
         worker: WorkerId,
@@ -103,17 +112,19 @@ pub(crate) enum Event {
         job: JobId,
         answer: Result<Answer, NoAnswer>,
     },
-    /// It has loaded a model that it was sent, or refused it.
+    /// It has loaded a model that it was sent, or refused it, in these words.
     Loaded {
         worker: WorkerId,
         run: u64,
+        model: String,
+        refused: Option<String>,
     },
     /// The program ended over this model, or was too slow, when it was to start with it; it is started again without it.
     ModelFailed {
         worker: WorkerId,
         run: u64,
         model: String,
-        error: WorkerError,
+        error: Arc<WorkerError>,
     },
     Ended {
         worker: WorkerId,
@@ -121,6 +132,9 @@ pub(crate) enum Event {
         error: Option<WorkerError>,
     },
 }
+
+/// Models, each with the reason why a worker does not have it.
+pub(crate) type Lacks = BTreeMap<String, Arc<WorkerError>>;
 
 /// Why the answer to a job is none.
 #[derive(Debug)]
@@ -456,31 +470,29 @@ async fn read_answers(
         {
             memory.free(offset);
         }
-        let loaded = matches!(expects, Expects::Loaded(_));
+        let refused = match &reply {
+            Ok(reply) => reply.error.clone(),
+            Err(error) => Some(error_chain(error)),
+        };
         let answer = match reply {
             Ok(reply) => answer_of(reply, &expects, &mut scenes),
             Err(error) => {
-                match expects {
-                    Expects::Scene(scene) | Expects::Background(scene) => {
-                        let begun = scenes.entry(scene).or_default();
-                        begun.failed.get_or_insert_with(|| error_chain(&error));
-                    }
-                    Expects::Loaded(name) | Expects::Unloaded(name) => {
-                        let error = error_chain(&error);
-                        tracing::error!(
-                            model = name,
-                            error,
-                            "a worker's answer about a model is not valid"
-                        );
-                    }
-                    Expects::Found(_) | Expects::Learnt => {}
+                if let Expects::Scene(scene) | Expects::Background(scene) = expects {
+                    let begun = scenes.entry(scene).or_default();
+                    begun.failed.get_or_insert_with(|| error_chain(&error));
                 }
                 Some(Err(NoAnswer::Invalid(error)))
             }
         };
-        let event = match (job, answer) {
-            (Some(job), Some(answer)) => Event::Answered { worker, run, job, answer },
-            _ if loaded => Event::Loaded { worker, run },
+        let event = match (job, answer, expects) {
+            (Some(job), Some(answer), _) => Event::Answered { worker, run, job, answer },
+            (_, _, Expects::Loaded(model)) => Event::Loaded { worker, run, model, refused },
+            (_, _, Expects::Unloaded(model)) => {
+                if let Some(error) = refused {
+                    tracing::error!(model, error, "a worker does not unload the model");
+                }
+                continue;
+            }
             _ => continue,
         };
         // The pool takes each event at once, or is gone.
@@ -522,11 +534,7 @@ fn answer_of(
                 (None, input) => Ok(Answer { input, ..Answer::default() }),
             }
         }
-        (Expects::Loaded(name) | Expects::Unloaded(name), Some(error)) => {
-            tracing::error!(model = name, error, "a worker refuses the model");
-            return None;
-        }
-        (Expects::Loaded(_) | Expects::Unloaded(_), None) => return None,
+        (Expects::Loaded(_) | Expects::Unloaded(_), _) => return None,
         (Expects::Found(_) | Expects::Learnt, Some(error)) => refused(error),
         (Expects::Learnt, None) => Ok(Answer { images: reply.images, ..Answer::default() }),
         (Expects::Found(scene), None) => {
@@ -725,6 +733,14 @@ pub enum WorkerError {
         wanted: &'static str,
         /// How long.
         after: Duration,
+    },
+    /// The program refuses a model.
+    #[error("the detector program {program} refuses the model: {words}")]
+    ModelRefused {
+        /// Which.
+        program: String,
+        /// Its words.
+        words: String,
     },
     /// The program sent something that the protocol does not allow.
     #[error("the detector program {program} breaks the protocol")]

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tidegate_workers::Image;
 
-use super::{Echo, Served, client, images};
+use super::{Echo, Served, assert_stages_sum, client, images};
 
 const JSON: &str = "application/json";
 
@@ -44,7 +44,7 @@ async fn an_image_is_a_tensor_and_so_are_its_boxes() {
         assert_eq!(echo.asked.lock().unwrap().pop().unwrap().image, image);
         let answer = reply.json();
         assert_eq!((&answer["model_name"], &answer["id"]), (&json!("face"), &json!("7")));
-        assert_eq!(answer["parameters"]["infer_ms"], 1.5);
+        assert_stages_sum(&answer["parameters"]);
         let outputs = json!([
             { "name": "boxes", "datatype": "FP32", "shape": [1, 4], "data": [10.0, 20.0, 40.0, 60.0] },
             { "name": "scores", "datatype": "FP32", "shape": [1], "data": [0.75] },
@@ -154,4 +154,14 @@ async fn server_and_models_describe_themselves() {
     );
     assert_eq!(served.get("/v2/models/nothing").await.status, 404);
     assert_eq!(served.get("/v2/models/nothing/ready").await.status, 404);
+
+    // A model that was loaded, and that its program lacks now.
+    let served = Served::new(Echo::new(&["face", "lost"])).await;
+    assert_eq!(served.get("/v2/models/face/ready").await.status, 200);
+    let reply = served.get("/v2/models/lost/ready").await;
+    let error = json!({ "error": "the model lost is not ready: its file is gone" });
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json(), error);
+    let lost = served.get("/v1/models").await.json()["models"][1].clone();
+    assert_eq!((&lost["loaded"], &lost["failed"]), (&json!(false), &json!("its file is gone")));
 }

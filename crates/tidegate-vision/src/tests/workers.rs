@@ -10,7 +10,7 @@ use tidegate_workers::{PoolSettings, Program, Request, SharedPool};
 use tokio::{runtime::Runtime, task::spawn_blocking};
 
 use super::{
-    Served, access,
+    Served, access, assert_stages_sum,
     client::{Came, Socket},
     images, user,
 };
@@ -57,7 +57,7 @@ while True:
     elif model == "labels": send({"id": id, "boxes": [[0, 0, 1, 1, 1, "x" * 65]]})
     else:
         digest = hashlib.sha1(payload).hexdigest()
-        send({"id": id, "boxes": [[1, 2, 3, 4, 0.5, digest]], "size": [180, 240], "took_ms": 2.5, "decode_ms": 1})
+        send({"id": id, "boxes": [[1, 2, 3, 4, 0.5, digest]], "size": [180, 240], "took_ms": 0.005, "decode_ms": 0.001})
 "#;
 
 struct Fake {
@@ -123,10 +123,7 @@ async fn a_pool_answers_and_its_failures_are_reported_and_cost_no_other() {
         assert_eq!(reply.status, 200, "{reply:?}");
         let answer = reply.json();
         assert_eq!(answer["boxes"], json!([[1.0, 2.0, 3.0, 4.0, 0.5, digest]]));
-        assert_eq!(
-            (&answer["times"]["decode_ms"], &answer["times"]["infer_ms"]),
-            (&json!(1.0), &json!(1.5))
-        );
+        assert_stages_sum(&answer["times"]);
     };
     // A model of the folder is there for the first who asks, though it is loaded after the start.
     let reply = served.post("/v1/detect/early", jpeg.clone()).await;

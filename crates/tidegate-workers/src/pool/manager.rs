@@ -1,7 +1,7 @@
 //! The pool's task: what happens, to the schedule, and what the schedule says, to the workers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,21 +17,19 @@ use tokio::{
 
 use tidegate_message::Instant;
 
-use super::{Answered, Command, DetectError, EVENTS, MODELS_MAX, PoolState, Reply};
+use super::{Command, DetectError, EVENTS, MODELS_MAX, PoolState, Reply};
 use crate::{
     protocol,
     schedule::{
         Action, Capacity, Failure, Job, JobId, Refused, Schedule, ScheduleConfig, WorkerId,
     },
     work::{ModelFile, Task, Work},
-    worker::{Event, Launch, NoAnswer, Worker, WorkerError},
+    worker::{Answer, Event, Lacks, Launch, NoAnswer, Worker, WorkerError},
 };
 
 struct Waiting {
     work: Arc<Work>,
     reply: Reply,
-    since: Instant,
-    queue: Duration,
 }
 
 /// A model on its way into the workers, into one after the other: the others serve meanwhile.
@@ -70,6 +68,10 @@ pub(super) struct Manager {
     state: watch::Sender<PoolState>,
     events: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
     errors: HashMap<WorkerId, Arc<WorkerError>>,
+    /// Models over which a worker ended when it started: workers start without them until they are loaded again.
+    left_out: Lacks,
+    /// Models that each worker lacks, by its own words, since its last start.
+    lacks: HashMap<WorkerId, Lacks>,
 }
 
 impl Manager {
@@ -96,6 +98,8 @@ impl Manager {
             state,
             events: mpsc::channel(EVENTS),
             errors: HashMap::new(),
+            left_out: Lacks::new(),
+            lacks: HashMap::new(),
         }
     }
 
@@ -110,7 +114,7 @@ impl Manager {
             self.load_next();
             let now = self.now();
             while let Some(action) = self.schedule.poll_action(now) {
-                self.act(now, action);
+                self.act(action);
             }
             self.tell();
             let wait = self.schedule.poll_timeout().map(|at| at.since(now));
@@ -128,15 +132,14 @@ impl Manager {
         }
     }
 
-    fn act(&mut self, now: Instant, action: Action) {
+    fn act(&mut self, action: Action) {
         match action {
             Action::Start(worker) => self.start(worker),
             Action::Send(worker, jobs) => {
                 let mut batch = Vec::with_capacity(jobs.len());
                 for id in jobs {
                     let job =
-                        self.jobs.get_mut(&id).expect("an accepted request is kept until it ends");
-                    job.queue = now.since(job.since);
+                        self.jobs.get(&id).expect("an accepted request is kept until it ends");
                     batch.push((id, Arc::clone(&job.work)));
                 }
                 if let Some(running) = self.running.get(&worker) {
@@ -165,13 +168,31 @@ impl Manager {
         let (run, launch) = (self.runs, Arc::clone(&self.launch));
         let (tasks, received) = mpsc::channel(protocol::IN_FLIGHT_MAX + 2 * MODELS_MAX);
         let events = self.events.0.clone();
-        let mut models = self.state.borrow().models.clone();
-        let failed = self.state.borrow().failed.clone();
-        if !failed.is_empty() {
-            Arc::make_mut(&mut models).retain(|name, _| !failed.contains_key(name));
-        }
-        let task = self.tasks.spawn(run_worker(launch, (worker, run), models, received, events));
+        let models = self.state.borrow().models.clone();
+        let left_out = self.left_out.clone();
+        let running = run_worker(launch, (worker, run), (models, left_out), received, events);
+        let task = self.tasks.spawn(running);
         self.running.insert(worker, Running { run, early: 0, ready: false, tasks, task });
+    }
+
+    /// Says which models workers lack, as they have said themselves.
+    fn tell_lacks(&self) {
+        let mut lacks = self.left_out.clone();
+        for (name, error) in self.lacks.values().flatten() {
+            lacks.entry(name.clone()).or_insert_with(|| error.clone());
+        }
+        self.state.send_if_modified(|state| {
+            lacks.retain(|name, _| state.models.contains_key(name));
+            let same = lacks.len() == state.failed.len()
+                && lacks
+                    .iter()
+                    .zip(state.failed.iter())
+                    .all(|(new, old)| new.0 == old.0 && Arc::ptr_eq(new.1, old.1));
+            if !same {
+                state.failed = Arc::new(lacks);
+            }
+            !same
+        });
     }
 
     fn command(&mut self, command: Command) {
@@ -190,8 +211,7 @@ impl Manager {
                 let job = Job { client, stream, group, bytes, start_by, repeatable };
                 match self.schedule.submit(now, job) {
                     Ok(id) => {
-                        let (work, queue) = (Arc::new(work), Duration::ZERO);
-                        self.jobs.insert(id, Waiting { work, reply, since: now, queue });
+                        self.jobs.insert(id, Waiting { work: Arc::new(work), reply });
                     }
                     Err(refused) => {
                         let error = match refused {
@@ -235,10 +255,11 @@ impl Manager {
                         running.early += 1;
                     }
                 }
+                self.left_out.remove(&name);
                 self.state.send_modify(|state| {
-                    Arc::make_mut(&mut state.failed).remove(&name);
                     Arc::make_mut(&mut state.models).insert(name.clone(), model.clone());
                 });
+                self.tell_lacks();
                 self.loads.push_back(Load { name, model, is_new, left, at: None, done });
             }
             Command::Unload { name, done } => {
@@ -251,10 +272,12 @@ impl Manager {
                         let message = "it was unloaded before all workers had it".to_owned();
                         let _ = done.send(Err(DetectError::ModelRefused { name, message }));
                     }
+                    self.left_out.remove(&name);
+                    self.lacks.values_mut().for_each(|lacks| _ = lacks.remove(&name));
                     self.state.send_modify(|state| {
-                        Arc::make_mut(&mut state.failed).remove(&name);
                         Arc::make_mut(&mut state.models).remove(&name);
                     });
+                    self.tell_lacks();
                     self.tell_workers(|| Task::Unload(name.clone()));
                 }
                 let unknown = || DetectError::UnknownModel { known: self.models(), name };
@@ -354,6 +377,17 @@ impl Manager {
                 return Err(DetectError::UnknownModel { name: name.to_owned(), known });
             }
         }
+        if let Some(name) = model {
+            // Where any worker has it, that one may be asked.
+            let mut ready = self.running.iter().filter(|(_, running)| running.ready).peekable();
+            let lacks = |(worker, _): (&WorkerId, &Running)| self.lacks.get(worker)?.get(name);
+            if ready.peek().is_some()
+                && let Some(errors) = ready.map(lacks).collect::<Option<Vec<_>>>()
+            {
+                let message = errors[0].chain();
+                return Err(DetectError::ModelRefused { name: name.to_owned(), message });
+            }
+        }
         let state = self.state.borrow();
         let first = state.hello.as_ref().is_some_and(|hello| hello.protocol == 1);
         if first && !scene { Err(DetectError::NeedsScene) } else { Ok(()) }
@@ -363,7 +397,7 @@ impl Manager {
         let now = self.now();
         let (Event::Started { worker, run, .. }
         | Event::Answered { worker, run, .. }
-        | Event::Loaded { worker, run }
+        | Event::Loaded { worker, run, .. }
         | Event::ModelFailed { worker, run, .. }
         | Event::Ended { worker, run, .. }) = event;
         // An event of a run that was ended meanwhile: its requests are elsewhere.
@@ -371,7 +405,7 @@ impl Manager {
             return;
         }
         match event {
-            Event::Started { worker, hello, .. } => {
+            Event::Started { worker, hello, lacks, .. } => {
                 let capacity = Capacity { in_flight: hello.in_flight, batch: hello.batch };
                 self.schedule.started(now, worker, capacity);
                 let until = self.load_until();
@@ -380,15 +414,17 @@ impl Manager {
                     (0..running.early).for_each(|_| self.schedule.loads(worker, until));
                 }
                 self.errors.remove(&worker);
+                self.lacks.insert(worker, lacks);
                 let hello = Some(Arc::new(hello));
                 self.state.send_modify(|state| state.hello = hello);
+                self.tell_lacks();
             }
             Event::Answered { worker, job, answer: answered, .. } => {
                 self.schedule.answered(now, worker, job);
-                let Some(Waiting { reply, queue, .. }) = self.jobs.remove(&job) else { return };
+                let Some(Waiting { reply, .. }) = self.jobs.remove(&job) else { return };
                 let program = || self.launch.program.name();
                 let result = match answered {
-                    Ok(answer) => Ok(Answered { answer, queue }),
+                    Ok(answer) => Ok(answer),
                     Err(NoAnswer::Refused(message)) => Err(DetectError::Refused { message }),
                     Err(NoAnswer::Invalid(source)) => {
                         Err(DetectError::Answer { program: program(), source })
@@ -396,8 +432,16 @@ impl Manager {
                 };
                 answer(reply, result);
             }
-            Event::Loaded { worker, run } => {
+            Event::Loaded { worker, run, model, refused } => {
                 self.schedule.loaded(now, worker);
+                let lacks = self.lacks.entry(worker).or_default();
+                lacks.remove(&model);
+                if let Some(words) = refused {
+                    let error = self.launch.refused(words);
+                    tracing::error!(model, error = error.chain(), "a worker lacks the model");
+                    lacks.insert(model, error);
+                }
+                self.tell_lacks();
                 if let Some(load) = self.loads.front_mut()
                     && load.at == Some((worker, run))
                 {
@@ -411,12 +455,11 @@ impl Manager {
                     error = chain,
                     "workers start without the model: one failed over it"
                 );
-                self.state.send_modify(|state| {
-                    // One that was unloaded meanwhile is no matter any more.
-                    if state.models.contains_key(&model) {
-                        Arc::make_mut(&mut state.failed).insert(model, Arc::new(error));
-                    }
-                });
+                // One that was unloaded meanwhile is no matter any more.
+                if self.state.borrow().models.contains_key(&model) {
+                    self.left_out.insert(model, error);
+                }
+                self.tell_lacks();
             }
             Event::Ended { worker, error, .. } => {
                 self.running.remove(&worker);
@@ -470,20 +513,29 @@ impl Manager {
 }
 
 /// A caller that dropped its call wants no answer.
-fn answer(reply: Reply, result: Result<Answered, DetectError>) {
+fn answer(reply: Reply, result: Result<Answer, DetectError>) {
     let _ = reply.send(result);
 }
 
-/// Loads the models but for those. Returns one over which the program ended or was too slow, and how; it is of no more use then.
+/// Loads the models but for those that are lacked; one that the program refuses is lacked from then on. Returns one over which the program
+/// ended or was too slow, and how; it is of no more use then.
 async fn load_all(
+    launch: &Launch,
     worker: &mut Worker,
     models: &BTreeMap<String, ModelFile>,
-    left_out: &BTreeSet<String>,
+    lacks: &mut Lacks,
 ) -> Option<(String, WorkerError)> {
-    for (name, model) in models.iter().filter(|(name, _)| !left_out.contains(*name)) {
+    for (name, model) in models {
+        if lacks.contains_key(name) {
+            continue;
+        }
         match worker.load(name, model).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(model = name, error, "a worker refuses the model"),
+            Ok(Err(words)) => {
+                let error = launch.refused(words);
+                tracing::error!(model = name, error = error.chain(), "a worker lacks the model");
+                lacks.insert(name.clone(), error);
+            }
             Err(error) => return Some((name.clone(), error)),
         }
     }
@@ -494,25 +546,26 @@ async fn load_all(
 async fn run_worker(
     launch: Arc<Launch>,
     (id, run): (WorkerId, u64),
-    models: Arc<BTreeMap<String, ModelFile>>,
+    (models, mut left_out): (Arc<BTreeMap<String, ModelFile>>, Lacks),
     mut tasks: mpsc::Receiver<Task>,
     events: mpsc::Sender<Event>,
 ) {
     let lived = async {
-        let mut left_out = BTreeSet::new();
-        let mut worker = loop {
+        let (mut worker, lacks) = loop {
             let mut worker = Worker::start(&launch).await?;
-            let Some((name, error)) = load_all(&mut worker, &models, &left_out).await else {
-                break worker;
-            };
-            left_out.insert(name.clone());
+            // A model that it refuses is tried again when it starts again.
+            let mut lacks = left_out.clone();
+            let loaded = load_all(&launch, &mut worker, &models, &mut lacks).await;
+            let Some((name, error)) = loaded else { break (worker, lacks) };
+            let error = Arc::new(error);
+            left_out.insert(name.clone(), error.clone());
             let failed = Event::ModelFailed { worker: id, run, model: name, error };
             if events.send(failed).await.is_err() {
                 return Ok(());
             }
         };
         let hello = worker.hello().clone();
-        if events.send(Event::Started { worker: id, run, hello }).await.is_err() {
+        if events.send(Event::Started { worker: id, run, hello, lacks }).await.is_err() {
             return Ok(());
         }
         worker.run((id, run), &mut tasks, &events).await

@@ -13,7 +13,7 @@ struct Fake {
     folder: TempDir,
 }
 
-const FOUND: &str = r#"send({"id": id, "boxes": [[1, 2, 3 + len(payload), 9.5, 0.5, "thing"]], "took_ms": 1.5, "decode_ms": 0.5})"#;
+const FOUND: &str = r#"send({"id": id, "boxes": [[1, 2, 3 + len(payload), 9.5, 0.5, "thing"]], "took_ms": 0.015, "decode_ms": 0.005})"#;
 const PLAIN: &str = r#"{"protocol": 2, "in_flight": 4, "scenes": 2, "background": True}"#;
 const MEMORY: &str = r#"{"protocol": 2, "in_flight": 4, "memory": True}"#;
 
@@ -62,7 +62,9 @@ while True:
             # Two that load at the same time end.
             alone = os.path.join(os.path.dirname(__file__), "alone")
             os.close(os.open(alone, os.O_CREAT | os.O_EXCL)); time.sleep(1.2); os.remove(alone)
-        if "nan" in request["path"]: send({{"id": id, "error": "the model returns NaN"}})
+        there = not request["path"].startswith("/tmp/") or os.path.exists(request["path"])
+        if not there: send({{"id": id, "error": "there is no such file"}})
+        elif "nan" in request["path"]: send({{"id": id, "error": "the model returns NaN"}})
         else: models.append(request["name"]); send({{"id": id}})
     elif kind == "unload": models.remove(request["name"]); send({{"id": id}})
     elif kind == "train": sys.exit(6)
@@ -86,6 +88,12 @@ while True:
     }
 }
 
+/// The stages of an answer are all of its time.
+fn assert_stages_sum(outcome: &Outcome) {
+    let Times { queue, decode, infer, total } = outcome.times;
+    assert_eq!(queue + decode + infer, total);
+}
+
 fn image(length: usize) -> Request {
     Request::encoded(vec![7; length].into())
 }
@@ -103,11 +111,46 @@ async fn images_go_by_memory_where_it_is_shared_and_by_the_socket_where_not() {
         for length in [1, 70, 300_000] {
             let outcome = client.detect(image(length)).await.unwrap();
             assert_eq!(outcome.boxes[0].rect.corners()[2], 3.0 + length as f64);
-            assert_eq!(outcome.times.decode, Duration::from_micros(500));
-            assert_eq!(outcome.times.infer, Duration::from_millis(1));
-            assert!(outcome.times.total >= outcome.times.queue);
+            assert_eq!(outcome.times.decode, Duration::from_micros(5));
+            assert_eq!(outcome.times.infer, Duration::from_micros(10));
+            assert_stages_sum(&outcome);
         }
         assert_eq!(pool.state().restarts, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_behind_others_at_the_program_is_one_of_the_queue() {
+    // The program takes all four at once, looks at one after another, and says how long it looked at each.
+    let body = r#"time.sleep(0.05); send({"id": id, "boxes": [], "took_ms": 50, "decode_ms": 20})"#;
+    let fake = Fake::new(PLAIN, body);
+    let pool = fake.start().await;
+    let client = pool.client();
+    let (a, b, c, d) = tokio::join!(
+        client.detect(image(1)),
+        client.detect(image(1)),
+        client.detect(image(1)),
+        client.detect(image(1)),
+    );
+    let answers = [a, b, c, d].map(Result::unwrap);
+    answers.iter().for_each(assert_stages_sum);
+    let longest = answers.iter().map(|answer| answer.times.queue).max().unwrap();
+    assert!(longest >= Duration::from_millis(150), "{longest:?} behind three others");
+}
+
+#[test]
+fn stages_sum_to_the_total_whatever_a_program_says() {
+    let ms = Duration::from_millis;
+    for (total, decode, infer, expected) in [
+        (100, 20, 30, [50, 20, 30]),
+        (100, 0, 0, [100, 0, 0]),
+        (100, 40, 80, [0, 40, 60]),
+        (100, 400, 80, [0, 100, 0]),
+        (0, 1, 1, [0, 0, 0]),
+    ] {
+        let times = Times::new(ms(total), ms(decode), ms(infer));
+        assert_eq!([times.queue, times.decode, times.infer], expected.map(ms));
+        assert_eq!(times.queue + times.decode + times.infer, times.total);
     }
 }
 
@@ -477,6 +520,43 @@ async fn a_model_that_ends_programs_is_left_out_when_they_start() {
     assert_eq!(*name, "mine");
     assert!(matches!(&***error, WorkerError::Ended { status, .. } if status.code() == Some(5)));
     pool.unload("mine").await.unwrap();
+    assert!(pool.state().failed.is_empty());
+}
+
+#[tokio::test]
+async fn a_model_that_a_program_lacks_is_said_to_until_it_has_it() {
+    let body = format!(
+        "if payload == b'\\7' * 13: sys.exit(9)\nif request['model'] in models: {FOUND}\nelse: send({{'id': id, 'error': 'what model?'}})"
+    );
+    let fake = Fake::new(r#"{"protocol": 2, "models": [{"name": "built-in"}]}"#, &body);
+    let pool = fake.start().await;
+    let client = pool.client();
+    let folder = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
+    let path = folder.path().join("mine.onnx");
+    let ask = async |length: usize| {
+        client.detect(Request { model: Some("mine".to_owned()), ..image(length) }).await
+    };
+    fs::write(&path, "a model").unwrap();
+    pool.load("mine", &path).await.unwrap();
+    ask(1).await.unwrap();
+    // Its program starts again while the file is gone.
+    fs::remove_file(&path).unwrap();
+    ask(13).await.unwrap_err();
+    pool.watch().wait_for(|state| state.restarts == 2 && state.ready == 1).await.unwrap();
+    let state = pool.state();
+    assert!(state.models.contains_key("mine"), "it stays known");
+    assert!(state.failed["mine"].chain().contains("there is no such file"), "{state:?}");
+    let error = ask(1).await.unwrap_err();
+    assert!(
+        matches!(&error, DetectError::ModelRefused { name, message }
+        if name == "mine" && message.contains("there is no such file")),
+        "{error}"
+    );
+    // It is there again: the next start has it, and so does a call.
+    fs::write(&path, "a model").unwrap();
+    client.detect(Request { model: Some("built-in".to_owned()), ..image(13) }).await.unwrap_err();
+    pool.watch().wait_for(|state| state.restarts == 4 && state.ready == 1).await.unwrap();
+    ask(1).await.unwrap();
     assert!(pool.state().failed.is_empty());
 }
 
