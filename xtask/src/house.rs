@@ -9,6 +9,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
+use crate::writers;
+
 /// Half of our files should be far below this, and nine in ten below it.
 const LINES_MAX: usize = 700;
 
@@ -19,6 +21,7 @@ const GENERATED: &[&str] = &["Cargo.lock", "go.sum"];
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let files = tracked()?;
     let mut violations = Vec::new();
+    let mut sources = Vec::new();
     for file in &files {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         if GENERATED.contains(&&*name) {
@@ -39,8 +42,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
                     file.display()
                 )
             }));
+            violations.extend(writers::violations(file, &text));
+            sources.push((file, text));
         }
     }
+    let sources = sources.iter().map(|(file, text)| (file.as_path(), text.as_str()));
+    violations.extend(writers::unused(sources));
     violations.extend(promises(&files)?);
     let well = format!("{} tracked files name no machine, and all scripts parse", files.len());
     Ok(crate::verdict("house", &well, &violations))

@@ -13,6 +13,7 @@ mod modules;
 mod test;
 mod test_code;
 mod words;
+mod writers;
 
 use std::process::ExitCode;
 

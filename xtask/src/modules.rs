@@ -316,12 +316,13 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// The code without the items that only tests have.
-fn without_tests(code: &str) -> String {
+/// The code without the items that only tests have; the other lines keep their numbers.
+pub(crate) fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut from = 0;
     for item in test_items(code) {
         kept.push_str(&code[from..item.start]);
+        kept.extend(code[item.clone()].chars().filter(|c| *c == '\n'));
         from = item.end;
     }
     kept.push_str(&code[from..]);

@@ -22,7 +22,7 @@ use tidegate_frame::{
     table::{Control, Origin, Row, Table, TableError, TableKey},
 };
 use tidegate_message::{AdaptationProfile, FrameSize};
-use tidegate_sys::clock::thread_cpu_nanos;
+use tidegate_sys::{clock::thread_cpu_nanos, files};
 
 use crate::{
     detector::{BACKGROUND_FRAMES, Detector, DetectorError, DetectorSpec, spread},
@@ -153,11 +153,13 @@ pub async fn run(
     let control_setting: KnobSetting = CONTROL.parse().expect("the control is a setting");
     let (control, _) = study.measure(&mut detector, control_setting, settings.len()).await?;
     let table = study.table(arguments, &detector, rows, control.accuracy);
-    table.save(&arguments.table_path)?;
+    table.check(&arguments.table_path.display().to_string())?;
     let svg_path = arguments.table_path.with_extension("svg");
     let svg = picture::draw(&table, study.truth);
-    std::fs::write(&svg_path, svg)
-        .map_err(|source| CharacterizeError::Write { path: svg_path.clone(), source })?;
+    for (path, text) in [(&arguments.table_path, table.to_text()), (&svg_path, svg)] {
+        files::put(path, text.as_bytes(), files::READABLE)
+            .map_err(|source| CharacterizeError::Write { path: path.clone(), source })?;
+    }
     Ok(Report {
         table,
         scores,

@@ -17,6 +17,7 @@ use tidegate_flow::{
 use tidegate_flows::{Flows, file::FlowFile};
 use tidegate_message::{Code, check_topic_name, quantity};
 use tidegate_process::clock;
+use tidegate_sys::files;
 
 /// Longest line that is fed to a flow.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -464,7 +465,8 @@ fn train(what: &TrainCommand) -> Result<(), ApiError> {
         .map_err(|error| unread(&examples.input, error))?;
     let (json, said) = learn(what, &csv)?;
     match &examples.output {
-        Some(path) => fs::write(path, &json).map_err(|error| {
+        // A node may read it again at any moment.
+        Some(path) => files::put(path, json.as_bytes(), files::READABLE).map_err(|error| {
             let text = format!("{} cannot be written", path.display());
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
         })?,

@@ -1,10 +1,8 @@
 //! `tidegate passwd`, and passwords that a person types.
 
 use std::{
-    fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use async_recursion::async_recursion as boxed;
@@ -13,7 +11,7 @@ use tidegate_api::ApiError;
 use tidegate_cli::program::INTERRUPTED;
 use tidegate_identity::auth::{password, scram::Credentials};
 use tidegate_message::Code;
-use tidegate_sys::{regular, terminal};
+use tidegate_sys::{files, regular, terminal};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
@@ -71,7 +69,7 @@ pub async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), Ap
                 .caused_by(tidegate_message::error_chain(&error))
         })?
     };
-    replace(path, &text).map_err(|error| {
+    files::put(path, text.as_bytes(), files::PRIVATE).map_err(|error| {
         let text = format!("{} cannot be written", path.display());
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
     })
@@ -138,19 +136,4 @@ fn first_line(mut bytes: Zeroizing<Vec<u8>>) -> Zeroizing<Vec<u8>> {
         bytes.pop();
     }
     bytes
-}
-
-/// Replaces a file whole, readable by its owner alone.
-///
-/// # Errors
-/// The system's.
-pub fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }

@@ -11,7 +11,6 @@
 mod error;
 mod layers;
 pub mod problems;
-pub mod replace;
 #[macro_use]
 mod table;
 mod sections;

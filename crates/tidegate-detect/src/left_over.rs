@@ -16,7 +16,7 @@ use std::{
 
 use tidegate_message::{Identity, IdentityKind, error_chain};
 use tidegate_server::bus::{Attached, Attachment, Bus, BusError, Publication, filter_of, part_id};
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tokio::{
     sync::watch,
@@ -94,7 +94,11 @@ async fn remember(
     }
     known.extend(wanted);
     let text: String = known.iter().map(|prefix| format!("{prefix}\n")).collect();
-    on_disk(path, move |path| regular::put(path, text.as_bytes())).await;
+    let put = move |path: &Path| {
+        files::folder(path.parent().unwrap_or(Path::new("")), files::PRIVATE_FOLDER)?;
+        files::put(path, text.as_bytes(), files::PRIVATE)
+    };
+    on_disk(path, put).await;
 }
 
 /// Reads or writes the file where a thread may wait; none, and a word in the log, if it cannot be.
@@ -180,7 +184,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/detect.prefixes");
         assert_eq!(read(&path).unwrap(), BTreeSet::new());
-        regular::put(&path, b"homeassistant\nsite/ha\n").unwrap();
+        files::folder(&folder.path().join("state"), files::PRIVATE_FOLDER).unwrap();
+        files::put(&path, b"homeassistant\nsite/ha\n", files::PRIVATE).unwrap();
         assert_eq!(read(&path).unwrap(), ["homeassistant", "site/ha"].map(str::to_owned).into());
     }
 }

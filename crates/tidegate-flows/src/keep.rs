@@ -11,7 +11,7 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs,
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -20,7 +20,7 @@ use std::{
 };
 
 use tidegate_flow::{SnapshotError, State};
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::engine::{Flows, Running};
 
@@ -49,7 +49,7 @@ impl Keeper {
     /// # Errors
     /// [`KeepError`].
     pub fn start(flows: Arc<Flows>, folder: PathBuf) -> Result<Self, KeepError> {
-        fs::create_dir_all(&folder)
+        files::folder(&folder, files::PRIVATE_FOLDER)
             .map_err(|source| KeepError::Folder { path: folder.clone(), source })?;
         let ends = Arc::new((Mutex::new(false), Condvar::new()));
         let (seen, of, place) = (ends.clone(), flows.clone(), folder.clone());
@@ -166,22 +166,19 @@ pub(super) fn write(folder: &Path, name: &str, snapshots: &[Vec<u8>]) -> Result<
     if snapshots.is_empty() {
         return Ok(());
     }
-    let beside = path.with_extension("state.new");
-    let mut file = File::create(&beside).map_err(failed)?;
     let mut head = Vec::new();
     head.extend(MAGIC);
     head.extend(MAJOR.to_le_bytes());
     head.extend(MINOR.to_le_bytes());
     head.extend((snapshots.len() as u32).to_le_bytes());
-    file.write_all(&head).map_err(failed)?;
-    for snapshot in snapshots {
-        file.write_all(&(snapshot.len() as u64).to_le_bytes()).map_err(failed)?;
-        file.write_all(snapshot).map_err(failed)?;
-    }
-    file.sync_all().map_err(failed)?;
-    fs::rename(&beside, &path).map_err(failed)?;
-    // The name as well survives a loss of power.
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    let put = files::put_with(&path, files::PRIVATE, |file| {
+        file.write_all(&head)?;
+        snapshots.iter().try_for_each(|snapshot| {
+            file.write_all(&(snapshot.len() as u64).to_le_bytes())?;
+            file.write_all(snapshot)
+        })
+    });
+    put.map_err(failed)
 }
 
 /// The snapshots of a flow; none where there are none, or where they cannot be read, which is said.

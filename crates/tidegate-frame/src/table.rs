@@ -153,22 +153,6 @@ impl Table {
         Self::parse(&path.display().to_string(), &fs::read_to_string(path).map_err(io)?)
     }
 
-    /// Writes the file whole or not at all.
-    ///
-    /// # Errors
-    /// [`TableError::Io`] with the path that could not be written, [`TableError::Content`] if the table
-    /// could not be read back.
-    pub fn save(&self, path: &Path) -> Result<(), TableError> {
-        self.check(&path.display().to_string())?;
-        let part = path.with_extension("part");
-        let io = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TableError::Io { path, source }
-        };
-        fs::write(&part, self.to_text()).map_err(io(&part))?;
-        fs::rename(&part, path).map_err(io(path))
-    }
-
     /// The table as text; [`Table::parse`] gives it back.
     pub fn to_text(&self) -> String {
         text::write(self)

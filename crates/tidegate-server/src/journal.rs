@@ -47,7 +47,10 @@ use tidegate_log::{
 };
 use tidegate_message::{Code, Instant, Position};
 use tidegate_process::clock;
-use tidegate_sys::folder::{Folder, FolderError};
+use tidegate_sys::{
+    files,
+    folder::{Folder, FolderError},
+};
 
 pub(super) use self::clock_note::ClockKeeper;
 use self::{
@@ -139,7 +142,8 @@ pub(super) fn open(
     shards: &mut [Broker],
     now: Instant,
 ) -> Result<Running, JournalStartError> {
-    fs::create_dir_all(&settings.folder).map_err(failed(&settings.folder, "made"))?;
+    let made = files::folder(&settings.folder, files::PRIVATE_FOLDER);
+    made.map_err(failed(&settings.folder, "made"))?;
     let folder = Folder::open(&settings.folder)?;
     let began = clock::now();
     let mut found = Generations::read(&settings.folder)?;
@@ -231,7 +235,7 @@ impl Begun {
         (former, shards): (&Generations, usize),
         write: impl FnOnce(Vec<ShardJournal>) -> Vec<Written>,
     ) -> Result<Self, JournalStartError> {
-        fs::create_dir(path).map_err(failed(path, "made"))?;
+        files::folder(path, files::PRIVATE_FOLDER).map_err(failed(path, "made"))?;
         let begin_failed =
             |error: Box<dyn std::error::Error + Send + Sync>| JournalStartError::Begin(error);
         let is_named = Arc::new(AtomicBool::new(false));

@@ -23,7 +23,10 @@ use std::{
 use bytes::Bytes;
 use tidegate_broker::spill::{Place, Spill, SpillError, Wanted};
 use tidegate_message::{Code, Payload};
-use tidegate_sys::folder::{Folder, FolderFile};
+use tidegate_sys::{
+    files,
+    folder::{Folder, FolderFile},
+};
 
 use super::{inbox::Inbox, shard::ShardCommand};
 
@@ -136,7 +139,7 @@ impl DiskSpill {
         if let Some(folder) = &state.folder {
             return Ok(folder.clone());
         }
-        std::fs::create_dir_all(&self.settings.folder)?;
+        files::folder(&self.settings.folder, files::PRIVATE_FOLDER)?;
         let folder = Folder::open(&self.settings.folder).map_err(io::Error::other)?;
         remove_all(&folder)?;
         state.folder = Some(folder.clone());

@@ -455,7 +455,7 @@ fn is_ours(status: &libc::stat) -> bool {
     status.st_uid == user() && status.st_mode & 0o022 == 0
 }
 
-fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
+pub(crate) fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
     let mut status = std::mem::MaybeUninit::uninit();
     // SAFETY: the descriptor is open, and `status` has room for the answer.
     check(unsafe { libc::fstat(fd.as_raw_fd(), status.as_mut_ptr()) })?;
@@ -463,13 +463,13 @@ fn status(fd: &OwnedFd) -> io::Result<libc::stat> {
     Ok(unsafe { status.assume_init() })
 }
 
-fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     check(fd.min(0))?;
     // SAFETY: the call that made it succeeded, and this is the descriptor's only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn check(rc: libc::c_int) -> io::Result<()> {
+pub(crate) fn check(rc: libc::c_int) -> io::Result<()> {
     match rc {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -484,7 +484,7 @@ fn plain(name: &str) -> io::Result<CString> {
     c_string(name.as_bytes())
 }
 
-fn c_string(bytes: &[u8]) -> io::Result<CString> {
+pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path has no NUL"))
 }

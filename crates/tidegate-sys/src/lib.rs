@@ -1,5 +1,5 @@
 //! System facilities that need unsafe code: memory regions, hints on memory, files in memory, locked folders, clocks, sockets, datagrams, programs at
-//! packets, terminals, TUN devices, files that arrive in folders, the process as a whole.
+//! packets, terminals, TUN devices, files that arrive in folders, files that are written whole, the process as a whole.
 //!
 //! Always true: every public function is safe to call with any arguments; each unsafe block states why
 //! it is sound.
@@ -9,6 +9,7 @@ pub mod beneath;
 pub mod bpf;
 pub mod clock;
 pub mod datagram;
+pub mod files;
 pub mod folder;
 pub mod memfile;
 pub mod memory;

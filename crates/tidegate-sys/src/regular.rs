@@ -1,11 +1,11 @@
-//! Reading and writing files that are files.
+//! Reading files that are files.
 //!
 //! Opening a named pipe waits for its other end, and reading a device may never end. Files that a node reads when it starts, or
 //! while it runs, are therefore opened without waiting, and refused unless they are regular files. A link to one is followed.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write as _},
+    fs::{File, OpenOptions},
+    io::{self, Read},
     os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
@@ -15,19 +15,12 @@ use std::{
 /// # Errors
 /// The system's, or `InvalidInput` if it is no regular file; the text says what it is.
 pub fn open(path: &Path) -> io::Result<File> {
-    checked(OpenOptions::new().read(true), path)
+    checked(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path))
 }
 
-/// Opens a regular file to write at its end; one that is missing is made, for its owner alone.
-///
-/// # Errors
-/// As [`open`].
-pub fn append(path: &Path) -> io::Result<File> {
-    checked(OpenOptions::new().append(true).create(true).mode(0o600), path)
-}
-
-fn checked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let file = match options.custom_flags(libc::O_NONBLOCK).open(path) {
+/// A file that was opened without waiting, if it was and is regular.
+pub(crate) fn checked(opened: io::Result<File>) -> io::Result<File> {
+    let file = match opened {
         // The error of a socket, and of a pipe without a reader when it is opened to write.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
             return Err(refused("a socket or a named pipe (FIFO)"));
@@ -49,24 +42,6 @@ pub(crate) fn only(file: File) -> io::Result<File> {
         () if kind.is_char_device() || kind.is_block_device() => "a device",
         () => "of another kind",
     }))
-}
-
-/// Puts a file in place of the one at `path`, whole or not at all, and makes its folder if that is missing. The bytes are on the disk before
-/// they have the name, so that a loss of power leaves the old file or the new one. Permissions are those that the process gives to new files.
-///
-/// # Errors
-/// The system's; the old file is as it was.
-pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let beside = path.with_file_name(name);
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }
 
 /// The bytes of a regular file.
@@ -109,24 +84,10 @@ fn refused(kind: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{ffi::CString, os::unix::ffi::OsStrExt};
+    use std::{ffi::CString, fs, io::Write as _, os::unix::ffi::OsStrExt};
 
     use super::*;
-
-    #[test]
-    fn a_file_is_replaced_whole_or_stays_as_it_was() {
-        let folder = std::env::temp_dir().join(format!("tidegate-put-{}", std::process::id()));
-        let path = folder.join("state/list.txt");
-        put(&path, b"first").unwrap();
-        put(&path, b"2").unwrap();
-        assert_eq!(read(&path).unwrap(), b"2");
-        // Nothing is left of the way there, and what cannot be written changes nothing.
-        assert_eq!(fs::read_dir(folder.join("state")).unwrap().count(), 1);
-        fs::create_dir(folder.join("state/list.txt.new")).unwrap();
-        put(&path, b"third").unwrap_err();
-        assert_eq!(read(&path).unwrap(), b"2");
-        fs::remove_dir_all(&folder).unwrap();
-    }
+    use crate::files::{PRIVATE, append};
 
     #[test]
     fn what_is_no_regular_file_is_refused_and_not_waited_for() {
@@ -157,10 +118,10 @@ mod tests {
             assert!(error.to_string().contains(kind), "{name}: {error}");
         }
         for name in ["folder", "socket", "pipe", "/dev/null"] {
-            assert!(append(&folder.join(name)).is_err(), "{name}");
+            assert!(append(&folder.join(name), PRIVATE).is_err(), "{name}");
         }
-        append(&path("link")).unwrap().write_all(b", more").unwrap();
-        append(&path("new")).unwrap().write_all(b"first").unwrap();
+        append(&path("link"), PRIVATE).unwrap().write_all(b", more").unwrap();
+        append(&path("new"), PRIVATE).unwrap().write_all(b"first").unwrap();
         assert_eq!(read(&path("plain")).unwrap(), b"text, more");
         assert_eq!(read(&path("new")).unwrap(), b"first");
         for name in ["missing", "dangling"] {

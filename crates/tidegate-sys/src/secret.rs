@@ -4,11 +4,13 @@
 //! a file that others may read or write is refused.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs::{self, OpenOptions},
+    io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
+
+use crate::{files, folder::user};
 
 /// The most bytes that such a file may have.
 pub const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -27,10 +29,8 @@ pub fn read(path: &Path, secret: &mut Vec<u8>) -> Result<(), SecretError> {
         let reason = "this is not a plain file, or a large one";
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, reason)));
     }
-    // SAFETY: the call has no precondition.
-    let user = unsafe { libc::geteuid() };
-    let (owner, mode) = (status.uid(), status.mode() & 0o7777);
-    if owner != user || mode & 0o077 != 0 {
+    let (owner, mode, user) = (status.uid(), status.mode() & 0o7777, user());
+    if (owner != user && !is_read_for(path, owner)) || mode & 0o077 != 0 {
         return Err(SecretError::Exposed { path: path.to_owned(), mode, owner, user });
     }
     // Once, so that no half of it is left where the vector was before it grew.
@@ -40,37 +40,22 @@ pub fn read(path: &Path, secret: &mut Vec<u8>) -> Result<(), SecretError> {
     Ok(())
 }
 
+/// Whether that is root, who looks at what a user keeps in a folder of its own, or has from root.
+fn is_read_for(path: &Path, owner: u32) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let of_folder = fs::metadata(folder.unwrap_or(Path::new("."))).map(|folder| folder.uid());
+    user() == 0 && of_folder.is_ok_and(|of_folder| [owner, 0].contains(&of_folder))
+}
+
 /// Makes a file with mode 0600 that has these bytes.
 ///
 /// # Errors
 /// There is one already, or the disk failed: then there is none, or the one that was there.
 pub fn create(path: &Path, secret: &[u8]) -> Result<(), SecretError> {
-    let failed = |source| SecretError::Io { path: path.to_owned(), source };
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let Some(name) = path.file_name() else {
-        return Err(failed(io::Error::from(io::ErrorKind::InvalidInput)));
-    };
-    let mut part = name.to_owned();
-    part.push(format!(".{}.part", std::process::id()));
-    let part = folder.join(part);
-    let written = write(&part, secret).and_then(|()| fs::hard_link(&part, path));
-    // Whether or not it could be linked to its name, the temporary file goes; the error that matters was returned
-    // before.
-    let _ = fs::remove_file(&part);
-    written.map_err(|source| match source.kind() {
+    files::create(path, secret, files::PRIVATE).map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => SecretError::Exists { path: path.to_owned() },
-        _ => failed(source),
-    })?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
-}
-
-fn write(part: &Path, secret: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)?;
-    file.write_all(secret)?;
-    file.sync_all()
+        _ => SecretError::Io { path: path.to_owned(), source },
+    })
 }
 
 /// Why a secret was not read or not kept.
@@ -110,7 +95,7 @@ pub enum SecretError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
 
@@ -140,6 +125,16 @@ mod tests {
             assert!(matches!(refused, Err(SecretError::Io { .. })), "{name}");
         }
         assert!(create(&folder.join("none/key"), b"x").is_err());
+        if user() == 0 {
+            // Root reads what a service keeps in its own folder, and not what another user has put there.
+            for (owner, is_read) in [(4_711, true), (4_713, false), (0, true)] {
+                chown(&folder, Some(4_711), None).unwrap();
+                chown(&path, Some(owner), None).unwrap();
+                assert_eq!(read(&path, &mut secret).is_ok(), is_read, "user {owner}");
+            }
+        } else {
+            println!("skipped: only root reads the secrets of others");
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

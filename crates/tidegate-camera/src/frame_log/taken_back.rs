@@ -10,7 +10,7 @@
 use std::{fs, io, path::PathBuf, sync::Mutex};
 
 use tidegate_message::CameraName;
-use tidegate_sys::{folder::Folder, regular};
+use tidegate_sys::{files, folder::Folder, regular};
 
 use super::{
     FrameLogSettings, LogName, Place,
@@ -123,7 +123,9 @@ impl TakenBack {
     fn write(&self, names: &[CameraName]) {
         let text: String = names.iter().map(|name| format!("{name}\n")).collect();
         let path = self.path();
-        if let Err(error) = regular::put(&path, text.as_bytes()) {
+        let written = files::folder(&self.data_dir.join("state"), files::PRIVATE_FOLDER)
+            .and_then(|()| files::put(&path, text.as_bytes(), files::PRIVATE));
+        if let Err(error) = written {
             tracing::warn!(%error, path = %path.display(), "the list of cameras that were unregistered cannot be written");
         }
     }

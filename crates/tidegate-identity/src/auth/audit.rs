@@ -23,7 +23,7 @@ use std::{
 pub use tidegate_auth::audit::{Entry, Outcome};
 use tidegate_auth::audit::{QUIET, Recent};
 use tidegate_message::Instant;
-use tidegate_sys::regular;
+use tidegate_sys::files;
 
 /// Entries that may wait for the disk; those beyond are counted and left out.
 const ENTRIES_MAX: usize = 1024;
@@ -208,9 +208,9 @@ impl Rotating {
 
 fn open(path: &Path) -> io::Result<(File, u64)> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder)?;
+        files::folder(folder, files::PRIVATE_FOLDER)?;
     }
-    let file = regular::append(path)?;
+    let file = files::append(path, files::PRIVATE)?;
     // One that was there may be open to others.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let size = file.metadata()?.len();

@@ -8,7 +8,12 @@
 //! Always true: only HTTPS whose certificate an authority vouches for; one request at a time, each with an end, and its answer
 //! with a bound; a failed fetch leaves the keys as they were; redirections are not followed.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode, Uri, body::Bytes, header};
@@ -21,7 +26,7 @@ use tidegate_process::{
     http::{self, HttpClient, HttpError},
     tls,
 };
-use tidegate_sys::regular;
+use tidegate_sys::files;
 use tokio::{sync::watch, time::timeout};
 
 use super::{
@@ -106,7 +111,10 @@ impl Fetcher {
                 let changed = authenticator.set_keys(Some(keys));
                 if changed != KeysChanged::Same {
                     tracing::info!(count, url = %self.url, "the keys of tokens have changed");
-                    if let Err(error) = regular::put(&self.kept, &json) {
+                    let folder = self.kept.parent().unwrap_or(Path::new(""));
+                    let kept = files::folder(folder, files::PRIVATE_FOLDER)
+                        .and_then(|()| files::put(&self.kept, &json, files::PRIVATE));
+                    if let Err(error) = kept {
                         tracing::warn!(%error, path = %self.kept.display(), "keys of tokens cannot be kept");
                     }
                 }

@@ -1,9 +1,7 @@
 //! The invitations of a site, in a file that only its owner may read.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -11,7 +9,7 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::token::{ID_BYTES, SECRET_BYTES, Token};
 use crate::{
@@ -144,27 +142,17 @@ impl Invitations {
     ) -> Result<T, InvitationError> {
         let failed = |source| self.failed(source);
         if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
+            files::folder(folder, files::PRIVATE_FOLDER).map_err(failed)?;
         }
-        let lock = private(OpenOptions::new().write(true).create(true).truncate(false))
-            .open(self.path.with_extension("lock"))
-            .map_err(failed)?;
+        let lock = files::append(&self.path.with_extension("lock"), files::PRIVATE);
+        let lock = lock.map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut all = self.read().map_err(failed)?;
         let now = now_s();
         all.retain(|open| open.expires_s > now);
         let changed = change(&mut all)?;
-        let part = self.path.with_extension("part");
-        let write = || -> io::Result<()> {
-            let mut file =
-                private(OpenOptions::new().write(true).create(true).truncate(true)).open(&part)?;
-            file.write_all(&serde_json::to_vec_pretty(&all)?)?;
-            file.sync_all()?;
-            fs::rename(&part, &self.path)?;
-            // The new name is on the disk before the answer.
-            File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(failed)?;
+        let text = serde_json::to_vec_pretty(&all).map_err(|error| failed(error.into()))?;
+        files::put(&self.path, &text, files::PRIVATE).map_err(failed)?;
         Ok(changed)
     }
 
@@ -182,10 +170,6 @@ impl Invitations {
     fn failed(&self, source: io::Error) -> InvitationError {
         InvitationError::File { path: self.path.clone(), source }
     }
-}
-
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    options.mode(0o600)
 }
 
 fn now_s() -> u64 {

@@ -2,10 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
+    fs, io,
     net::IpAddr,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -16,6 +14,7 @@ use rcgen::{
     PublicKeyData, SanType, date_time_ymd,
 };
 use rustls_pki_types::pem::PemObject;
+use tidegate_sys::files;
 
 use super::{
     Kind, NODE_SERVER_NAME, PkiError, VALID_FOR_DEFAULT, checked_name,
@@ -223,7 +222,7 @@ fn cannot(path: &Path) -> impl FnOnce(io::Error) -> PkiError + use<> {
 
 /// Makes `dir` if need be; fails if any of the files is there.
 pub(super) fn writable(dir: &Path, names: &[&str]) -> Result<(), PkiError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot(dir))?;
+    files::folder(dir, files::PRIVATE_FOLDER).map_err(cannot(dir))?;
     let taken =
         names.iter().map(|name| dir.join(name)).find(|path| fs::symlink_metadata(path).is_ok());
     taken.map_or(Ok(()), |path| Err(PkiError::Exists { path }))
@@ -234,11 +233,7 @@ pub(super) fn write_all(dir: &Path, files: &[(String, String)]) -> Result<(), Pk
     writable(dir, &names)?;
     for (name, content) in files {
         let path = dir.join(name);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&path).map_err(cannot(&path))?;
-        file.write_all(content.as_bytes()).map_err(cannot(&path))?;
-        file.sync_all().map_err(cannot(&path))?;
+        files::create(&path, content.as_bytes(), files::PRIVATE).map_err(cannot(&path))?;
     }
     Ok(())
 }

@@ -5,15 +5,14 @@
 //! ```
 
 use std::{
-    fmt, fs,
+    fmt,
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     str::FromStr,
 };
 
 use rustls_pki_types::CertificateDer;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::{Kind, PkiError, Serial, checked_name, identity_of, validity};
 
@@ -82,12 +81,10 @@ pub fn issued(dir: &Path) -> Result<Vec<Issued>, PkiError> {
 pub(super) fn record(dir: &Path, new: &[Issued]) -> Result<(), PkiError> {
     let path = dir.join(ISSUED_FILE);
     let lines: String = new.iter().map(|issued| format!("{issued}\n")).collect();
-    let mut options = fs::OpenOptions::new();
-    let appended =
-        options.append(true).create(true).mode(0o600).open(&path).and_then(|mut file| {
-            file.write_all(lines.as_bytes())?;
-            file.sync_all()
-        });
+    let appended = files::append(&path, files::PRIVATE).and_then(|mut file| {
+        file.write_all(lines.as_bytes())?;
+        file.sync_all()
+    });
     appended.map_err(|source| PkiError::Write { path, source })
 }
 

@@ -36,7 +36,7 @@ use rustls_pki_types::{
 use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
 use tidegate_process::signatures_by;
-use tidegate_sys::{clock::realtime_nanos, regular};
+use tidegate_sys::{clock::realtime_nanos, files, regular};
 use tokio::sync::watch;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
@@ -454,7 +454,8 @@ fn write_copy(path: &Path, der: &[u8]) -> io::Result<()> {
     if regular::read(path).is_ok_and(|kept| kept == pem.as_bytes()) {
         return Ok(());
     }
-    regular::put(path, pem.as_bytes())
+    files::folder(path.parent().unwrap_or(Path::new("")), files::PRIVATE_FOLDER)?;
+    files::put(path, pem.as_bytes(), files::PRIVATE)
 }
 
 /// The lists in the file `path`, each signed by one of `authorities`.

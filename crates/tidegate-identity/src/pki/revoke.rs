@@ -1,9 +1,6 @@
 //! Revoking certificates: the authority's side of [`revocation`](super::revocation).
 
 use std::{
-    fs::{self, OpenOptions},
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -14,7 +11,7 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use tidegate_message::Instant;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::{
     PkiError, VALID_FOR_DEFAULT, checked_name,
@@ -54,9 +51,7 @@ pub fn revoke(dir: &Path, wanted: &[String], reason: Reason) -> Result<Revocatio
         let path = path.to_owned();
         move |source| PkiError::Write { path, source }
     };
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(false).mode(0o600);
-    let lock_file = options.open(&lock).map_err(failed(&lock))?;
+    let lock_file = files::append(&lock, files::PRIVATE).map_err(failed(&lock))?;
     lock_file.lock().map_err(failed(&lock))?;
 
     let path = dir.join(LIST_FILE);
@@ -88,15 +83,7 @@ pub fn revoke(dir: &Path, wanted: &[String], reason: Reason) -> Result<Revocatio
     }
     let count = entries.len();
     let text = signed(&signer, &authority, number, &entries, now)?;
-    let beside = dir.join("crl.pem.new");
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&beside).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    written.map_err(failed(&beside))?;
-    fs::rename(&beside, &path).map_err(failed(&path))?;
+    files::put(&path, text.as_bytes(), files::PRIVATE).map_err(failed(&path))?;
     Ok(Revocation { path, revoked, count })
 }
 

@@ -1,20 +1,21 @@
 //! How far the wall clock was set, noted beside the journals.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::mpsc,
     time::Duration,
 };
 
 use tidegate_process::clock;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::mark::{MARK_BYTES_MAX, MarkError};
 
 /// How far the wall clock was set since the start, and how often that is looked at.
 pub(super) const CLOCK_FILE: &str = "clock";
-pub(super) const CLOCK_PART_FILE: &str = "clock.part";
+/// Names of it while it is written, the second by earlier versions of this program.
+pub(super) const CLOCK_PARTS: [&str; 2] = [".clock.new", "clock.part"];
 const CLOCK: Duration = Duration::from_secs(1);
 
 /// Notes in the folder of the generation how far the wall clock was set since the process started: its journals have times by a clock
@@ -46,11 +47,8 @@ impl ClockKeeper {
 }
 
 pub(super) fn note_clock(folder: &Path, ahead: i64) -> io::Result<()> {
-    let part = folder.join(CLOCK_PART_FILE);
-    let mut file = fs::File::create(&part)?;
-    io::Write::write_all(&mut file, format!("wall clock ahead by {ahead} ns\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(part, folder.join(CLOCK_FILE))
+    let text = format!("wall clock ahead by {ahead} ns\n");
+    files::put(&folder.join(CLOCK_FILE), text.as_bytes(), files::PRIVATE)
 }
 
 /// The note that [`note_clock`] has written; 0 if the clock was never set.

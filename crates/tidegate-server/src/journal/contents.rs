@@ -3,7 +3,7 @@
 use std::{ffi::OsString, fs, io, path::Path};
 
 use super::{
-    clock_note::{CLOCK_FILE, CLOCK_PART_FILE},
+    clock_note::{CLOCK_FILE, CLOCK_PARTS},
     mark::MARK_FILE,
     shard_name,
 };
@@ -26,7 +26,8 @@ impl Contents {
             let name = entry?.file_name();
             match name.to_str().and_then(shard_of) {
                 Some(shard) => all.shards.push(shard),
-                None if name == MARK_FILE || name == CLOCK_FILE || name == CLOCK_PART_FILE => {}
+                None if name == MARK_FILE || name == CLOCK_FILE => {}
+                None if CLOCK_PARTS.iter().any(|part| name == *part) => {}
                 None => all.foreign.push(name),
             }
         }

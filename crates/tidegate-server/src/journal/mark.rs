@@ -6,6 +6,7 @@ use std::{
 };
 
 use tidegate_message::Position;
+use tidegate_sys::files;
 
 use super::contents::SHARDS_MAX;
 
@@ -28,9 +29,7 @@ impl Mark {
         let ends = self.ends.iter().map(|end| format!("shard ends at {}\n", end.0));
         let made_from = self.made_from.iter().map(|name| format!("made from {name}\n"));
         let text = std::iter::once(format!("{MARK}\n")).chain(ends).chain(made_from);
-        let mut file = fs::File::create(path.join(MARK_FILE))?;
-        io::Write::write_all(&mut file, text.collect::<String>().as_bytes())?;
-        file.sync_all()
+        files::put(&path.join(MARK_FILE), text.collect::<String>().as_bytes(), files::PRIVATE)
     }
 
     /// That of a generation; nothing if an earlier version of this program wrote it.

@@ -22,11 +22,10 @@ use tidegate_cli::{
 use tidegate_commands::password::ask;
 use tidegate_config::{
     CameraSection, Config, Origin,
-    replace::replace,
     write::{self, Written},
 };
 use tidegate_message::{CameraName, Code, error_chain};
-use tidegate_sys::{regular, secret};
+use tidegate_sys::{files, regular, secret};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
@@ -473,7 +472,7 @@ fn read(file: &Path) -> Result<String, ApiError> {
 }
 
 fn written(file: &Path, text: &str) -> Result<(), ApiError> {
-    replace(file, text).map_err(|error| {
+    files::put(file, text.as_bytes(), files::READABLE).map_err(|error| {
         let text = format!("{} cannot be written", file.display());
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
     })

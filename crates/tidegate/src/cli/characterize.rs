@@ -13,6 +13,7 @@ use tidegate_camera::{
 use tidegate_cli::program::print;
 use tidegate_config::Config;
 use tidegate_message::{CameraName, Code};
+use tidegate_sys::files;
 
 use super::args::{CharacterizeArgs, source_with_password};
 use crate::run;
@@ -66,7 +67,7 @@ fn table_path(
     let usual = || Some(config.usual_tables_dir()).filter(|_| config.node.data_dir.is_dir());
     let folder = config.frames.tables_dir.clone().or_else(usual).unwrap_or_default();
     if !folder.as_os_str().is_empty() {
-        std::fs::create_dir_all(&folder).map_err(|error| {
+        files::folder(&folder, files::READABLE_FOLDER).map_err(|error| {
             let text = format!("the folder {} cannot be made", folder.display());
             ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
         })?;

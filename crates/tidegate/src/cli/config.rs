@@ -8,10 +8,9 @@ use std::{
 use clap::{Args, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_cli::program::{Output, print};
-use tidegate_commands::password::replace;
 use tidegate_import::import_file;
 use tidegate_message::Code;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 use super::check::{CheckArgs, ReloadArgs};
 
@@ -99,7 +98,9 @@ fn keep_secret(path: &Path, text: &str) -> io::Result<()> {
             io::ErrorKind::AlreadyExists,
             "there is another one already; move it away, or name another folder with --secrets-dir",
         )),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, &text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            files::create(path, text.as_bytes(), files::PRIVATE)
+        }
         Err(error) => Err(error),
     }
 }

@@ -5,12 +5,13 @@ use std::{io::Read as _, path::Path, time::Duration};
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_cli::program::print;
-use tidegate_config::{Config, replace::replace, write::with_setting};
+use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     enrol::{self, Invitation, InvitationError, Invitations, JoinError, Token},
     pki::{self, Kind, PkiError},
 };
 use tidegate_message::{Code, error_chain};
+use tidegate_sys::files;
 
 /// Arguments of `tidegate invite`.
 #[derive(Args, Debug)]
@@ -169,6 +170,7 @@ fn name_node(config: &Config, file: &Path, set: &[String], name: &str) -> Result
     let text = std::fs::read_to_string(file).map_err(|error| unwritten("read", error))?;
     let text = with_setting(&text, &flag, folder)?;
     Config::parse(file, &text)?;
-    replace(file, &text).map_err(|error| unwritten("written", error))?;
+    files::put(file, text.as_bytes(), files::READABLE)
+        .map_err(|error| unwritten("written", error))?;
     Ok(format!("{shown} names the node {name:?} now\n"))
 }

@@ -1,8 +1,7 @@
 //! `tidegate init`: certificates, a configuration and a user to begin with.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -10,14 +9,13 @@ use std::{
 use clap::Args;
 use tidegate_api::ApiError;
 use tidegate_cli::program::print;
-use tidegate_commands::password::replace;
 use tidegate_config::{Config, write::with_setting};
 use tidegate_identity::{
     auth::password,
     pki::{self, InitRequest, Kind, PkiError},
 };
 use tidegate_message::Code;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 use zeroize::Zeroizing;
 
 use crate::run::users::{ADMINISTRATOR, users_file};
@@ -211,7 +209,7 @@ impl Administrator {
         let users = password::set_user(&users, ADMINISTRATOR, &hash);
         let users = users.expect("the name and the hash are ours");
         let path_text = path.display();
-        replace(&path, &users).map_err(|error| {
+        files::put(&path, users.as_bytes(), files::PRIVATE).map_err(|error| {
             let text = format!(
                 "there is no user {ADMINISTRATOR}: {path_text} cannot be written; \
                  `tidegate passwd {path_text} {ADMINISTRATOR}` makes one"
@@ -249,10 +247,9 @@ pub(super) fn write_new(path: &Path, text: &str) -> Result<bool, ApiError> {
         ApiError::new(Code::STORAGE_FAILED, message).caused_by(error)
     };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(unwritten)?;
+        files::folder(folder, files::READABLE_FOLDER).map_err(unwritten)?;
     }
-    let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
-    match file.and_then(|mut file| file.write_all(text.as_bytes())) {
+    match files::create(path, text.as_bytes(), files::READABLE) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(unwritten(error)),

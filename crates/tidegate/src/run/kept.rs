@@ -1,15 +1,10 @@
 //! Values that a node draws once and keeps in its folder.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::Path,
-};
+use std::{io, path::Path};
 
 use tidegate_auth::password;
 use tidegate_config::Purpose;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 /// A file of random bytes has fewer.
 const KEPT_BYTES_MAX: u64 = 4096;
@@ -36,9 +31,7 @@ pub(super) fn kept_random(folder: &Path, name: &str, purpose: Purpose) -> io::Re
         Err(error) => return Err(error),
     }
     let random: [u8; 32] = password::random().map_err(io::Error::other)?;
-    fs::create_dir_all(folder)?;
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    file.write_all(&random)?;
+    files::folder(folder, files::PRIVATE_FOLDER)?;
+    files::put(&path, &random, files::PRIVATE)?;
     Ok(random)
 }
