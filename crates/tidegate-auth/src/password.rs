@@ -212,6 +212,11 @@ pub fn remove_user(text: &str, user: &str) -> Option<String> {
     })
 }
 
+/// Whether the password file `text` has any user.
+pub fn has_user(text: &str) -> bool {
+    text.lines().any(|line| user_of(line).is_some())
+}
+
 /// The secret that proves a user.
 #[derive(Clone)]
 pub(crate) enum Secret {

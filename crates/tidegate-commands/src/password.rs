@@ -8,7 +8,7 @@ use std::{
 use async_recursion::async_recursion as boxed;
 use clap::Args;
 use tidegate_api::ApiError;
-use tidegate_cli::program::INTERRUPTED;
+use tidegate_cli::program::{INTERRUPTED, print};
 use tidegate_identity::auth::{password, scram::Credentials};
 use tidegate_message::Code;
 use tidegate_sys::{files, regular, terminal};
@@ -48,10 +48,19 @@ pub async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), Ap
         }
     };
     let text = if args.delete {
-        password::remove_user(&text, &args.user).ok_or_else(|| {
+        let rest = password::remove_user(&text, &args.user).ok_or_else(|| {
             let text = format!("{} has no user {:?}", path.display(), args.user);
             ApiError::new(Code::CONFIG_INVALID, text)
-        })?
+        })?;
+        if !password::has_user(&rest) {
+            let text = format!(
+                "{:?} is the last user of {}, and a node refuses a file without users; set another user before, or take the file away and out of the configuration",
+                args.user,
+                path.display()
+            );
+            return Err(ApiError::new(Code::CONFIG_INVALID, text));
+        }
+        rest
     } else {
         let password = ask(&args.user, stop).await?;
         let failed = |error| {
@@ -72,7 +81,11 @@ pub async fn passwd(args: &PasswdArgs, stop: CancellationToken) -> Result<(), Ap
     files::put(path, text.as_bytes(), files::PRIVATE).map_err(|error| {
         let text = format!("{} cannot be written", path.display());
         ApiError::new(Code::STORAGE_FAILED, text).caused_by(error)
-    })
+    })?;
+    print(&format!(
+        "{} is written; a running node reads it by `tidegate config reload` or SIGHUP, and says whether it takes it\n",
+        path.display()
+    ))
 }
 
 /// A password from the standard input: its first line. A person is asked for it twice, and nothing that is typed is shown.

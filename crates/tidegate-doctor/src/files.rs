@@ -15,7 +15,15 @@ use super::Examination;
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS_ANY: u32 = 0o077;
 
-/// Looks at a folder that is to be this user's. Returns whether it can be gone into.
+/// Looks at the folder of a node. By root it is looked at as the user whose folder it is, since the node of a service has a user of
+/// its own; else it is to be this user's. Returns whether it can be gone into.
+pub(super) fn home(found: &mut Examination, path: &Path) -> bool {
+    let owner = fs::metadata(path).map(|metadata| metadata.uid());
+    found.user = owner.ok().filter(|_| user() == 0).unwrap_or_else(user);
+    folder(found, path)
+}
+
+/// Looks at a folder that is to be the node's. Returns whether it can be gone into.
 pub(super) fn folder(found: &mut Examination, path: &Path) -> bool {
     // The data folder itself may be reached by a link; its content may not.
     let metadata = match fs::metadata(path) {
@@ -68,11 +76,16 @@ pub(super) fn entries(found: &mut Examination, path: &Path) -> Vec<(String, DirE
 
 /// Says so if a file or folder is another user's, or others may write to it. Returns whether a node would take it.
 pub(super) fn owned(found: &mut Examination, path: &Path, metadata: &Metadata) -> bool {
-    let (owner, user, mode) = (metadata.uid(), user(), metadata.mode() & 0o777);
+    let (owner, user, mode) = (metadata.uid(), found.user, metadata.mode() & 0o777);
     if owner != user {
-        let text = format!(
-            "it belongs to user {owner}, and this is user {user}; look as the node's user, or give it to that one"
-        );
+        let text = match user == self::user() {
+            true => format!(
+                "it belongs to user {owner}, and this is user {user}; look as the node's user, or give it to that one"
+            ),
+            false => format!(
+                "it belongs to user {owner}, and the folder of the node to user {user}, who cannot use it; give it to that one"
+            ),
+        };
         found.problem(path, text);
     } else if mode & OTHERS_WRITE != 0 {
         found.problem(

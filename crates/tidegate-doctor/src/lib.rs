@@ -34,6 +34,9 @@ pub struct Examination {
     pub logs: Vec<LogSummary>,
     /// The findings for an operator, problems first.
     pub findings: Vec<Finding>,
+    /// To whom files are to belong.
+    #[serde(skip)]
+    user: u32,
 }
 
 /// One thing that was found.
@@ -66,7 +69,7 @@ pub fn examine(config: Result<Config, ApiError>) -> Examination {
     });
     found.data_dir.clone_from(&config.node.data_dir);
     let data_dir = config.node.data_dir.clone();
-    if files::folder(&mut found, &data_dir) {
+    if files::home(&mut found, &data_dir) {
         certificates::examine(&mut found, &config.pki_dir(), clock::now());
         let keys = match node_keys(&config.log) {
             Ok(keys) => keys,

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{PermissionsExt, chown, symlink},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -236,4 +236,25 @@ fn a_wrong_configuration_and_a_missing_folder_are_problems() {
     let empty = tempfile::tempdir().unwrap();
     let found = look(&empty.path().join("none"), "");
     assert!(found.has_problems() && found.logs.is_empty());
+}
+
+#[test]
+fn root_looks_as_the_user_of_the_folder() {
+    if tidegate_sys::folder::user() != 0 {
+        println!("skipped: only root gives files to others");
+        return;
+    }
+    let site = site(200, None);
+    let give = |path: &Path, user| chown(path, Some(user), Some(user)).unwrap();
+    give(site.path(), 4_711);
+    contents(site.path()).iter().for_each(|(path, ..)| give(path, 4_711));
+    let found = look(site.path(), "");
+    assert!(problems(&found).is_empty(), "{found}");
+    assert_eq!(found.logs[0].frames, 200);
+    // The node cannot use what root has left there.
+    give(&site.path().join("pki/edge.key"), 0);
+    let found = look(site.path(), "");
+    let [(name, text)] = &problems(&found)[..] else { panic!("{found}") };
+    assert_eq!(name, "edge.key");
+    assert!(text.contains("user 0") && text.contains("user 4711, who cannot use it"), "{text}");
 }

@@ -18,6 +18,7 @@ mod doctor;
 mod enrol;
 mod init;
 mod revoke;
+mod tell;
 mod worker;
 
 use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
@@ -200,7 +201,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Init(args) => init::run(&config, &file, &cli.set, &args),
         Command::Invite(args) => enrol::invite(&config, &args),
         Command::Join(args) => until(stop, enrol::join(&config, &file, &cli.set, &args)).await,
-        Command::Revoke(args) => revoke::run(&config, &args),
+        Command::Revoke(args) => until(stop, revoke::run(&config, &args)).await,
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
             let (path, set) = (cli.config, cli.set);

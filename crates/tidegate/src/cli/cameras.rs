@@ -7,16 +7,14 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt as _, chown},
     path::{Path, PathBuf, absolute},
-    time::Duration,
 };
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_api::ApiError;
 use tidegate_camera::source::{NetworkOptions, RtspTransport, SourceSpec};
 use tidegate_cli::{
     cameras::{self, CamerasArgs},
-    program::{Output, plain, print},
-    remote::RemoteArgs,
+    program::{Output, print},
     sources::{DiscoverArgs, discover, try_source},
 };
 use tidegate_commands::password::ask;
@@ -26,15 +24,11 @@ use tidegate_config::{
 };
 use tidegate_message::{CameraName, Code, error_chain};
 use tidegate_sys::{files, regular, secret};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use super::args::source_with_password;
+use super::{args::source_with_password, tell::NodeToTell};
 use crate::run;
-
-/// How long a node may take to read its configuration again.
-const RELOAD_MAX: Duration = Duration::from_secs(20);
 
 /// Arguments of `tidegate cameras`.
 #[derive(Args, Debug)]
@@ -125,20 +119,6 @@ struct RemoveArgs {
     name: CameraName,
     #[command(flatten)]
     node: NodeToTell,
-}
-
-/// The node that reads its configuration again.
-#[derive(Args, Debug)]
-struct NodeToTell {
-    /// Address of the node's API, as host:port [default: node.api_listen of the configuration]
-    #[arg(long, value_name = "HOST:PORT")]
-    node: Option<String>,
-    /// Name of the certificate to show, from the `pki` folder
-    #[arg(long = "as", value_name = "NAME", default_value = "application")]
-    identity: CameraName,
-    /// Change the file alone; a running node takes it up by SIGHUP
-    #[arg(long)]
-    no_reload: bool,
 }
 
 /// Lists cameras, or does what else was asked for.
@@ -246,7 +226,7 @@ async fn add(config: &Config, args: &AddArgs, stop: CancellationToken) -> Result
         }
     };
     print(&format!("{found}{cameras} in {} now{said}\n", file.display()))?;
-    args.node.tell(config).await
+    args.node.tell(config, Output::Table).await.map(drop)
 }
 
 /// A camera as it will stand in the configuration.
@@ -421,47 +401,7 @@ async fn remove(config: &Config, args: &RemoveArgs) -> Result<(), ApiError> {
         said.push_str(&format!("; its password stays in {}", path.display()));
     }
     print(&format!("{said}\n"))?;
-    args.node.tell(config).await
-}
-
-impl NodeToTell {
-    /// Has the node read its configuration again, if one runs.
-    ///
-    /// # Errors
-    /// [`Code::CONFIG_INVALID`] if the node refuses it: then the file is written nevertheless.
-    async fn tell(&self, config: &Config) -> Result<(), ApiError> {
-        if self.no_reload {
-            return Ok(());
-        }
-        let remote = RemoteArgs {
-            node: self.node.clone(),
-            identity: self.identity.clone(),
-            token_file: None,
-            user: None,
-            password_file: None,
-        };
-        let asked = timeout(RELOAD_MAX, async {
-            remote.connect(config).await?.reload_configuration().await
-        });
-        let asked = asked.await.unwrap_or_else(|_| {
-            let text = format!("it gave no answer within {} s", RELOAD_MAX.as_secs());
-            Err(ApiError::new(Code::LINK_DOWN, text))
-        });
-        match asked {
-            Ok(ReloadedConfiguration { problems, .. }) if !problems.is_empty() => {
-                let text =
-                    "the node keeps the configuration that it has, since the file has mistakes";
-                let problems: Vec<String> = problems.iter().map(|text| plain(text)).collect();
-                Err(ApiError::new(Code::CONFIG_INVALID, text).caused_by(problems.join("; ")))
-            }
-            Ok(_) => print("the node has read its configuration again\n"),
-            Err(error) => print(&format!(
-                "no node has read it yet: {}; a running one does so by `{}` or SIGHUP\n",
-                plain(&error.chain()),
-                config.command("config reload"),
-            )),
-        }
-    }
+    args.node.tell(config, Output::Table).await.map(drop)
 }
 
 fn read(file: &Path) -> Result<String, ApiError> {

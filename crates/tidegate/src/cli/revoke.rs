@@ -7,6 +7,8 @@ use tidegate_config::Config;
 use tidegate_identity::pki::{self, PkiError, revocation::Reason};
 use tidegate_message::Code;
 
+use super::tell::NodeToTell;
+
 /// Arguments of `tidegate revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
@@ -19,6 +21,8 @@ pub struct RevokeArgs {
     /// How to print what was revoked
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
+    #[command(flatten)]
+    node: NodeToTell,
 }
 
 fn reason(word: &str) -> Result<Reason, String> {
@@ -29,7 +33,8 @@ fn reason(word: &str) -> Result<Reason, String> {
     })
 }
 
-pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
+/// Revokes, and has the node of the configuration read the list, if one runs: what is printed is its answer.
+pub(super) async fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
     let done = pki::revoke(&config.pki_dir(), &args.certificates, args.reason);
     let done = done.map_err(|error| {
         let code = match error {
@@ -39,6 +44,7 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
         ApiError::new(code, "nothing was revoked").caused_by(tidegate_message::error_chain(&error))
     })?;
     if args.output == Output::Json {
+        let is_read = args.node.tell(config, args.output).await?;
         let revoked = done.revoked.iter().map(
             |(serial, owner)| serde_json::json!({ "owner": owner, "serial": serial.to_string() }),
         );
@@ -46,6 +52,7 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
             "revoked": revoked.collect::<Vec<_>>(),
             "list": done.path.display().to_string(),
             "count": done.count,
+            "read_by_node": is_read,
         });
         return print(&format!("{object:#}\n"));
     }
@@ -56,8 +63,9 @@ pub(super) fn run(config: &Config, args: &RevokeArgs) -> Result<(), ApiError> {
     }
     let path = done.path.display();
     text.push_str(&format!(
-        "list of {} in {path}; copy it next to ca.pem of every other node, which takes it within seconds\n",
+        "list of {} in {path}; copy it next to ca.pem of every other node\n",
         done.count
     ));
-    print(&text)
+    print(&text)?;
+    args.node.tell(config, args.output).await.map(drop)
 }

@@ -19,6 +19,7 @@ mod loops;
 mod operators;
 mod output;
 mod overflow;
+mod owners;
 mod parts;
 mod peers;
 #[path = "../shared/poll.rs"]

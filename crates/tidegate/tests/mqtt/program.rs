@@ -1,9 +1,10 @@
 //! A running node in a folder of its own.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -45,6 +46,31 @@ impl Program {
     pub(crate) fn start_with(folder: TempDir, mqtt: &str, variables: &[(&str, String)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.envs(variables.iter().map(|(name, value)| (name, value)));
+        Self::start_as(command, folder, mqtt)
+    }
+
+    /// A node with that umask.
+    pub(crate) fn start_with_umask(umask: &str, folder: TempDir, mqtt: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("umask {umask} && exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_tidegate"));
+        Self::start_as(command, folder, mqtt)
+    }
+
+    /// A node of that user, whose group has the same number, as a service has a user of its own. At its first start its data is given to
+    /// that user.
+    pub(crate) fn start_of_user(user: u32, folder: TempDir, mqtt: &str) -> Self {
+        let program = folder.path().join("tidegate");
+        if !program.exists() {
+            // Others may not go where the program was built.
+            fs::copy(env!("CARGO_BIN_EXE_tidegate"), &program).expect("a copy");
+            fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+            let mut give = Command::new("chown");
+            give.args(["-R", &format!("{user}:{user}")]).arg(folder.path().join("data"));
+            assert!(give.status().expect("chown").success());
+        }
+        let mut command = Command::new(program);
+        command.uid(user).gid(user);
         Self::start_as(command, folder, mqtt)
     }
 
