@@ -131,6 +131,10 @@ impl Acl {
             };
             rules.add(kind, Rule { topics, text });
         }
+        if acl.is_empty() && wrong.is_empty() {
+            let line = text.lines().count().max(1);
+            wrong.push(AclError { path: path.to_owned(), line, problem: AclProblem::Empty });
+        }
         acl
     }
 
@@ -308,6 +312,12 @@ pub struct AclError {
 /// Problems in a line of an ACL file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclProblem {
+    /// There is no rule in the file. To take it at its word would undo what it denied, and end what it allowed.
+    #[error(
+        "the file has no rule: it was emptied, or cut short while it was written; bring it back from a copy, or write `pattern deny #` if \
+         nothing is to be allowed"
+    )]
+    Empty,
     /// It begins with no word of the grammar.
     #[error("a line begins with user, topic, pattern or #, and not with {word:?}")]
     UnknownWord {
@@ -459,9 +469,12 @@ topic read more
     }
 
     #[test]
-    fn empty_file_allows_nothing() {
-        let acl = acl("\n# nothing\n");
-        assert!(acl.is_empty());
+    fn file_without_a_rule_is_refused() {
+        for text in ["", "\n# nothing\n", "user alice\n"] {
+            let error = Acl::parse(Path::new("acl"), text).unwrap_err().to_string();
+            assert!(error.contains(": the file has no rule"), "{error}");
+        }
+        let acl = acl("pattern deny #\n");
         assert!(!acl.decide(&identity("alice", "c"), Action::Publish, Target::Topic("a")).allow);
         assert!(!acl.decide(&identity("", "c"), Action::Subscribe, Target::Filter("#")).allow);
     }
@@ -490,7 +503,7 @@ topic read more
     #[test]
     fn each_message_is_asked_for_whatever_rules_are_left() {
         for text in [
-            "",
+            "pattern deny #",
             "topic read #\ntopic read $SYS/#\ntopic write a",
             "topic read #\nuser a\ntopic read a/#",
             "topic read #\npattern deny x",

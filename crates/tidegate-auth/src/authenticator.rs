@@ -199,8 +199,6 @@ pub struct Prepared(Rules);
 pub struct Reloaded {
     /// Users that were added or removed, or have another secret, in order: their sessions may be ended.
     pub users_changed: Vec<String>,
-    /// Those of them that the password file has no more: their sessions end. None where there is no password file any more.
-    pub users_gone: Vec<String>,
     /// Users of the password file that there are now.
     pub users: usize,
     /// Whether the ACL file is another one.
@@ -450,6 +448,11 @@ impl Authenticator {
         rules.passwords.is_some() && rules.tokens.is_none()
     }
 
+    /// The users of the password file, in order of their names; none if there is no password file.
+    pub fn users(&self) -> Option<Vec<String>> {
+        self.rules().passwords.as_ref().map(|all| all.users())
+    }
+
     /// Whether the password file has a user of that name.
     pub fn has_user(&self, name: &str) -> bool {
         self.rules().passwords.as_ref().is_some_and(|all| all.secret(name).is_some())
@@ -527,16 +530,8 @@ impl Authenticator {
             [0, 1].map(|file| text(&rules.texts[file]) != text(&new.texts[file]));
         let is_other = acl_changed || roles_changed || tokens_changed || !users_changed.is_empty();
         new.generation = rules.generation + u64::from(is_other);
-        let users_gone = match (&rules.passwords, &new.passwords) {
-            (Some(old), Some(new)) => {
-                let is_gone = |user: &String| new.secret(user).is_none();
-                old.users().into_iter().filter(is_gone).collect()
-            }
-            _ => Vec::new(),
-        };
         let reloaded = Reloaded {
             users_changed,
-            users_gone,
             users: new.passwords.as_deref().map_or(0, Passwords::len),
             acl_changed,
             acl_rules: new.acl.as_deref().map_or(0, Acl::len),

@@ -70,15 +70,23 @@ impl Passwords {
         wrong: &mut Vec<PasswordError>,
     ) -> BTreeMap<Box<str>, Secret> {
         let mut secrets = BTreeMap::new();
+        // A file that was cut while it was written ends within a line.
+        let (lines, is_open) = (text.lines().count(), !text.ends_with('\n'));
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let entry = line.split_once(':').ok_or(PasswordProblem::NoColon);
+            let is_last = number + 1 == lines;
             let entry = entry.and_then(|(user, secret)| {
                 check_user(user)?;
-                Ok((user, Secret::parse(secret)?))
+                match Secret::parse(secret)? {
+                    secret if is_last && is_open && secret.may_be_cut() => {
+                        Err(PasswordProblem::Damaged)
+                    }
+                    secret => Ok((user, secret)),
+                }
             });
             let entered =
                 entry.and_then(|(user, secret)| match secrets.insert(user.into(), secret) {
@@ -88,6 +96,10 @@ impl Passwords {
             if let Err(problem) = entered {
                 wrong.push(PasswordError { path: path.to_owned(), line: number + 1, problem });
             }
+        }
+        if secrets.is_empty() && wrong.is_empty() {
+            let (path, line) = (path.to_owned(), lines.max(1));
+            wrong.push(PasswordError { path, line, problem: PasswordProblem::Empty });
         }
         secrets
     }
@@ -292,6 +304,11 @@ impl Secret {
         Self::Argon2 { params: Params::DEFAULT, salt: vec![0; 16], hash }
     }
 
+    /// Whether it may be the beginning of a longer one: the others have one length each.
+    fn may_be_cut(&self) -> bool {
+        matches!(self, Self::Argon2 { hash, .. } if hash.len() < Params::DEFAULT_OUTPUT_LEN)
+    }
+
     fn verify(&self, password: &[u8]) -> bool {
         match self {
             Self::Salted { salt, hash } => {
@@ -491,6 +508,12 @@ pub struct PasswordError {
 /// Problems in a line of a password file; holds nothing secret of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordProblem {
+    /// There is no user in the file. To take it at its word would end the sessions of all.
+    #[error(
+        "the file has no user: it was emptied, or cut short while it was written; bring it back from a copy, or run `tidegate passwd` for \
+         each user; to have none, take the file away and out of the configuration"
+    )]
+    Empty,
     /// There is no `:`.
     #[error(
         "a line is USER:SECRET, and this one has no `:`; write one with `tidegate passwd`, or put # before it"
@@ -581,8 +604,28 @@ mod tests {
     }
 
     #[test]
-    fn file_without_users_accepts_no_client() {
-        assert!(!parse("").unwrap().verify("", b""));
+    fn file_without_users_is_refused() {
+        for (text, line) in [("", 1), ("\n", 1), ("# people\n\n", 2), (" \n#\n# alice\n", 3)] {
+            let text = parse(text).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("passwords:{line}: the file has no user")), "{text}");
+        }
+    }
+
+    #[test]
+    fn file_that_is_cut_within_a_line_is_refused() {
+        let first = format!("alice:{SALTED}\n");
+        for secret in [SALTED, PBKDF2, ARGON2, SCRAM] {
+            let whole = format!("{first}bob:{secret}\n");
+            assert_eq!(parse(&whole).unwrap().len(), 2);
+            // Without its padding a secret is the same.
+            let whole_len = whole.trim_end_matches(['=', '\n']).len();
+            for len in first.len() + 1..whole_len {
+                let error = parse(&whole[..len]).map(|users| users.len()).unwrap_err();
+                assert_eq!(error.line, 2, "{}", &whole[..len]);
+            }
+            // One that was written by hand may lack the end of its last line.
+            assert_eq!(parse(whole.trim_end()).unwrap().len(), 2);
+        }
     }
 
     #[test]

@@ -341,7 +341,7 @@ async fn each_call_checks_its_right() {
 #[tokio::test]
 async fn without_roles_a_camera_that_is_away_is_for_this_machine_to_unregister() {
     let cam1: CameraName = "cam1".parse().unwrap();
-    let mut rig = rig_with_roles("");
+    let mut rig = rig_with_roles("[anonymous]");
     exchange(&rig, None);
     rig.camera.detach(rig.link.id, "gone");
     let error = rig.node.unregister(&rig.application, &cam1).await.unwrap_err();

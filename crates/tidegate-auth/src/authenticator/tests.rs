@@ -352,19 +352,17 @@ fn reload_takes_all_or_nothing() {
     }
 
     let reloaded = reload(&authenticator, &second).unwrap();
-    assert_eq!(
-        (&reloaded.users_changed[..], &reloaded.users_gone[..]),
-        (&["bob".into()][..], &["bob".into()][..])
-    );
+    assert_eq!(reloaded.users_changed, ["bob"]);
+    assert_eq!(authenticator.users().unwrap(), ["alice"]);
     assert_eq!((reloaded.users, reloaded.acl_changed, reloaded.acl_rules), (1, true, 2));
     assert_eq!((reloaded.roles_changed, reloaded.roles_rules), (true, 1));
     assert!(!reads("a") && reads("b") && !fetches("cam1") && fetches("cam2"));
     assert!(!comes_in("bob", "ebb") && authenticator.generation() == 1);
 
-    // Other files, or none: a user that is gone loses its name.
+    // Other files, or none.
     let others = Sources { passwords: source("others", &users()), ..second.clone() };
     let reloaded = reload(&authenticator, &others).unwrap();
-    assert_eq!((reloaded.users_changed, reloaded.users_gone), (vec!["bob".into()], vec![]));
+    assert_eq!(reloaded.users_changed, ["bob"]);
     assert!(comes_in("bob", "ebb"));
     let none = Sources { passwords: None, ..second };
     assert_eq!(reload(&authenticator, &none).unwrap().users_changed, ["alice", "bob"]);
@@ -486,7 +484,7 @@ fn a_camera_may_be_itself_unless_a_role_denies_it() {
     };
     let denied = "[role.lost.deny]\npublish = true\n[node.cam1]\nroles = [\"lost\"]\n";
     for (text, camera, expected) in
-        [("", "cam1", true), ("", "cam2", false), (denied, "cam1", false)]
+        [("[anonymous]", "cam1", true), ("[anonymous]", "cam2", false), (denied, "cam1", false)]
     {
         assert_eq!(publishes(text, camera), expected, "{text} {camera}");
     }

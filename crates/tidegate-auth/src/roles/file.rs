@@ -50,7 +50,12 @@ impl Roles {
     fn read(path: &Path, text: &str, wrong: &mut Vec<RolesError>) -> Option<Self> {
         let reader = Reader { path, text };
         match DeTable::parse(text) {
-            Ok(root) => Some(reader.roles_file(root.get_ref(), wrong)),
+            Ok(root) => {
+                if root.get_ref().is_empty() {
+                    wrong.push(reader.error(text.len(), RolesProblem::Empty));
+                }
+                Some(reader.roles_file(root.get_ref(), wrong))
+            }
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 let message = error.message().to_owned();
@@ -371,6 +376,12 @@ pub struct RolesError {
 /// Problems in a roles file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesProblem {
+    /// There is no section in the file. To take it at its word would undo what it denied, and its limits.
+    #[error(
+        "the file has no section: it was emptied, or cut short while it was written; bring it back from a copy, or write [anonymous] if \
+         nothing is to be allowed"
+    )]
+    Empty,
     /// It is no TOML.
     #[error("{message}")]
     Syntax {

@@ -268,7 +268,7 @@ fn limits_are_those_of_who_is_nearest() {
 #[test]
 fn each_message_is_asked_for_whatever_roles_are_left() {
     for text in [
-        "",
+        "[anonymous]",
         "[role.a]\nsubscribe = true\n[role.b]\nsubscribe = [\"#\", \"$SYS/#\"]",
         "[role.a]\nsubscribe = [\"a/#\"]",
         "[role.a]\nsubscribe = true\n[role.a.deny]\nsubscribe = [\"a\"]",
@@ -279,8 +279,12 @@ fn each_message_is_asked_for_whatever_roles_are_left() {
 }
 
 #[test]
-fn an_empty_file_allows_nothing() {
-    let roles = roles("");
+fn empty_file_is_refused_and_an_empty_section_allows_nothing() {
+    for text in ["", "\n", "# roles\n"] {
+        let error = Roles::parse(Path::new("roles.toml"), text).unwrap_err().to_string();
+        assert!(error.contains(": the file has no section"), "{error}");
+    }
+    let roles = roles("[anonymous]\n");
     assert!(roles.is_empty());
     for who in ["anonymous", "user ada", "node edge2"] {
         let who = identity(who);

@@ -113,7 +113,8 @@ pub fn node(config: &Config) -> Findings {
         Err(error) => problems.note(revocations_unknown(&error)),
     }
     problems.add(users::problems(config));
-    for warning in users::warnings(config).into_iter().chain(web::warning(config)) {
+    let others = web::warning(config).into_iter().chain(users::vanished(config));
+    for warning in users::warnings(config).into_iter().chain(others) {
         warnings.say(Code::CONFIG_INVALID, warning);
     }
     problems.take(users::fetcher(config));

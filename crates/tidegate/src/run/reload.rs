@@ -66,6 +66,7 @@ pub(super) struct Guarded {
     reloads: JoinHandle<()>,
     fetches: JoinHandle<()>,
     revocations: JoinHandle<()>,
+    departures: JoinHandle<()>,
 }
 
 impl Guarded {
@@ -108,6 +109,7 @@ impl Guarded {
         };
         let fetches = tokio::spawn(fetch::run(fetcher, access.authenticator.clone(), withdrawn));
         let revocations = tokio::spawn(watch_revocations(access.clone(), serving.clone()));
+        let departures = tokio::spawn(watch_departures(serving.clone()));
         let manager = manager.clone();
         let others = others.map(Arc::new);
         let reloads = tokio::spawn(async move {
@@ -175,7 +177,7 @@ impl Guarded {
                 manager.ready();
             }
         });
-        Ok(Self { served, reloads, fetches, revocations })
+        Ok(Self { served, reloads, fetches, revocations, departures })
     }
 
     /// MQTT and what is connected to it; none where the node serves none.
@@ -205,6 +207,7 @@ impl Guarded {
         self.reloads.abort();
         self.fetches.abort();
         self.revocations.abort();
+        self.departures.abort();
         // The last that holds it waits for its threads; a reload may hold it as well for a moment.
         let stopped = tokio::task::spawn_blocking(move || drop(self.served)).await;
         if let Err(error) = stopped {
@@ -267,6 +270,21 @@ impl Served {
         let exchanged = uplinks.exchange(planned, &self.node, &bus, credentials, &self.link);
         for name in exchanged {
             tracing::info!(uplink = name, "uplink started, stopped or restarted");
+        }
+    }
+}
+
+/// Ends the sessions of users that have been gone for long.
+async fn watch_departures(served: Option<Weak<Served>>) {
+    const LOOKED_AT: Duration = Duration::from_secs(60);
+    let mut ticks = tokio::time::interval(LOOKED_AT);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(served) = served.as_ref().and_then(Weak::upgrade) else { return };
+        let ended = tokio::task::spawn_blocking(move || served.service.end_departed());
+        if let Err(error) = ended.await {
+            tracing::error!(%error, "the sessions of users that are gone were not ended");
         }
     }
 }

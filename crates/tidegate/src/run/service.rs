@@ -16,7 +16,7 @@ use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, pki::Revocations};
 use tidegate_ingest::Ingest;
 use tidegate_message::{Code, IdentityKind};
-use tidegate_process::health::Health;
+use tidegate_process::{clock, health::Health};
 use tidegate_server::{
     bridge::{Bridge, BridgeSettings},
     bus::Bus,
@@ -27,7 +27,12 @@ use tidegate_sinks::{Sink, SinkSettings};
 use tidegate_uplinks::{Receivers, UplinkSettings};
 use tidegate_web::{FlowRow, SinkRow};
 
-use super::{bridges, broker, flows, ingest, node_name::node_of_paths, sinks, users};
+use super::{
+    bridges, broker, flows, ingest,
+    node_name::node_of_paths,
+    sinks,
+    users::{self, Departed},
+};
 
 /// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]
@@ -41,6 +46,8 @@ pub struct Service {
     flows: Arc<Flows>,
     keeper: Option<Keeper>,
     access: Access,
+    /// Users whose sessions are still there.
+    departed: Mutex<Departed>,
     /// The settings that are fixed from start to stop.
     started: Config,
 }
@@ -124,12 +131,13 @@ impl Service {
                 .caused_by(tidegate_message::error_chain(&error))
         })?;
         // Users may have gone while the node was down. Where tokens are taken, others may name them.
-        let authenticator = access.authenticator.clone();
-        if authenticator.has_users_alone() {
-            server.end_sessions(move |_, owner| {
-                owner.kind == IdentityKind::User && !authenticator.has_user(&owner.name)
-            });
-        }
+        let departed = match access.authenticator.has_users_alone() {
+            true => Departed::read(&config.state_dir(), clock::now()).unwrap_or_else(|error| {
+                tracing::warn!(%error, "users that are gone since the last start are not noticed");
+                Departed::default()
+            }),
+            false => Departed::default(),
+        };
         for (listener, address) in server.addresses() {
             tracing::info!(%listener, %address, "MQTT served");
         }
@@ -165,8 +173,9 @@ impl Service {
         }
         let running = Running { config: config.clone(), bridges, sinks: BTreeMap::new() };
         let running = Mutex::new(running);
-        let service =
-            Self { running, server, ingest, flows, keeper, access, started: config.clone() };
+        let (departed, started) = (Mutex::new(departed), config.clone());
+        let service = Self { running, server, ingest, flows, keeper, access, departed, started };
+        service.look_at_users();
         let mut running = service.running.lock().unwrap_or_else(PoisonError::into_inner);
         service.exchange_sinks(&mut running.sinks, sinks, &mut Vec::new())?;
         drop(running);
@@ -275,16 +284,7 @@ impl Service {
             }
         }
         self.server.kick_users(users.users_changed.iter().cloned().collect());
-        // Messages that wait for a user that is gone are dropped, and the client identifier is free. A client with a token may
-        // have the name of a user.
-        if !users.users_gone.is_empty() {
-            let gone: HashSet<String> = users.users_gone.iter().cloned().collect();
-            self.server.end_sessions(move |_, owner| {
-                owner.kind == IdentityKind::User
-                    && owner.until.is_none()
-                    && gone.contains(&*owner.name)
-            });
-        }
+        self.look_at_users();
         if users.tokens_changed {
             self.server.kick_tokens();
         }
@@ -313,6 +313,64 @@ impl Service {
         self.server.configure_parts(parts(config));
         bridges.and(sinks)?;
         Ok(reloaded)
+    }
+
+    /// Notes which users the password file has now, and says which are gone.
+    fn look_at_users(&self) {
+        let Some(users) = self.access.authenticator.users() else { return };
+        let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = departed.look(clock::now(), users);
+        self.keep_users(&departed);
+        let Some(gone) = gone else { return };
+        let (users, of, hours) = (gone.users.join(", "), gone.of, gone.grace.as_secs() / 3600);
+        match gone.is_many() {
+            true => tracing::error!(
+                users,
+                of,
+                hours,
+                "more than half of the users are gone from the password file: they are refused, and their sessions wait for so many \
+                 hours; if that was not meant, bring the file back and reload; `tidegate sessions end` ends sessions at once"
+            ),
+            false => tracing::warn!(
+                users,
+                of,
+                hours,
+                "users are gone from the password file: they are refused, and their sessions wait for so many hours; \
+                 `tidegate sessions end` ends sessions at once"
+            ),
+        }
+    }
+
+    fn keep_users(&self, departed: &Departed) {
+        if let Err(error) = departed.write(&self.started.state_dir()) {
+            tracing::warn!(%error, "users that are gone at the next start may not be noticed");
+        }
+    }
+
+    /// Ends the sessions of users that have been gone for long: messages that wait there are dropped, and the client identifiers are free. A
+    /// client with a token may have the name of a user.
+    pub(super) fn end_departed(&self) {
+        let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(due) = departed.due(clock::now()) else { return };
+        self.keep_users(&departed);
+        let leaving = departed.leaving();
+        drop(departed);
+        if !due.users.is_empty() {
+            let users: Vec<&str> = due.users.iter().map(String::as_str).collect();
+            tracing::warn!(
+                users = users.join(", "),
+                "the sessions of users that are gone have ended"
+            );
+        }
+        let authenticator = self.access.authenticator.clone();
+        let strangers = due.strangers && authenticator.has_users_alone();
+        self.server.end_sessions(move |_, owner| {
+            let is_due = owner.until.is_none() && due.users.contains(&*owner.name);
+            let is_stranger = strangers && !leaving.contains(&*owner.name);
+            owner.kind == IdentityKind::User
+                && (is_due || is_stranger)
+                && !authenticator.has_user(&owner.name)
+        });
     }
 
     /// Ends the connections of clients with a token: keys were withdrawn.

@@ -31,11 +31,16 @@ use tidegate_identity::{
     auth::{audit::AuditSettings, fetch::Fetcher},
     pki::files,
 };
-use tidegate_message::Code;
+use tidegate_message::{Code, Instant};
 use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::kept::kept_random;
+
+pub mod departed;
+
+pub(super) use self::departed::Departed;
+use self::departed::Gone;
 
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -185,6 +190,22 @@ pub(super) fn problems(config: &Config) -> Problems {
     }
     problems.take(tokens(config));
     problems
+}
+
+/// That more than half of the users are gone from the password file, if they are. Nothing is written.
+pub(super) fn vanished(config: &Config) -> Option<String> {
+    let path = password_file(config)?;
+    let source = read(&path).ok()?;
+    let users = password::Passwords::parse(&path, &source.text, DecoyKey([0; 32])).ok()?.users();
+    let mut departed = Departed::read(&config.state_dir(), Instant::EPOCH).ok()?;
+    let gone = departed.look(Instant::EPOCH, users).filter(Gone::is_many)?;
+    Some(format!(
+        "{}: {} of {} users are gone: {}; bring it back from a copy if that was not meant",
+        path.display(),
+        gone.users.len(),
+        gone.of,
+        gone.users.join(", ")
+    ))
 }
 
 fn texts<E: std::error::Error>(errors: Vec<E>) -> Vec<String> {

@@ -93,8 +93,8 @@ fn commands_of_root_leave_a_service_its_files() {
     let users = users.to_str().expect("a name");
     command(&["passwd", users, "ada"], "second\n", "config reload");
     command(&["config", "reload", "--node", &at], "", "read again");
-    assert!(come(&program, "first").is_err(), "the former password");
     drop(come(&program, "second").expect("it is hers"));
+    assert!(come(&program, "first").is_err(), "the former password");
     command(&["revoke", "cam1", "--node", &at], "", "the node has read its configuration again");
     command(&["init", "--add", "--camera", "cam2"], "", "cam2.pem");
     command(&["invite", "cam3", "--at", "127.0.0.1:1"], "", "");

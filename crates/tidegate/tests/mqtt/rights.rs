@@ -422,8 +422,12 @@ fn a_right_that_is_taken_away_ends_the_subscriptions_that_it_allowed() {
     }
 }
 
+fn has_word(line: &str, word: &str) -> bool {
+    line.split_whitespace().any(|found| found == word)
+}
+
 #[test]
-fn sessions_are_listed_ended_and_gone_with_their_owner() {
+fn sessions_are_listed_ended_and_wait_for_their_owner() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     tidegate_identity::pki::init(&path("data/pki"), &Default::default()).expect("certificates");
@@ -491,26 +495,93 @@ fn sessions_are_listed_ended_and_gone_with_their_owner() {
         log.contains("\"what\":\"end-sessions\"") && log.contains("1 ended: dev1, none")
     });
 
-    // With the user they are gone: while the node runs, and while it did not.
+    // Those of a user that is gone wait, over a restart as well, and are no one else's meanwhile.
     fs::write(&file, users(&["bob", "carol"])).expect("a file");
     program.reload(&text);
-    program.line_with("configuration of MQTT reloaded");
-    let until = Instant::now() + LONGEST;
-    while come(&program, "carol", "dev2").is_err() {
-        assert!(Instant::now() < until, "it stays alice's");
-    }
-    fs::write(&file, users(&["bob", "carol", "dave"])).expect("a file");
-    program.reload(&text);
-    program.line_with("configuration of MQTT reloaded");
-    drop(come(&program, "dave", "dev5").expect("it is his"));
-    assert_eq!(come(&program, "carol", "dev5").err(), taken);
+    let line = program.line_with("users are gone from the password file");
+    assert!(line.contains("alice") && has_word(&line, "hours=1"), "{line}");
+    assert!(come(&program, "alice", "dev2").is_err(), "she is refused at once");
+    assert_eq!(come(&program, "carol", "dev2").err(), taken);
     let folder = program.kill();
-    fs::write(&file, users(&["bob", "carol"])).expect("a file");
     program = Program::start_in(folder, &text);
-    let until = Instant::now() + LONGEST;
-    while come(&program, "carol", "dev5").is_err() {
-        assert!(Instant::now() < until, "it stays dave's");
-    }
+    let line = program.line_with("users are gone from the password file");
+    assert!(line.contains("alice"), "{line}");
+    let api = program.api();
+    assert_eq!(come(&program, "carol", "dev2").err(), taken);
+    // An administrator need not wait, and one that is back has them.
+    let node = format!("https://{api}");
+    let ended = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("--config")
+        .arg(program.path("tidegate.toml"))
+        .args(["sessions", "end", "dev2", "--node", &node])
+        .status();
+    assert!(ended.expect("the program").success());
+    drop(come(&program, "carol", "dev2").expect("it is free"));
+    fs::write(&file, users(&["alice", "bob", "carol"])).expect("a file");
+    program.reload(&text);
+    program.line_with("configuration of MQTT reloaded");
+    let alice = come(&program, "alice", "dev3").expect("it is hers");
+    assert!(alice.connack().session_present, "her session is there");
     assert_eq!(come(&program, "carol", "dev4").err(), taken, "bob is still there");
+    program.stop();
+}
+
+#[test]
+fn file_of_users_that_is_emptied_or_cut_ends_no_session() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default())
+        .expect("certificates");
+    let file = folder.path().join("users");
+    let hash = tidegate_identity::auth::password::hash(b"word").expect("a hash");
+    let whole: String =
+        ["alice", "bob", "carol", "dave"].map(|name| format!("{name}:{hash}\n")).concat();
+    fs::write(&file, &whole).expect("a file");
+    let text = format!(
+        "[mqtt]\nshards = 2\npassword_file = {file:?}\n[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nallow_anonymous = false\n"
+    );
+    let program = Program::start_in(folder, &text);
+    let come = || {
+        let options = Options {
+            username: Some("dave".to_owned()),
+            password: Some(b"word".to_vec()),
+            client_id: "dev".to_owned(),
+            clean_start: false,
+            session_expiry: Some(3600),
+            ..options_of(program.address("main"))
+        };
+        Client::connect(options)
+    };
+    drop(come().expect("it is his"));
+    for (cut, place, expected) in [
+        ("", "users:1: ", "the file has no user"),
+        (&whole[..whole.len() - 5], "users:4: ", "the secret is damaged"),
+        (&whole[..whole.len() - hash.len() - 3], "users:4: ", "has no `:`"),
+    ] {
+        fs::write(&file, cut).expect("a file");
+        let check = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("--config")
+            .arg(program.path("tidegate.toml"))
+            .args(["config", "check"])
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&check.stdout).into_owned();
+        assert_eq!(check.status.code(), Some(2), "{said}");
+        assert!(said.contains(place) && said.contains(expected), "{said}");
+        program.reload(&text);
+        let line = program.line_with(expected);
+        assert!(line.contains(place), "{line}");
+        let dave = come().expect("he is still there");
+        assert!(dave.connack().session_present, "{expected}: his session is gone");
+    }
+    // Cut at the end of a line it is a file with fewer users: that most of them are gone is an error, and their sessions wait longer.
+    fs::write(&file, whole.split_inclusive('\n').next().expect("a line")).expect("a file");
+    program.reload(&text);
+    let line = program.line_with("more than half of the users are gone");
+    assert!(has_word(&line, "ERROR") && has_word(&line, "hours=72"), "{line}");
+    assert!(come().is_err(), "he is refused at once");
+    fs::write(&file, &whole).expect("a file");
+    program.reload(&text);
+    program.line_with("configuration of MQTT reloaded");
+    assert!(come().expect("he is back").connack().session_present, "his session is gone");
     program.stop();
 }
