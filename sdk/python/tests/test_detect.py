@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import tidegate
 import tidegate.aio
 from tidegate import images
 from tidegate._connection import Settings
-from tidegate._http import HttpCalls
+from tidegate._http import HttpCalls, answer_of
 
 JPEG = images.encode(np.full((48, 64, 3), 90, np.uint8))
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -171,6 +173,28 @@ def test_each_failure_has_its_class(site: Site, fake: Fake, status: int, code: s
         assert raised.value.code == code and str(raised.value) == "the reason"
     if isinstance(raised.value, tidegate.LimitReachedError):
         assert raised.value.retry_after_s == 2
+
+
+def test_an_answer_before_the_body_is_read_although_sending_fails() -> None:
+    """As of a node that has read enough of a body that it does not take."""
+    text = b'{"error": {"code": "auth.identity.refused", "message": "no"}}'
+    head = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n" % len(text)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.recv(100)
+            connection.sendall(head + text)
+            # With bytes unread, which resets the connection.
+            connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        connection = http.client.HTTPConnection(*server.getsockname(), timeout=60)
+        got, is_whole = answer_of(connection, "POST", "/v1/detect/face", bytes(64 << 20), {})
+        assert (got.status, got.read(), is_whole) == (401, text, False)
+        connection.close()
+        thread.join()
 
 
 def test_certificates_are_checked_on_both_sides(site: Site, fake: Fake) -> None:

@@ -22,6 +22,8 @@ import {
 
 /** A connection that is silent for so long is asked for a sign of life; one that stays silent for as long again is broken. */
 const SILENCE_MS_MAX = 10_000;
+/** For the word of a node that it wants a body, before that is sent without one. */
+const CONTINUE_MS_MAX = 5_000;
 const HANDSHAKE_KEY = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /** Requests over connections that are kept, and WebSockets that carry the caller's identity themselves. */
@@ -58,7 +60,14 @@ export class NodeTransport implements Transport {
       try {
         return await answered;
       } catch (error) {
-        if (asked.reusedSocket && !isAgain && codeOf(error) === "ECONNRESET" && request.signal?.aborted !== true) continue;
+        const mayAsk = !isAgain && request.signal?.aborted !== true;
+        if (mayAsk && body !== undefined && !asked.writableFinished && ["ECONNRESET", "EPIPE"].includes(codeOf(error))) {
+          // The node has answered before it read the body, and reads no more of it: Node.js drops what came when sending fails, so the answer
+          // is asked for before the body is sent (RFC 9110, section 10.1.1).
+          headers["expect"] = "100-continue";
+          continue;
+        }
+        if (mayAsk && asked.reusedSocket && codeOf(error) === "ECONNRESET") continue;
         throw error instanceof TidegateError || request.signal?.aborted === true ? error : this.#unreachable(error);
       }
     }
@@ -76,9 +85,25 @@ export class NodeTransport implements Transport {
     const answered = new Promise<Answer>((resolve, reject) => {
       asked.on("timeout", () => asked.destroy(new LinkDownError(`no answer from ${url.host} within ${ANSWER_MS_MAX} ms`)));
       asked.on("error", (error) => reject(request.signal?.aborted === true ? request.signal.reason : error));
-      asked.on("response", (answer) => void readAnswer(answer).then(resolve, reject));
+      asked.on("response", (answer) => {
+        const read = readAnswer(answer).finally(() => {
+          // A body that was not sent is not wanted, and no other request follows where it would stand.
+          if (!asked.writableEnded) asked.destroy();
+        });
+        void read.then(resolve, reject);
+      });
     });
-    asked.end(body);
+    if (headers["expect"] === undefined) {
+      asked.end(body);
+    } else {
+      const send = (): void => void (asked.writableEnded || asked.destroyed || asked.end(body));
+      // Something between may not know of it.
+      const timer = setTimeout(send, CONTINUE_MS_MAX);
+      asked.on("continue", send);
+      asked.on("response", () => clearTimeout(timer));
+      asked.on("close", () => clearTimeout(timer));
+      asked.flushHeaders();
+    }
     return { asked, answered };
   }
 

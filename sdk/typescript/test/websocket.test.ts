@@ -140,3 +140,31 @@ function unmasked(bytes: Buffer): Buffer {
   const mask = bytes.subarray(begin, begin + 4);
   return Buffer.from(bytes.subarray(begin + 4).map((byte, place) => byte ^ (mask[place & 3] as number)));
 }
+
+test("an answer before the body is read reaches its asker", { timeout: 60_000 }, async (t) => {
+  const bodies: number[] = [];
+  const answer = "HTTP/1.1 401 No\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+  // As of a node that has read enough, whose answer is lost where sending fails before it is looked at.
+  const server = net.createServer((peer) => {
+    peer.on("error", () => undefined);
+    peer.once("data", (head: Buffer) => {
+      const expects = head.toString("latin1").includes("100-continue");
+      bodies.push(head.byteLength - head.indexOf("\r\n\r\n") - 4);
+      peer.pause();
+      if (expects) peer.end(answer);
+      else peer.resetAndDestroy();
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const transport = new NodeTransport(addressOf(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`), {});
+  t.after(() => {
+    transport.close();
+    server.close();
+  });
+  const got = await transport.request({ method: "POST", path: "/v1/detect/face", type: "image/jpeg", body: new Uint8Array(64 << 20) });
+  assert.equal(got.status, 401);
+  assert.equal(Buffer.from(got.body).toString(), "no");
+  // Asked again, it was not sent.
+  assert.deepEqual(bodies.slice(1), [0]);
+});

@@ -92,8 +92,7 @@ class HttpCalls:
         while True:
             connection, is_new = self._take()
             try:
-                connection.request(method, path, body, dict(headers))
-                answer = connection.getresponse()
+                answer, is_whole = answer_of(connection, method, path, body, headers)
                 data = answer.read(MESSAGE_BYTES_MAX + 1)
                 if len(data) > MESSAGE_BYTES_MAX:
                     raise TidegateError(f"an answer of more than {MESSAGE_BYTES_MAX} bytes", "link.protocol")
@@ -106,7 +105,10 @@ class HttpCalls:
             except BaseException:
                 connection.close()
                 raise
-            self._keep(connection, answer)
+            if is_whole:
+                self._keep(connection, answer)
+            else:
+                connection.close()
             return answer.status, answer.headers, data
 
     def _take(self) -> tuple[_Connection, bool]:
@@ -139,6 +141,30 @@ class HttpCalls:
             kept, self._kept = self._kept, []
         for connection in kept:
             connection.close()
+
+
+def answer_of(
+    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | memoryview | None, headers: Mapping[str, str]
+) -> tuple[http.client.HTTPResponse, bool]:
+    """The answer to a request, and whether all of the request was sent.
+
+    A node answers before it has read a body that it does not take, and after a while reads no more of it: sending fails then, and the answer,
+    which says why, is there all the same.
+
+    Raises:
+        OSError: the request could not be sent, and no answer came.
+        http.client.HTTPException: what came is no answer.
+    """
+    try:
+        connection.request(method, path, body, dict(headers))
+    except OSError as error:
+        if body is None or connection.sock is None or isinstance(error, TimeoutError):
+            raise
+        try:
+            return connection.getresponse(), False
+        except (OSError, http.client.HTTPException):
+            raise error from None
+    return connection.getresponse(), True
 
 
 class _Connection(http.client.HTTPSConnection):
