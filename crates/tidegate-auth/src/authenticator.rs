@@ -103,10 +103,18 @@ pub struct TokenSource {
 /// The two clocks: one that never jumps, for waits, and the wall clock, for what tokens say.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Never goes backwards.
+    /// Never goes backwards; what the wall clock would say, had it not been set since the program started.
     pub steady: Instant,
     /// The time of day.
     pub wall: Instant,
+}
+
+impl Now {
+    /// The time that the ends of tokens are held against: the later of the two, so that a wall clock that is set back, by whomever, lengthens
+    /// the life of no token. A clock that was ahead when the program started and is then put right ends tokens early until the next start.
+    fn of_tokens(self) -> Instant {
+        self.wall.max(self.steady)
+    }
 }
 
 /// An accepted client.
@@ -356,7 +364,7 @@ impl Authenticator {
         let bad = |error| Rejected { refusal: Refusal::BadToken, token: Some(error) };
         let Some(source) = &rules.tokens else { return Err(bad(TokenError::NoKeys)) };
         let checked = match &source.keys {
-            Some(keys) => token::verify(token, keys, &source.config, now.wall),
+            Some(keys) => token::verify(token, keys, &source.config, now.of_tokens()),
             None => Err(TokenError::NoKeys),
         };
         let claims = checked.map_err(|error| {
@@ -431,7 +439,7 @@ impl Authenticator {
                 .is_some_and(|all| all.secret(&admitted.identity.name) == Some(secret)),
             Shown::Token { key } => {
                 let keys = rules.tokens.as_ref().and_then(|tokens| tokens.keys.as_ref());
-                admitted.identity.until.is_some_and(|until| now.wall < until)
+                admitted.identity.until.is_some_and(|until| now.of_tokens() < until)
                     && keys.is_some_and(|keys| keys.has(key))
             }
         }

@@ -50,6 +50,12 @@ pub fn to_wall(at: Instant) -> Instant {
     shifted(at, wall_ahead())
 }
 
+/// The latest time that an instant may be taken for: the wall time, or what that would be, had the wall clock not been set back since the
+/// program started. For ends that must not be put off by a clock.
+pub fn latest_wall(at: Instant) -> Instant {
+    to_wall(at).max(at)
+}
+
 /// The instant of this clock at a wall time, as the wall clock goes now.
 pub fn from_wall(at: Instant) -> Instant {
     shifted(at, wall_ahead().saturating_neg())

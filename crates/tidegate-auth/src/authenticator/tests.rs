@@ -197,6 +197,32 @@ fn tokens_are_taken_as_tokens_and_as_passwords() {
 }
 
 #[test]
+fn wall_clock_that_is_set_back_lengthens_no_token() {
+    let issuer = Issuer::new(1, "one");
+    let tokens = issuer.source(false);
+    let authenticator =
+        Authenticator::new(Sources { tokens, ..sources(false, None, false) }).unwrap();
+    let proof = Proof { token: Some((&*issuer.token("alice")).into()), ..Proof::default() };
+    // Tokens end a thousand seconds after the start, and the leeway.
+    let at = |steady: u64, wall: u64| Now {
+        steady: START.wall + Duration::from_secs(steady),
+        wall: START.wall + Duration::from_secs(wall),
+    };
+    let admitted = authenticator.authenticate(&proof, at(0, 0)).expect("it is good");
+    for (steady, wall, is_good) in [
+        (900, 900, true),
+        (2000, 2000, false),
+        (2000, 0, false),
+        (100, 2000, false),
+        (900, 0, true),
+    ] {
+        let now = at(steady, wall);
+        assert_eq!(authenticator.is_current(&admitted, now), is_good, "{steady} {wall}");
+        assert_eq!(authenticator.authenticate(&proof, now).is_ok(), is_good, "{steady} {wall}");
+    }
+}
+
+#[test]
 fn keys_are_wished_for_at_a_bounded_rate() {
     let (old, new) = (Issuer::new(1, "old"), Issuer::new(2, "new"));
     let tokens = old.source(true);
