@@ -129,21 +129,31 @@ impl Cameras {
         self.map().values().cloned().collect()
     }
 
-    /// The camera of that name.
+    /// The camera of that name, for a caller that may know of those for which `may_know` is true.
     ///
     /// # Errors
-    /// [`Code::CAMERA_UNKNOWN`], naming the cameras there are.
-    pub(super) fn named(&self, name: &CameraName) -> Result<Arc<Camera>, ApiError> {
+    /// [`Code::CAMERA_UNKNOWN`], naming the cameras that it may know of.
+    pub(super) fn named(
+        &self,
+        name: &CameraName,
+        may_know: impl Fn(&CameraName) -> bool,
+    ) -> Result<Arc<Camera>, ApiError> {
         let map = self.map();
         map.get(name).cloned().ok_or_else(|| {
-            let known: Vec<&str> = map.keys().map(CameraName::as_str).take(20).collect();
+            let known = map.keys().filter(|known| may_know(known)).map(CameraName::as_str);
+            let known: Vec<&str> = known.take(20).collect();
             let known = if known.is_empty() {
-                "none has registered yet".to_owned()
+                "none that you may see has registered".to_owned()
             } else {
                 format!("registered are {}", known.join(", "))
             };
             ApiError::new(Code::CAMERA_UNKNOWN, format!("no camera is called {name}; {known}"))
         })
+    }
+
+    /// Whether a camera of that name is there and reached.
+    pub(super) fn is_online(&self, name: &CameraName) -> bool {
+        self.map().get(name).is_some_and(|camera| camera.is_online())
     }
 
     /// Takes up a link that reaches the announced camera, and asks again for what its streams still want.

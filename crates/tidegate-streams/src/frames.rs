@@ -78,7 +78,7 @@ impl Frames for NodeState {
 
     async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
         self.may(identity, Action::Frames, name)?;
-        let camera = self.cameras.named(name)?;
+        let camera = self.named(identity, name)?;
         Ok(self.info(&camera).await)
     }
 
@@ -118,7 +118,7 @@ impl Frames for NodeState {
     ) -> Result<Subscription, ApiError> {
         self.may(identity, Action::Frames, &request.camera)?;
         request.check()?;
-        let camera = self.cameras.named(&request.camera)?;
+        let camera = self.named(identity, &request.camera)?;
         let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
         let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
         let hints = TransferHints {
@@ -223,7 +223,7 @@ impl Frames for NodeState {
         captured_at: Instant,
     ) -> Result<Original, ApiError> {
         self.may(identity, Action::FetchOriginal, camera)?;
-        let camera = self.cameras.named(camera)?;
+        let camera = self.named(identity, camera)?;
         let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
         // The camera may take its time, and the right may be gone meanwhile.
         self.may(identity, Action::FetchOriginal, &camera.name)?;
@@ -255,7 +255,7 @@ impl Frames for NodeState {
             })?,
             FeedbackOf::Camera(name) => {
                 self.may(identity, Action::Frames, name)?;
-                (name.clone(), self.cameras.named(name)?.verdicts.subscribe())
+                (name.clone(), self.named(identity, name)?.verdicts.subscribe())
             }
         };
         let stop = self.stop.clone();
@@ -357,6 +357,14 @@ impl NodeState {
         })
     }
 
+    /// The camera of that name; an error names those that `identity` may see and no others.
+    fn named(&self, identity: &Identity, name: &CameraName) -> Result<Arc<Camera>, ApiError> {
+        self.cameras.named(name, |known| {
+            may_watch(identity).is_ok()
+                && self.access.allows(identity, Action::Frames, Target::Camera(known.as_str()))
+        })
+    }
+
     /// Whether an identity may do that to a camera: by what its certificate is for, then by the rules.
     fn may(
         &self,
@@ -389,7 +397,7 @@ impl NodeState {
             let action = if is_own { Action::Publish } else { Action::Admin };
             self.may(identity, action, camera)?;
             self.own.refuse(camera)?;
-            if self.cameras.named(camera)?.is_online() {
+            if self.named(identity, camera)?.is_online() {
                 let text =
                     format!("camera {camera} is online; stop its node before it is unregistered");
                 return Err(ApiError::new(Code::CAMERA_TAKEN, text));

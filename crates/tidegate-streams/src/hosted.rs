@@ -67,7 +67,7 @@ impl Hosted {
         if let Some(hosted) = map.get(&name) {
             return if hosted.owner == identity.key { Ok(()) } else { Err(taken(&name)) };
         }
-        if node.cameras.named(&name).is_ok_and(|camera| camera.is_online()) {
+        if node.cameras.is_online(&name) {
             return Err(taken(&name));
         }
         if map.len() >= HOSTED_MAX {
