@@ -280,16 +280,13 @@ impl Core {
         }
     }
 
-    /// Makes room for a body of `bytes`; gives it back when dropped. `None` beyond the limit, which is one for all links of a peer.
+    /// Makes room for a body of `bytes`; gives it back when dropped. `None` beyond the limit of its peer, all links of it together, or of all
+    /// peers.
     pub(super) fn assemble(self: &Arc<Self>, bytes: u64) -> Option<Assembling> {
         let bytes = usize::try_from(bytes).ok()?;
-        let fits = |used: usize| {
-            used.checked_add(bytes).filter(|&sum| sum <= self.config.assembly_bytes_max)
-        };
-        self.assembling
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .ok()
-            .map(|_| Assembling { core: self.clone(), bytes })
+        let (all, own) = (&ASSEMBLING, &*self.assembling);
+        take_room(all, own, bytes, self.config.assembly_bytes_max)
+            .then(|| Assembling { core: self.clone(), bytes })
     }
 
     /// Takes note of bytes of a frame that came.
@@ -373,6 +370,29 @@ impl Core {
     }
 }
 
+/// Bytes being assembled of all peers of the program, which have as much together as this many of them have alone.
+static ASSEMBLING: AtomicUsize = AtomicUsize::new(0);
+const FULL_PEERS_MAX: usize = 4;
+
+/// Takes room for `bytes` out of what all have and one peer has. A peer has half at most of what the others leave, so that a few which end
+/// no body keep none from the rest.
+fn take_room(all: &AtomicUsize, own: &AtomicUsize, bytes: usize, own_max: usize) -> bool {
+    let fits = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= own_max);
+    let Ok(before) = own.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) else {
+        return false;
+    };
+    let all_max = own_max.saturating_mul(FULL_PEERS_MAX);
+    let fits = |used: usize| {
+        let left_by_others = all_max.saturating_sub(used.saturating_sub(before));
+        (before + bytes <= left_by_others / 2).then(|| used + bytes)
+    };
+    let has_room = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+    if !has_room {
+        own.fetch_sub(bytes, Ordering::Relaxed);
+    }
+    has_room
+}
+
 /// Bytes being assembled of all links of a peer: a peer that opens many is given no more for it.
 fn assembling_of(peer: NodeId) -> Arc<AtomicUsize> {
     static PEERS: Mutex<BTreeMap<[u8; 32], Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
@@ -395,6 +415,7 @@ pub(super) struct Assembling {
 impl Drop for Assembling {
     fn drop(&mut self) {
         self.core.assembling.fetch_sub(self.bytes, Ordering::Relaxed);
+        ASSEMBLING.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -423,5 +444,29 @@ async fn ping(core: Arc<Core>) {
         }
         let pause = if sequence < PINGS_FAST { PING_FAST } else { core.config.keep_alive };
         time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_that_end_no_body_leave_room_for_others() {
+        let all = AtomicUsize::new(0);
+        let peers: Vec<AtomicUsize> = (0..15).map(|_| AtomicUsize::new(0)).collect();
+        for own in &peers[..14] {
+            while take_room(&all, own, 1, 1000) {}
+        }
+        let held: Vec<usize> = peers.iter().map(|own| own.load(Ordering::Relaxed)).collect();
+        assert!(held[0] == 1000 && held[..4].iter().all(|own| *own >= 500), "{held:?}");
+        assert_eq!(all.load(Ordering::Relaxed), held.iter().sum::<usize>());
+        assert!(all.load(Ordering::Relaxed) <= 4000, "{held:?}");
+        // Given back, it is there for the next.
+        all.fetch_sub(held[0], Ordering::Relaxed);
+        peers[0].store(0, Ordering::Relaxed);
+        assert!(take_room(&all, &peers[14], 400, 1000));
+        assert!(!take_room(&all, &peers[14], 700, 1000), "more than a peer has");
+        assert_eq!(peers[14].load(Ordering::Relaxed), 400, "what was refused is not held");
     }
 }
