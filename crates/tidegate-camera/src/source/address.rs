@@ -4,11 +4,12 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
     sync::Arc,
 };
 
 use tidegate_message::host::without_brackets;
+use tidegate_sys::net::own_addresses;
 use zeroize::Zeroizing;
 
 /// A protocol that cameras are asked by.
@@ -132,6 +133,8 @@ impl Scope {
             // All of 0.0.0.0/8 is "this host" (RFC 1122, section 3.2.1.3), and connects to it.
             IpAddr::V4(v4) if v4.is_loopback() || v4.octets()[0] == 0 => Self::Machine,
             IpAddr::V6(v6) if v6.is_loopback() || v6.is_unspecified() => Self::Machine,
+            // Its services listen at these as well.
+            address if is_own(address) => Self::Machine,
             IpAddr::V4(v4) if v4.is_link_local() => Self::Link,
             IpAddr::V6(v6) if v6.is_unicast_link_local() => Self::Link,
             _ => Self::Network,
@@ -142,6 +145,26 @@ impl Scope {
     fn may_send_to(self, address: IpAddr) -> bool {
         let to = Self::of(address);
         to == Self::Network || to == self && to != Self::Metadata
+    }
+}
+
+/// The port that a route is asked for (RFC 863); which one it is does not matter.
+const DISCARD: u16 = 9;
+
+/// Whether `address` is one of this machine's interfaces: what is sent there comes from there. No packet is sent to find that out.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, DISCARD))?;
+        socket.local_addr()
+    });
+    match source {
+        Ok(source) => source.ip() == address,
+        // Without a route there, or without the interface of an address of a link: one of ours would stand in the list of them.
+        Err(_) => own_addresses().is_ok_and(|own| own.contains(&address)),
     }
 }
 
@@ -498,6 +521,24 @@ mod tests {
                 let allowed = scope == Network || scope == home && scope != Metadata;
                 assert_eq!(home.may_send_to(address), allowed, "{home:?} {address}");
             }
+        }
+    }
+
+    #[test]
+    fn camera_elsewhere_sends_us_to_no_address_of_this_machine() {
+        let own = own_addresses().expect("the interfaces");
+        let [camera, loopback]: [IpAddr; 2] =
+            ["198.51.100.7", "127.0.0.1"].map(|text| text.parse().unwrap());
+        if own.iter().all(|address| address.is_unspecified()) {
+            println!("skipped: this machine has no address but loopback");
+        }
+        for address in own {
+            let (mut home, mut ours) = (Home::default(), Home::default());
+            home.found(camera);
+            assert!(!home.allows(address, true), "{address}");
+            // A camera of this machine, such as a restreamer, may.
+            ours.found(address);
+            assert!(ours.allows(address, true) && ours.allows(loopback, true), "{address}");
         }
     }
 
