@@ -21,7 +21,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
-use tidegate_message::{Code, Proof, Refusal};
+use tidegate_message::{Code, LogLimiter, Proof, Refusal};
 use tidegate_process::clock;
 use tokio::sync::oneshot;
 
@@ -38,6 +38,8 @@ use crate::{
 
 /// How long a call waits for its password to be checked.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Calls with no credentials or wrong ones: anyone who reaches a port.
+static REFUSED: LogLimiter = LogLimiter::of_strangers();
 /// Longest `authorization`: a token with the word before it.
 const AUTHORIZATION_BYTES_MAX: usize = TOKEN_BYTES_MAX + 16;
 
@@ -242,7 +244,9 @@ impl Callers {
 
     fn refused(&self, peer: &Peer, user: &str, rejected: Rejected) -> ApiError {
         let why = tidegate_message::error_chain(&rejected);
-        tracing::info!(peer = %peer.address, %user, error = why, "a call to the API was refused");
+        if let Some(calls) = REFUSED.add(clock::now(), 1) {
+            tracing::info!(peer = %peer.address, %user, error = why, calls, front = self.front, "a call was refused");
+        }
         self.access.audit.tell(|| refused_login(self.front, peer.address.ip(), user, why.clone()));
         let code = match rejected.refusal {
             Refusal::TooMany | Refusal::KeysAwaited | Refusal::Connections => Code::LIMIT_REACHED,

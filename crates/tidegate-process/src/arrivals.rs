@@ -140,7 +140,7 @@ impl Arrivals<AbortHandle> {
     }
 }
 
-/// Peers for whom there was no descriptor: a line for the first, and then how many, now and again.
+/// Peers for whom there was no place or no descriptor: a line for the first, and then how many, now and again.
 #[derive(Debug, Default)]
 pub struct TurnedAway(LogLimiter);
 
@@ -149,7 +149,7 @@ impl TurnedAway {
     pub fn one(&self, now: Instant, address: SocketAddr, front: Front) -> Option<u64> {
         let connections = self.0.add(now, 1)?;
         let front = front.word();
-        tracing::warn!(%address, connections, front, "connections were refused: the descriptors for them are all in use");
+        tracing::warn!(%address, connections, front, "connections were refused: the places for them, or those of their address, or the descriptors are all in use");
         Some(connections)
     }
 }

@@ -34,13 +34,16 @@ use rustls_pki_types::{
     CertificateDer, CertificateRevocationListDer, ServerName, UnixTime, pem::PemObject as _,
 };
 use sha2::{Digest as _, Sha256};
-use tidegate_message::Instant;
-use tidegate_process::signatures_by;
+use tidegate_message::{Instant, LogLimiter};
+use tidegate_process::{clock, signatures_by};
 use tidegate_sys::{clock::realtime_nanos, files, regular};
 use tokio::sync::watch;
 
 pub use self::list::{ListError, ListNumber, Reason, RevocationList, Revoked, Serial};
 use super::{PeerIdentity, fields::Fields, identity_of};
+
+/// Revoked certificates in handshakes: their owner may show one as often as it likes.
+static SHOWN: LogLimiter = LogLimiter::of_strangers();
 
 /// The file of a site's list, next to its authority.
 pub const LIST_FILE: &str = "crl.pem";
@@ -399,7 +402,9 @@ impl Revocations {
             Ok(peer) => peer.to_string(),
             Err(_) => "a peer of another authority's naming".to_owned(),
         };
-        tracing::warn!(%who, %serial, %reason, "a revoked certificate was shown, and refused");
+        if let Some(times) = SHOWN.add(clock::now(), 1) {
+            tracing::warn!(%who, %serial, %reason, times, "a revoked certificate was shown, and refused");
+        }
         if let Some(Told(told)) = self.told.get() {
             told(&Shown { peer: peer.ok(), serial, reason });
         }

@@ -23,9 +23,10 @@ use tidegate_identity::{
     },
     pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
 };
-use tidegate_message::{Code, Identity, IdentityKind, error_chain};
+use tidegate_message::{Code, Identity, IdentityKind, LogLimiter, error_chain};
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
+    clock,
     descriptors::{self, Descriptor, Front},
 };
 use tokio::{
@@ -270,7 +271,7 @@ async fn accept_tcp(
                     let (tls, limit) = (tls.clone(), config.connect_timeout);
                     let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
                     let Some(descriptor) = taken else {
-                        turned_away.one(tidegate_process::clock::now(), address, Front::Link);
+                        turned_away.one(clock::now(), address, Front::Link);
                         continue;
                     };
                     let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);
@@ -492,6 +493,9 @@ impl Handshakes {
     }
 }
 
+/// Peers without a certificate of the site: anyone who reaches the port.
+static REFUSED: LogLimiter = LogLimiter::of_strangers();
+
 /// Waits for a handshake; a peer that fails it is logged and disturbs no other.
 async fn admit(
     address: SocketAddr,
@@ -505,12 +509,18 @@ async fn admit(
         Ok(Ok(link)) => drop(links.send(link).await),
         Ok(Err(error)) => {
             let code = error.code();
-            tracing::warn!(%address, %code, reason = error_chain(&error), "peer refused");
+            if let Some(peers) = REFUSED.add(clock::now(), 1) {
+                tracing::warn!(%address, %code, reason = error_chain(&error), peers, "peer refused");
+            }
             if code != Code::LINK_DOWN {
                 audit.tell(|| refused(address, error_chain(&error)));
             }
         }
-        Err(_) => tracing::warn!(%address, "peer refused: handshake took too long"),
+        Err(_) => {
+            if let Some(peers) = REFUSED.add(clock::now(), 1) {
+                tracing::warn!(%address, peers, "peer refused: handshake took too long");
+            }
+        }
     }
 }
 

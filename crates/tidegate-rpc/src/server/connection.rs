@@ -15,9 +15,10 @@ use tidegate_identity::{
     callers::{Peer, refused_login},
     pki::{PeerIdentity, PkiError},
 };
-use tidegate_message::Code;
+use tidegate_message::{Code, LogLimiter};
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
+    clock,
     descriptors::{self, Descriptor, Front},
     places::Place,
 };
@@ -199,7 +200,7 @@ pub(super) async fn accept(
                 Ok((socket, peer)) => {
                     let take = || descriptors::take(Front::Api);
                     let Some(descriptor) = arrivals.take(&mut handshakes, take).await else {
-                        turned_away.one(tidegate_process::clock::now(), peer, Front::Api);
+                        turned_away.one(clock::now(), peer, Front::Api);
                         continue;
                     };
                     let (number, strangers) = (arrivals.next(), strangers.clone());
@@ -222,6 +223,9 @@ pub(super) async fn accept(
         }
     }
 }
+
+/// Connections that did not come to be: of anyone who reaches the port.
+static REFUSED: LogLimiter = LogLimiter::of_strangers();
 
 async fn admit(
     entrance: Entrance,
@@ -249,7 +253,9 @@ async fn admit(
                 Refused::Socket(_) => Code::LINK_DOWN,
                 Refused::Tls(_) | Refused::Plain | Refused::Identity(_) => Code::IDENTITY_REFUSED,
             };
-            tracing::warn!(%peer, %code, %error, cause, "a connection to the API was refused");
+            if let Some(connections) = REFUSED.add(clock::now(), 1) {
+                tracing::warn!(%peer, %code, %error, cause, connections, "a connection to the API was refused");
+            }
             if code == Code::IDENTITY_REFUSED {
                 entrance
                     .access
@@ -258,7 +264,10 @@ async fn admit(
             }
         }
         Err(_) => {
-            tracing::warn!(%peer, max_s = HANDSHAKE_MAX.as_secs(), "a TLS handshake took too long");
+            if let Some(connections) = REFUSED.add(clock::now(), 1) {
+                let max_s = HANDSHAKE_MAX.as_secs();
+                tracing::warn!(%peer, max_s, connections, "a TLS handshake took too long");
+            }
         }
     }
 }

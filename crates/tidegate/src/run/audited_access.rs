@@ -10,7 +10,8 @@ use tidegate_identity::{
         limits::Lease,
     },
 };
-use tidegate_message::{Action, Authorize, Decision, Identity, Proof, Refusal, Target};
+use tidegate_message::{Action, Authorize, Decision, Identity, LogLimiter, Proof, Refusal, Target};
+use tidegate_process::clock;
 use tidegate_server::settings::{Authenticate, Scram};
 
 /// The rights of a node, as the MQTT server asks for them.
@@ -90,11 +91,17 @@ impl Authorize for AuditedAccess {
     }
 }
 
+/// Tokens that are not accepted: of anyone who reaches a listener.
+static REFUSED: LogLimiter = LogLimiter::of_strangers();
+
 impl AuditedAccess {
     fn rejected(&self, proof: &Proof, user: Option<&str>, rejected: &Rejected) -> Refusal {
         let why = tidegate_message::error_chain(rejected);
-        if rejected.token.is_some() {
-            tracing::info!(client = %proof.client, error = why, "a token is not accepted");
+        if rejected.token.is_some()
+            && let Some(tokens) = REFUSED.add(clock::now(), 1)
+        {
+            let address = proof.address.map(tracing::field::display);
+            tracing::info!(client = %proof.client, address, error = why, tokens, "a token is not accepted");
         }
         self.0.audit.tell(|| login(&proof.client, proof.address, user, why));
         rejected.refusal
