@@ -4,23 +4,28 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use async_recursion::async_recursion as boxed;
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
-use tidegate_message::error_chain;
+use tidegate_message::{LogLimiter, error_chain};
+use tidegate_process::{arrivals::Arrivals, clock};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    task::{AbortHandle, JoinSet},
 };
 use tokio_rustls::TlsAcceptor;
 
 use super::{Answer, InvitationError, Invitations, LINE_BYTES_MAX, PROTOCOL, Question, proof_of};
 use crate::pki::{self, Authority, Credentials, PkiError};
 
-/// Machines that join at a time; others wait.
-const JOINING_MAX: usize = 8;
+/// Machines that join at a time, and of one address; beyond them the one that takes longest gives way, so that those which say nothing keep
+/// none out.
+const JOINING_MAX: usize = 128;
+const JOINING_OF_ADDRESS_MAX: usize = 32;
 /// For the whole of it.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A wrong secret costs so long.
 const WRONG_COSTS: Duration = Duration::from_secs(1);
+/// Wrong secrets: of anyone who reaches the port.
+static REFUSED: LogLimiter = LogLimiter::of_strangers();
 
 /// Redeems invitations on one address.
 pub struct Enrolment {
@@ -80,10 +85,18 @@ impl Enrolment {
     /// Serves until it is dropped.
     #[boxed]
     pub async fn serve(self) {
-        let places = Arc::new(Semaphore::new(JOINING_MAX));
+        let mut joining = JoinSet::new();
+        let mut arrivals: Arrivals<AbortHandle> =
+            Arrivals::new(JOINING_MAX, JOINING_OF_ADDRESS_MAX);
         loop {
-            let place = places.clone().acquire_owned().await.expect("it is never closed");
-            let (socket, peer) = match self.listener.accept().await {
+            let accepted = tokio::select! {
+                Some(ended) = joining.join_next() => {
+                    arrivals.over(ended);
+                    continue;
+                }
+                accepted = self.listener.accept() => accepted,
+            };
+            let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "connections to join cannot be accepted");
@@ -92,23 +105,34 @@ impl Enrolment {
                 }
             };
             let (tls, redeemer) = (self.tls.clone(), self.redeemer.clone());
-            tokio::spawn(async move {
-                let joined = tokio::time::timeout(JOIN_TIMEOUT, redeemer.answer(tls, socket)).await;
-                match joined {
-                    Ok(Ok(Some(name))) => tracing::info!(%peer, name, "an invitation was redeemed"),
-                    Ok(Ok(None)) => tracing::warn!(%peer, "an invitation was refused"),
-                    Ok(Err(error)) => {
-                        tracing::debug!(%peer, %error, "joining failed");
-                    }
-                    Err(_) => tracing::debug!(%peer, "joining took too long"),
-                }
-                drop(place);
+            let number = arrivals.next();
+            let handle = joining.spawn(async move {
+                redeemer.greet(tls, socket, peer).await;
+                number
             });
+            if let Some(gone) = arrivals.begin(peer.ip(), handle) {
+                tracing::debug!(newcomer = %peer, "the machine that takes longest to join gives way");
+                gone.abort();
+            }
         }
     }
 }
 
 impl Redeemer {
+    /// Lets a machine join, within its time.
+    async fn greet(&self, tls: TlsAcceptor, socket: TcpStream, peer: SocketAddr) {
+        match tokio::time::timeout(JOIN_TIMEOUT, self.answer(tls, socket)).await {
+            Ok(Ok(Some(name))) => tracing::info!(%peer, name, "an invitation was redeemed"),
+            Ok(Ok(None)) => {
+                if let Some(times) = REFUSED.add(clock::now(), 1) {
+                    tracing::warn!(%peer, times, "an invitation was refused");
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "joining failed"),
+            Err(_) => tracing::debug!(%peer, "joining took too long"),
+        }
+    }
+
     /// The name that a certificate was made for, none if it was refused.
     async fn answer(&self, tls: TlsAcceptor, socket: TcpStream) -> io::Result<Option<String>> {
         let mut stream = BufReader::new(tls.accept(socket).await?);

@@ -70,6 +70,20 @@ async fn an_invitation_makes_credentials_that_the_site_accepts_and_only_once() {
 }
 
 #[tokio::test]
+async fn silent_connections_shut_out_no_machine_that_joins() {
+    let site = Site::new().await;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(tokio::net::TcpStream::connect(site.address).await.unwrap());
+    }
+    let token = site.invite(invitation(Kind::Camera, "cam7"), HOUR);
+    let away = tempfile::tempdir().unwrap();
+    // While all of those say nothing, which each may do for ten seconds.
+    join(&token, &away.path().join("pki")).await.unwrap();
+    drop(silent);
+}
+
+#[tokio::test]
 async fn altered_expired_and_foreign_invitations_are_refused() {
     let site = Site::new().await;
     let token = site.invite(invitation(Kind::Node, "edge2"), HOUR);
