@@ -63,9 +63,9 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate-process",
         &[
-            ("ground", &["clock", "descriptors", "health", "http", "reach", "step", "tls"]),
-            ("peers", &["arrivals"]),
-            ("listeners", &["places"]),
+            ("ground", &["clock", "descriptors", "http", "http1", "reach", "step", "tls"]),
+            ("peers", &["arrivals", "pages"]),
+            ("listeners", &["health", "newcomers", "places"]),
         ],
     ),
     (

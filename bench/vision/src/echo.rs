@@ -52,6 +52,7 @@ pub fn serve(http: u16, tcp: u16) -> anyhow::Result<()> {
             protocol,
             tls: None,
             user: "bench".to_owned(),
+            origins: tidegate_message::origins::Origins::default(),
             connections_max: 1000,
         };
         let http = Listener::bind(settings(http, Protocol::Http)).await.context("HTTP")?;

@@ -196,7 +196,7 @@ const KEYS: &[Key] = &[
     key("use_identity_as_username", Scope::Listener, Kind::Flag, Fate::Translated),
     key("use_subject_as_username", Scope::Listener, Kind::Flag, Fate::Lost(&["false"], "the common name in the certificate is taken, not the whole subject")),
     key("use_username_as_clientid", Scope::Listener, Kind::Flag, Fate::Lost(&["false"], "client identifiers are the client's; a session is of the user who began it")),
-    key("websockets_origin", Scope::Listener, Kind::Text, Fate::Protects(&[], "the origin that a browser names is not looked at")),
+    key("websockets_origin", Scope::Listener, Kind::Text, Fate::Protects(&[], "write the origins of pages, each with its scheme, as origins of the listener")),
     // Connections to other brokers.
     key("address", Scope::Bridge, Kind::Words, Fate::Translated),
     key("addresses", Scope::Bridge, Kind::Words, Fate::Translated),

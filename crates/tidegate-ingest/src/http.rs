@@ -14,26 +14,24 @@ mod body;
 mod lines;
 mod post;
 
-use std::{
-    convert::Infallible, io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{self, HeaderValue},
-    server::conn::http1,
-    service::service_fn,
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tidegate_api::ApiError;
 use tidegate_identity::callers::Peer;
-use tidegate_message::Code;
+use tidegate_message::{Code, origins::Foreign};
 use tidegate_process::{
+    arrivals::TurnedAway,
     clock,
     descriptors::Front,
+    http1::{self, HeadBounds, RequestBody},
+    newcomers::{Newcomer, Newcomers},
+    pages,
     places::{Place, Places},
 };
 use tidegate_wire::mqtt::path::NODE_HEADER;
@@ -128,6 +126,8 @@ async fn serve(
     });
     let mut connections = JoinSet::new();
     let mut places = Places::default();
+    let newcomers = Newcomers::of_places(context.live().settings.connections_max);
+    let turned_away = TurnedAway::default();
     loop {
         let may_accept = places.taken() < context.live().settings.connections_max;
         tokio::select! {
@@ -139,10 +139,10 @@ async fn serve(
                     add(&context.counters.connections, 1);
                     let most = context.live().settings.connections_max;
                     let Some(place) = places.take(peer.ip(), most, Front::Ingest) else {
-                        tracing::debug!(%peer, "a connection to ingest was refused: its address has its part of them");
+                        turned_away.one(clock::now(), peer, Front::Ingest);
                         continue;
                     };
-                    let from = (peer, Arc::new(place));
+                    let from = (peer, Arc::new(place), newcomers.begin(peer.ip()));
                     connections.spawn(greet(http.clone(), socket, from, stop.clone()));
                 }
                 Err(error) => {
@@ -173,8 +173,8 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Where a connection comes from, and its place, which it keeps as a WebSocket.
-type Origin = (SocketAddr, Arc<Place>);
+/// Where a connection comes from, its place, which it keeps as a WebSocket, and that it has had no answer yet.
+type Origin = (SocketAddr, Arc<Place>, Newcomer);
 
 /// Serves a connection, by TLS where it is spoken.
 async fn greet(http: Arc<Http>, socket: TcpStream, from: Origin, stop: CancellationToken) {
@@ -187,6 +187,7 @@ async fn greet(http: Arc<Http>, socket: TcpStream, from: Origin, stop: Cancellat
     drop(live);
     let shaken = tokio::select! {
         () = stop.cancelled() => return,
+        () = from.2.gives_way() => return,
         shaken = timeout(most, acceptor.accept(socket)) => shaken,
     };
     match shaken {
@@ -200,33 +201,24 @@ async fn greet(http: Arc<Http>, socket: TcpStream, from: Origin, stop: Cancellat
 }
 
 /// Answers one connection's requests, until it is silent for too long.
-async fn converse<S>(http: Arc<Http>, stream: S, (address, place): Origin, stop: CancellationToken)
-where
+async fn converse<S>(
+    http: Arc<Http>,
+    stream: S,
+    (address, place, newcomer): Origin,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let silent_max = http.context.live().settings.request_timeout;
     let peer = Arc::new(Peer::new(address, None));
-    let service = service_fn(|mut request: Request<Incoming>| {
+    let answer = |mut request: Request<RequestBody>| {
         let (http, peer) = (http.clone(), peer.clone());
         request.extensions_mut().insert(place.clone());
-        async move { Ok::<_, Infallible>(http.answer(request, &peer, address).await) }
-    });
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(silent_max)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX);
-    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+        async move { http.answer(request, &peer, address).await }
     };
-    if let Err(error) = served {
+    let head =
+        HeadBounds { bytes_max: HEAD_BYTES_MAX, lines_max: HEADERS_MAX, time_max: silent_max };
+    if let Err(error) = http1::converse(newcomer.over(stream), head, answer, &stop).await {
         if error.is_timeout() {
             add(&http.context.counters.timed_out, 1);
         }
@@ -237,7 +229,30 @@ where
 impl Http {
     async fn answer(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
+        peer: &Peer,
+        address: SocketAddr,
+    ) -> Answer {
+        let live = self.context.live();
+        if let Err(foreign) = live.pages.check(&request, address) {
+            return self.foreign(&foreign);
+        }
+        if let Some(answer) = live.pages.allowed(&request) {
+            return answer;
+        }
+        let reader = live.pages.reader(request.headers());
+        drop(live);
+        let mut answer = self.answer_own(request, peer, address).await;
+        if let Some(reader) = reader {
+            pages::readable(answer.headers_mut(), reader);
+        }
+        answer
+    }
+
+    /// Answers a request that no page has made which may not.
+    async fn answer_own(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
         peer: &Peer,
         address: SocketAddr,
     ) -> Answer {
@@ -290,7 +305,7 @@ impl Http {
 
     async fn open(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         peer: &Peer,
         address: SocketAddr,
     ) -> Result<Answer, Refused> {
@@ -302,7 +317,7 @@ impl Http {
     async fn caller(
         &self,
         live: &Live,
-        request: &Request<Incoming>,
+        request: &Request<RequestBody>,
         peer: &Peer,
         address: SocketAddr,
     ) -> Result<Caller, Refused> {
@@ -358,6 +373,21 @@ impl Http {
         // The rest of a body that was not read would be taken for the next request.
         if matches!(refused, Refused::TooLarge { .. } | Refused::Slow | Refused::Broken) {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+
+    /// The answer to a request that does not count.
+    fn foreign(&self, foreign: &Foreign) -> Answer {
+        let code = match foreign {
+            Foreign::Host => Code::INGEST_INVALID,
+            Foreign::Page { .. } | Foreign::Name { .. } => Code::ACTION_DENIED,
+        };
+        let refused = Refused::Access(ApiError::new(code, foreign.to_string()));
+        add(refused.counter(&self.context.counters), 1);
+        let mut answer = self.refuse(&refused, String::new());
+        if let Ok(status) = StatusCode::from_u16(foreign.status()) {
+            *answer.status_mut() = status;
         }
         answer
     }

@@ -49,7 +49,10 @@ pub use self::{
 };
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
-use tidegate_process::health::{Health, Pulse};
+use tidegate_process::{
+    health::{Health, Pulse},
+    pages::Pages,
+};
 use tidegate_server::{bus::Bus, server::Server};
 use tidegate_wire::mqtt::path::Stamps;
 
@@ -119,13 +122,17 @@ struct Live {
     settings: IngestSettings,
     /// Of all its senders together.
     meter: Meter,
+    /// The pages whose requests count.
+    pages: Pages,
 }
 
 impl Live {
     fn new(settings: IngestSettings) -> Self {
         let messages_per_second = settings.rate_max.map(|rate| u64::from(rate.get()));
         let meter = Meter::new(Limits { messages_per_second, ..Limits::NONE });
-        Self { settings, meter }
+        let front = format!("ingest {}", settings.name);
+        let pages = Pages::new(&front, settings.origins.clone(), settings.tls.is_some());
+        Self { settings, meter, pages }
     }
 }
 

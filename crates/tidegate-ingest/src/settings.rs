@@ -6,7 +6,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_broker::SessionConfig;
 use tidegate_device::{MessageLimits, Place, Template};
-use tidegate_message::{Identity, TopicError};
+use tidegate_message::{Identity, TopicError, origins::Origins};
 use tidegate_process::tls;
 use tidegate_sys::datagram::Method;
 
@@ -35,6 +35,8 @@ pub struct IngestSettings {
     pub joins: bool,
     /// The identity of every client without a proof; none where a proof is required.
     pub identity: Option<Identity>,
+    /// The pages of other sites that may send, of [`Kind::Http`] and [`Kind::WebSocket`].
+    pub origins: Origins,
     /// Longest payload of a message.
     pub message_bytes_max: usize,
     /// Longest body of a request, unpacked.
@@ -139,6 +141,7 @@ impl IngestSettings {
             receive_buffer_bytes: 4 << 20,
             joins: true,
             identity: None,
+            origins: Origins::default(),
             message_bytes_max: 64_000,
             body_bytes_max: 4 << 20,
             connections_max: 1024,

@@ -14,7 +14,6 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     HeaderMap, Request, Response, StatusCode,
-    body::Incoming,
     header::{self, HeaderValue},
     upgrade::Upgraded,
 };
@@ -22,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 use tidegate_device::{array, query::parameter};
-use tidegate_process::{clock, places::Place};
+use tidegate_process::{clock, http1::RequestBody, places::Place};
 use tidegate_wire::{
     mqtt::ReasonCode,
     websocket::{CloseCode, Decoder, Flow, MessageEnd, accept_of, encode_close, encode_text},
@@ -105,7 +104,7 @@ impl Http {
     /// Opens a WebSocket, which a task of its own then serves.
     pub(super) async fn websocket(
         self: &Arc<Self>,
-        mut request: Request<Incoming>,
+        mut request: Request<RequestBody>,
         caller: Caller,
         address: SocketAddr,
     ) -> Result<Response<Full<Bytes>>, Refused> {

@@ -17,6 +17,7 @@ pub mod host;
 mod instant;
 mod listen;
 mod log_limiter;
+pub mod origins;
 mod payload;
 mod position;
 mod property;

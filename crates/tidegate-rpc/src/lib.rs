@@ -15,7 +15,6 @@
 
 mod failure;
 pub mod openapi;
-pub mod origin;
 pub mod server;
 pub mod unread;
 

@@ -14,7 +14,9 @@ use tidegate_identity::{
     auth::limits::Lease,
     pki::{Revocations, known::Known},
 };
-use tidegate_message::{Authorize, Identity, IdentityKind, Proof, Refusal, quantity};
+use tidegate_message::{
+    Authorize, Identity, IdentityKind, Proof, Refusal, origins::Origins, quantity,
+};
 use tidegate_schedule::{PolicyConfig, Threshold};
 use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
 
@@ -66,6 +68,8 @@ pub struct ListenerSettings {
     pub proxy_protocol: Option<proxy::Accepted>,
     /// Where MQTT is, with WebSocket.
     pub paths: Paths,
+    /// The pages of other sites that may open a WebSocket.
+    pub origins: Arc<Origins>,
     /// Certificate and clients' authorities, with TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Owners of the certificates that `tls` takes; none if it asks for none.
@@ -102,6 +106,7 @@ impl ListenerSettings {
             protocol: Protocol::Tcp,
             proxy_protocol: None,
             paths: Paths::of(["/mqtt", "/"]),
+            origins: Arc::default(),
             tls: None,
             known: None,
             revocations: Vec::new(),

@@ -18,7 +18,7 @@ mod visits;
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt, io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, RwLock,
         atomic::{AtomicUsize, Ordering},
@@ -192,9 +192,7 @@ pub(super) struct Connection {
     listener: Arc<Listener>,
     /// The listener's, of when it introduced itself.
     settings: Arc<ListenerSettings>,
-    peer: Option<IpAddr>,
-    /// Its port there; 0 where there is none.
-    port: u16,
+    peer: Option<SocketAddr>,
     stage: Stage,
     /// Bytes that are no whole packet yet.
     left: Vec<u8>,
@@ -238,15 +236,18 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// The peer's address without its port.
+    fn address(&self) -> Option<IpAddr> {
+        self.peer.map(|peer| peer.ip())
+    }
+
     /// Takes the address that a load balancer named, if it just did.
     #[inline]
     fn learn_peer(&mut self) -> bool {
         match self.transport.take_source() {
             None | Some(Source::Connection) => return false,
-            Some(Source::Client(address)) => {
-                (self.peer, self.port) = (Some(address.ip()), address.port());
-            }
-            Some(Source::Unix) => (self.peer, self.port) = (None, 0),
+            Some(Source::Client(address)) => self.peer = Some(address),
+            Some(Source::Unix) => self.peer = None,
         }
         true
     }
@@ -434,7 +435,7 @@ impl Shard {
             first(&self.openings),
             first(&self.closings),
             self.resting.keys().next().map(|(at, _)| *at),
-            self.expiring.keys().next().map(|(at, _)| clock::from_wall(*at)),
+            self.expiring.keys().next().map(|(at, _)| clock::from_wall(*at).min(*at)),
             self.accepts_at,
             self.stops,
         ]
@@ -685,8 +686,8 @@ impl Shard {
                     && let Some(connection) = self.slots[slot].as_deref()
                     && let Some(visitor) = &connection.visitor
                 {
-                    let from = (connection.peer, connection.port);
-                    self.visits.denied(now, visitor, from, &connection.settings, &denied);
+                    let (peer, listener) = (connection.peer, &connection.settings);
+                    self.visits.denied(now, visitor, peer, listener, &denied);
                 }
             }
         }

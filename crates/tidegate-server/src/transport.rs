@@ -11,7 +11,7 @@ use std::{
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, ServerName};
-use tidegate_message::IdentityKind;
+use tidegate_message::{IdentityKind, origins::Origins};
 use tidegate_wire::{
     proxy::{self, HEADER_BYTES_MAX, Header, Source},
     websocket::{CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close},
@@ -116,8 +116,9 @@ impl Transport {
     pub(super) fn new(
         socket: TcpStream,
         tls: Option<Arc<ServerConfig>>,
-        websocket: Option<Paths>,
+        websocket: Option<(Paths, Arc<Origins>)>,
     ) -> Result<Self, rustls::Error> {
+        let is_tls = tls.is_some();
         let tls = match tls {
             None => None,
             Some(config) => {
@@ -126,7 +127,10 @@ impl Transport {
                 Some(Box::new(connection))
             }
         };
-        let websocket = websocket.map(|paths| Box::new(WebSocket::new(paths)));
+        let websocket = websocket.map(|(paths, origins)| {
+            let handshake = Handshake::new(paths, origins, is_tls);
+            Box::new(WebSocket { stage: WebSocketStage::Opening(handshake), refused: None })
+        });
         Ok(Self::on(Wire::Socket(socket), tls, websocket))
     }
 
@@ -175,6 +179,11 @@ impl Transport {
     /// The connection's source by its header of the PROXY protocol; once, when it has come.
     pub(super) fn take_source(&mut self) -> Option<Source> {
         self.source.take()
+    }
+
+    /// Why a request was refused and no WebSocket opened; once.
+    pub(super) fn take_refusal(&mut self) -> Option<String> {
+        self.websocket.as_mut()?.refused.take()
     }
 
     /// The socket; none to a part of this program.
@@ -234,7 +243,7 @@ impl Transport {
         let is_closed = websocket.is_closed();
         self.send_raw(&reply)?;
         result?;
-        if payload.is_empty() && is_closed {
+        if payload.is_empty() && is_closed && !self.has_ended {
             return Ok(ReadOutcome::End);
         }
         // Frames only take bytes away.
@@ -422,6 +431,8 @@ fn blocked(error: io::Error) -> io::Result<()> {
 #[derive(Debug)]
 struct WebSocket {
     stage: WebSocketStage,
+    /// Why its request was refused, until that is taken.
+    refused: Option<String>,
 }
 
 #[derive(Debug)]
@@ -433,10 +444,6 @@ enum WebSocketStage {
 }
 
 impl WebSocket {
-    fn new(paths: Paths) -> Self {
-        Self { stage: WebSocketStage::Opening(Handshake::new(paths)) }
-    }
-
     /// Bytes of MQTT go to `payload`, what must be sent back to `reply`.
     fn take(&mut self, input: &[u8], payload: &mut Vec<u8>, reply: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.stage {
@@ -447,8 +454,9 @@ impl WebSocket {
                     self.stage = WebSocketStage::Open(Decoder::of_client());
                     if rest.is_empty() { Ok(()) } else { self.take(&rest, payload, reply) }
                 }
-                Step::Refuse { response } => {
+                Step::Refuse { response, reason } => {
                     reply.extend_from_slice(&response);
+                    self.refused = Some(reason);
                     self.stage = WebSocketStage::Closed;
                     Ok(())
                 }
@@ -516,7 +524,8 @@ mod tests {
         };
 
         let (socket, mut peer) = pair();
-        let mut transport = Transport::new(socket, None, Some(Paths::of(["/mqtt"]))).unwrap();
+        let mut transport =
+            Transport::new(socket, None, Some((Paths::of(["/mqtt"]), Arc::default()))).unwrap();
         assert_eq!(transport.opening_bytes(), 0);
         let request = format!("GET /mqtt HTTP/1.1\r\nx: {}", "y".repeat(3_000));
         peer.write_all(request.as_bytes()).unwrap();

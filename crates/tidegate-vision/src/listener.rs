@@ -17,34 +17,31 @@ use async_recursion::async_recursion as boxed;
 use axum::{
     Router,
     body::Body,
-    extract::State,
-    http::{Request, Response, StatusCode, header},
-    middleware::{self, Next},
+    http::{Request, Response, StatusCode},
     response::IntoResponse as _,
     routing::get,
 };
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_identity::access::Identity;
 use tidegate_identity::auth::Admitted;
-use tidegate_message::{Code, IdentityKind};
+use tidegate_message::{
+    Code, IdentityKind,
+    origins::{Foreign, Origins},
+};
 use tidegate_process::{
     arrivals::{TurnedAway, network},
     clock,
     descriptors::Front,
+    http1::{self, HeadBounds, RequestBody},
+    newcomers::{Newcomer, Newcomers},
+    pages::{self, Pages},
     places::{Place, Places},
 };
-use tidegate_rpc::{
-    openapi,
-    origin::{self, Scheme},
-    unread,
-};
+use tidegate_rpc::{openapi, unread};
 use tidegate_wire::NodeId;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -84,6 +81,8 @@ pub struct ListenerSettings {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// The user whose rights every caller has.
     pub user: String,
+    /// The pages of other sites that may ask.
+    pub origins: Origins,
     /// Connections at a time, at least 2; half of them at most from one address.
     pub connections_max: usize,
 }
@@ -117,14 +116,15 @@ impl Listener {
     #[boxed]
     pub async fn serve(self, vision: Vision, stop: CancellationToken) {
         let Self { listener, settings, .. } = self;
-        let scheme = if settings.tls.is_some() { Scheme::Https } else { Scheme::Http };
+        let pages = Pages::new("vision", settings.origins.clone(), settings.tls.is_some());
         let http = router(vision.clone())
             .route("/v1/openapi.json", get(openapi::serve))
-            .fallback(not_found)
-            .layer(middleware::from_fn_with_state(scheme, of_no_other_site));
-        let served = Arc::new(Served { vision, http, settings, stop: stop.clone() });
+            .fallback(not_found);
+        let http = TowerToHyperService::new(http);
+        let served = Arc::new(Served { vision, http, pages, settings, stop: stop.clone() });
         let (mut connections, turned_away) = (JoinSet::new(), TurnedAway::default());
         let (mut places, most) = (Places::default(), served.settings.connections_max);
+        let newcomers = Newcomers::of_places(most);
         loop {
             let may_accept = places.taken() < most;
             tokio::select! {
@@ -138,7 +138,8 @@ impl Listener {
                             turned_away.one(clock::now(), peer, Front::Vision);
                             continue;
                         };
-                        connections.spawn(served.clone().greet(socket, peer, place));
+                        let newcomer = newcomers.begin(peer.ip());
+                        connections.spawn(served.clone().greet(socket, peer, place, newcomer));
                     }
                     Err(error) => {
                         // Most likely out of file descriptors: wait for some to come free.
@@ -155,32 +156,6 @@ impl Listener {
         };
         // The remaining connections are aborted.
         let _ = timeout(GRACE, drain).await;
-    }
-}
-
-/// Lets a request pass that no page of another site has made: a browser is no proof that its user wants it, and here no login is either.
-/// The name of another site may lead here as well, so a page's request counts only by an address.
-async fn of_no_other_site(
-    State(scheme): State<Scheme>,
-    request: Request<Body>,
-    next: Next,
-) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let is_of_page =
-        parts.headers.contains_key(header::ORIGIN) || parts.headers.contains_key("sec-fetch-site");
-    if let Some(host) = origin::host(&parts)
-        && is_of_page
-        && !origin::is_meant(&host, &[])
-    {
-        let host = host.escape_debug();
-        let text = format!(
-            "a page asks by the name {host}; this listener answers pages by the node's address alone, and programs by any name"
-        );
-        return Refused::Denied(ApiError::new(Code::ACTION_DENIED, text)).into_response();
-    }
-    match origin::check(&parts, scheme) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(error) => Refused::Denied(error).into_response(),
     }
 }
 
@@ -201,13 +176,20 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 /// A listener that serves.
 struct Served {
     vision: Vision,
-    http: Router,
+    http: TowerToHyperService<Router>,
+    pages: Pages,
     settings: ListenerSettings,
     stop: CancellationToken,
 }
 
 impl Served {
-    async fn greet(self: Arc<Self>, socket: TcpStream, peer: SocketAddr, place: Place) {
+    async fn greet(
+        self: Arc<Self>,
+        socket: TcpStream,
+        peer: SocketAddr,
+        place: Place,
+        newcomer: Newcomer,
+    ) {
         let unread_max = self.vision.0.settings.request_timeout;
         let set_up = socket.set_nodelay(true).and_then(|()| unread::limit(&socket, unread_max));
         if let Err(error) = set_up {
@@ -216,16 +198,26 @@ impl Served {
         }
         let identity = Arc::new(identity(&self.settings.user, peer.ip()));
         let Some(tls) = &self.settings.tls else {
-            return self.converse(socket, peer, identity, place).await;
+            return match self.settings.protocol {
+                // Its clients may wait for their first image, and have `idle_timeout` for that.
+                Protocol::Tcp => {
+                    drop(newcomer);
+                    self.converse(socket, peer, identity, place).await;
+                }
+                Protocol::Http => {
+                    self.converse(newcomer.over(socket), peer, identity, place).await;
+                }
+            };
         };
         let silent_max = self.vision.0.settings.request_timeout;
         let acceptor = TlsAcceptor::from(tls.clone());
         let shaken = tokio::select! {
             () = self.stop.cancelled() => return,
+            () = newcomer.gives_way() => return,
             shaken = timeout(silent_max, acceptor.accept(socket)) => shaken,
         };
         match shaken {
-            Ok(Ok(stream)) => self.converse(stream, peer, identity, place).await,
+            Ok(Ok(stream)) => self.converse(newcomer.over(stream), peer, identity, place).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
         }
@@ -244,7 +236,7 @@ impl Served {
                 let stop = self.stop.clone();
                 classic::converse(&self.vision, &identity, stream, stop).await.map_err(Ended::Tcp)
             }
-            Protocol::Http => self.http(stream, identity, &place).await.map_err(Ended::Http),
+            Protocol::Http => self.http(stream, peer, identity, &place).await.map_err(Ended::Http),
         };
         if let Err(error) = served {
             tracing::debug!(%error, %peer, "a connection for detection broke off");
@@ -254,32 +246,44 @@ impl Served {
     async fn http(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
         identity: Arc<Identity>,
         place: &Arc<Place>,
     ) -> hyper::Result<()> {
-        let router = TowerToHyperService::new(self.http.clone());
-        let service = service_fn(|mut request: Request<Incoming>| {
+        let answer = async |mut request: Request<RequestBody>| {
+            if let Err(foreign) = self.pages.check(&request, peer) {
+                return refusal(&foreign);
+            }
+            if let Some(answer) = self.pages.allowed(&request) {
+                return answer;
+            }
+            let reader = self.pages.reader(request.headers());
             request.extensions_mut().insert(identity.clone());
             // A WebSocket keeps it, which lives longer than the connection's task.
             request.extensions_mut().insert(Connection::new(place.clone()));
-            hyper::service::Service::call(&router, request)
-        });
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.vision.0.settings.request_timeout)
-            .max_headers(HEADERS_MAX)
-            .max_buf_size(HEAD_BYTES_MAX);
-        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-        let mut connection = std::pin::pin!(connection);
-        tokio::select! {
-            served = connection.as_mut() => served,
-            () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+            let Ok(mut answer) = self.http.call(request.map(Body::new)).await;
+            if let Some(reader) = reader {
+                pages::readable(answer.headers_mut(), reader);
             }
-        }
+            answer
+        };
+        let head = HeadBounds {
+            bytes_max: HEAD_BYTES_MAX,
+            lines_max: HEADERS_MAX,
+            time_max: self.vision.0.settings.request_timeout,
+        };
+        http1::converse(stream, head, answer, &self.stop).await
     }
+}
+
+/// The answer to a request that does not count: here is no login, and a browser is no proof that its user wants it.
+fn refusal(foreign: &Foreign) -> Response<Body> {
+    let error = ApiError::new(Code::ACTION_DENIED, foreign.to_string());
+    let mut answer = Refused::Denied(error).into_response();
+    if let Ok(status) = StatusCode::from_u16(foreign.status()) {
+        *answer.status_mut() = status;
+    }
+    answer
 }
 
 /// How a connection ended.

@@ -1,5 +1,7 @@
 //! WebSocket: the opening and the frames, of either end.
 
+use std::sync::Arc;
+
 use tidegate_wire::websocket::{
     ClientHandshake, Decoder, Flow, FrameError, Handshake, Masks, Paths, REQUEST_BYTES_MAX, Step,
     encode_binary,
@@ -88,8 +90,9 @@ fn decode_pieces(
 pub fn websocket_handshake(data: &[u8]) {
     let Some((&cut, input)) = data.split_first() else { return };
     let piece = usize::from(cut) + 1;
-    let whole = Handshake::new(Paths::of(["/mqtt"])).receive(input);
-    let mut server = Handshake::new(Paths::of(["/mqtt"]));
+    let opening = || Handshake::new(Paths::of(["/mqtt"]), Arc::default(), false);
+    let whole = opening().receive(input);
+    let mut server = opening();
     let mut step = Step::More;
     let mut parts = input.chunks(piece);
     while step == Step::More
@@ -106,7 +109,7 @@ pub fn websocket_handshake(data: &[u8]) {
         Step::Accept { response, rest } => {
             assert!(response.starts_with(b"HTTP/1.1 101 ") && input.ends_with(rest));
         }
-        Step::Refuse { response } => {
+        Step::Refuse { response, .. } => {
             assert!(response.starts_with(b"HTTP/1.1 4") && response.len() < 512);
         }
     }
@@ -128,9 +131,7 @@ pub fn websocket_handshake(data: &[u8]) {
 
     let (mut client, mut request) = begin();
     request.extend_from_slice(input);
-    let Step::Accept { mut response, rest } =
-        Handshake::new(Paths::of(["/mqtt"])).receive(&request)
-    else {
+    let Step::Accept { mut response, rest } = opening().receive(&request) else {
         panic!("our own request is refused");
     };
     assert_eq!(rest, input);

@@ -46,6 +46,10 @@ section! {
         /// loopback, as long as
         /// there is no `mqtt.password_file`.
         allow_anonymous: Option<bool> = None,
+        /// Pages of other sites that may send, of `http` and `websocket`: origins such as `https://dash.example`, separated by commas, or `*`
+        /// for every page. Their hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs,
+        /// which send no `Origin`, need none. Default none.
+        origins: Option<String> = None,
         /// Longest payload of a message. Default `64kB`.
         message_bytes_max: ByteCount = ByteCount(64_000),
         /// Longest body of a request, unpacked. Default `4MiB`.

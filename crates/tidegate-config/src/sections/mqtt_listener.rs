@@ -30,6 +30,10 @@ section! {
         proxy_protocol: Option<ProxyProtocol> = None,
         /// Where MQTT is with WebSocket: paths, separated by commas, or `*` for any. Default `/mqtt, /`.
         paths: String = "/mqtt, /".to_owned(),
+        /// Pages of other sites that may open a WebSocket: origins such as `https://dash.example`, separated by commas, or `*` for every
+        /// page. Their hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs, which
+        /// send no `Origin`, need none. Default none.
+        origins: Option<String> = None,
         /// Certificate chain, PEM. Default none: the node's own, with TLS.
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.

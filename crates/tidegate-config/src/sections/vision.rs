@@ -25,6 +25,10 @@ section! {
         /// The user whose rights hold for every client of the plain listeners. Default none.
         user: Option<String> = None
             => "a name" if |it, _| it.user.as_ref().is_none_or(|user| !user.is_empty()),
+        /// Pages of other sites that may ask `listen`: origins such as `https://dash.example`, separated by commas, or `*` for every page. Their
+        /// hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs, which send no
+        /// `Origin`, need none. Default none.
+        origins: Option<String> = None,
         /// Whether TLS is spoken at `listen` (https, wss). Default false.
         tls: bool = false,
         /// Certificate chain, PEM. Default none: the node's own, with TLS.

@@ -5,7 +5,8 @@ use std::io::Read;
 use bytes::{Bytes, BytesMut};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt as _;
-use hyper::{HeaderMap, body::Incoming, header};
+use hyper::{HeaderMap, header};
+use tidegate_process::http1::RequestBody;
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::{HELD_BYTES, Http, Live};
@@ -23,7 +24,7 @@ impl Http {
         &self,
         live: &Live,
         headers: &HeaderMap,
-        body: Incoming,
+        body: RequestBody,
     ) -> Result<Body<'_>, Refused> {
         let bytes_max = live.settings.body_bytes_max;
         let too_large = || Refused::TooLarge { what: "the body", bytes_max };
@@ -52,7 +53,7 @@ impl Http {
     }
 }
 
-async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refused> {
+async fn collect(mut body: RequestBody, bytes_max: usize) -> Result<Bytes, Refused> {
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Refused::Broken)?;

@@ -3,9 +3,10 @@
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Request, StatusCode, body::Incoming};
+use hyper::{HeaderMap, Request, StatusCode};
 use tidegate_device::{line, query::parameter};
 use tidegate_identity::callers::Peer;
+use tidegate_process::http1::RequestBody;
 use tidegate_wire::{
     line_protocol::{Batch, Precision},
     mqtt::{
@@ -29,7 +30,7 @@ impl Http {
     /// Takes each line that can be taken, and tells of the others.
     pub(super) async fn lines(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         peer: &Peer,
         address: SocketAddr,
     ) -> Result<Answer, Refused> {

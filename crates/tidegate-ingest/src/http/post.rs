@@ -6,14 +6,14 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
-use hyper::{Request, StatusCode, body::Incoming, header};
+use hyper::{Request, StatusCode, header};
 use tidegate_device::{
     array::{self, ArrayError},
     query::{decode, parameter},
     senml,
 };
 use tidegate_identity::callers::Peer;
-use tidegate_process::clock;
+use tidegate_process::{clock, http1::RequestBody};
 
 use super::{Answer, Http, MESSAGES_MAX, plain};
 use crate::{message::Message, refused::Refused};
@@ -26,7 +26,7 @@ const CONTENT_TYPE_BYTES_MAX: usize = 1024;
 impl Http {
     pub(super) async fn post(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         peer: &Peer,
         address: SocketAddr,
     ) -> Result<Answer, Refused> {

@@ -1,26 +1,41 @@
 //! `/healthz` and `/readyz` over HTTP/1.1.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Json, Router, extract::State, http::StatusCode, routing::get};
-use hyper::server::conn::http1;
-use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
+use tidegate_message::origins::Origins;
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{Health, HealthReport};
+use crate::{
+    arrivals::Arrivals,
+    http1::{self, HeadBounds},
+    pages::Pages,
+};
 
-/// Clients that ask at a time; others wait.
+/// Clients that ask at a time, and of one address; beyond them the one that takes longest gives way.
 const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_OF_ADDRESS_MAX: usize = 64;
 /// For a whole connection: an answer takes microseconds, and who asks again may come again.
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
-/// Lines of a question's head, and its bytes.
-const HEADERS_MAX: usize = 64;
+/// Of a question.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEAD: HeadBounds =
+    HeadBounds { bytes_max: HEAD_BYTES_MAX, lines_max: 64, time_max: CONNECTION_MAX };
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why health cannot be served.
@@ -52,16 +67,25 @@ pub async fn serve(
         .route("/readyz", get(|State(health): State<Health>| answer(health, |report| report.ready)))
         .with_state(health);
     let serving = async move {
+        let pages = Arc::new(Pages::new("health", Origins::default(), false));
         let mut connections = JoinSet::new();
+        let mut arrivals: Arrivals<AbortHandle> =
+            Arrivals::new(CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS_MAX);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                Some(ended) = connections.join_next() => if let Err(error) = ended {
-                    tracing::error!(%error, "an answer about the node's health broke; this is a bug");
-                },
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                    Ok((socket, _)) => {
-                        connections.spawn(converse(socket, router.clone()));
+                Some(ended) = connections.join_next() => arrivals.over(ended),
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, peer)) => {
+                        let number = arrivals.next();
+                        let (pages, router, stop) = (pages.clone(), router.clone(), stop.clone());
+                        let handle = connections.spawn(async move {
+                            converse(socket, peer, &pages, router, &stop).await;
+                            number
+                        });
+                        if let Some(gone) = arrivals.begin(peer.ip(), handle) {
+                            gone.abort();
+                        }
                     }
                     Err(error) => {
                         // Most likely out of file descriptors: wait for some to come free.
@@ -76,11 +100,23 @@ pub async fn serve(
 }
 
 /// Answers one connection. A slow client is cut off: others wait for the place.
-async fn converse(socket: TcpStream, router: Router) {
+async fn converse(
+    socket: TcpStream,
+    peer: SocketAddr,
+    pages: &Pages,
+    router: Router,
+    stop: &CancellationToken,
+) {
     let service = TowerToHyperService::new(router);
-    let mut http = http1::Builder::new();
-    http.max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
-    match timeout(CONNECTION_MAX, http.serve_connection(TokioIo::new(socket), service)).await {
+    let answer = async |request: hyper::Request<http1::RequestBody>| -> Response {
+        if let Err(foreign) = pages.check(&request, peer) {
+            let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+            return (status, format!("{foreign}\n")).into_response();
+        }
+        let Ok(answer) = service.call(request.map(Body::new)).await;
+        answer
+    };
+    match timeout(CONNECTION_MAX, http1::converse(socket, HEAD, answer, stop)).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a question about the node's health broke off"),
     }
@@ -129,6 +165,36 @@ mod tests {
         let mut rest = Vec::new();
         let _ = long.read_to_end(&mut rest).await;
         assert!(!rest.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&rest));
+        stop.cancel();
+        serving.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn silent_connections_and_foreign_pages_get_nothing() {
+        let stop = CancellationToken::new();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (address, serving) = serve(any, Health::default(), stop.clone()).await.unwrap();
+        let serving = tokio::spawn(serving);
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS_OF_ADDRESS_MAX {
+            silent.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"), "it waits for none");
+        for (fields, status) in [
+            ("Host: node\r\n", 200),
+            ("Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n", 403),
+            ("Host: evil.example\r\nOrigin: http://evil.example\r\n", 421),
+            ("Host: a\r\nHost: b\r\n", 400),
+            ("", 400),
+        ] {
+            let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+            let request = format!("GET /readyz HTTP/1.1\r\n{fields}Connection: close\r\n\r\n");
+            socket.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{fields}: {answer}");
+        }
+        drop(silent);
         stop.cancel();
         serving.await.unwrap().unwrap();
     }

@@ -1,14 +1,14 @@
 //! Connections that speak HTTP/1.1: requests one after another, and WebSockets.
 //!
-//! Always true: a request's head is bounded in bytes, lines and time, and so is the pause between two requests; one request of a connection
-//! is under way at a time; after a stop a connection ends with the answer that is under way.
+//! Always true: what [`http1`] says of each connection.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::Request;
+use tidegate_process::http1::{self, HeadBounds, RequestBody};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     sync::mpsc,
     task::{JoinError, JoinSet},
 };
@@ -17,11 +17,8 @@ use tonic::codegen::Service as _;
 
 use super::connection::{Caller, Connection};
 
-/// Lines of a request's head, and its bytes.
-const HEADERS_MAX: usize = 64;
-const HEAD_BYTES_MAX: usize = 32 << 10;
-/// For a request's head, from the end of the answer before it.
-const HEAD_MAX: Duration = Duration::from_secs(60);
+const HEAD: HeadBounds =
+    HeadBounds { bytes_max: 32 << 10, lines_max: 64, time_max: Duration::from_secs(60) };
 
 /// Serves connections until `stop`, and then until all have ended.
 pub(super) async fn serve(
@@ -38,7 +35,10 @@ pub(super) async fn serve(
             connection = incoming.recv() => {
                 let Some(connection) = connection else { break };
                 match connection.watched(&living) {
-                    Ok(connection) => _ = connections.spawn(converse(connection, router.clone(), stop.clone())),
+                    Ok(connection) => {
+                        let caller = connection.caller().clone();
+                        connections.spawn(converse(connection, caller, router.clone(), stop.clone()));
+                    }
                     Err(error) => tracing::debug!(%error, "a connection was gone before it was served"),
                 }
             }
@@ -60,31 +60,21 @@ pub(super) fn report(ended: Result<(), JoinError>) {
     }
 }
 
-/// Answers one connection's requests.
-pub(super) async fn converse(connection: Connection, router: Router, stop: CancellationToken) {
-    let caller: Arc<Caller> = connection.caller().clone();
+/// Answers the requests of one connection, which are of `caller`.
+pub(super) async fn converse(
+    connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    caller: Arc<Caller>,
+    router: Router,
+    stop: CancellationToken,
+) {
     let peer = caller.peer.address();
-    let service = service_fn(|request: Request<Incoming>| {
+    let answer = async |request: Request<RequestBody>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(caller.clone());
-        router.clone().call(request)
-    });
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX);
-    let served = builder.serve_connection(TokioIo::new(connection), service).with_upgrades();
-    let mut served = std::pin::pin!(served);
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = stop.cancelled() => {
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
+        let Ok(answer) = router.clone().call(request).await;
+        answer
     };
-    if let Err(error) = ended {
+    if let Err(error) = http1::converse(connection, HEAD, answer, &stop).await {
         tracing::debug!(%error, %peer, "a connection to the API broke off");
     }
 }

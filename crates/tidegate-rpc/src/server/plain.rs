@@ -20,6 +20,7 @@ use tidegate_process::{
     arrivals::{TurnedAway, network},
     clock,
     descriptors::Front,
+    newcomers::Newcomers,
     places::Places,
 };
 use tidegate_wire::NodeId;
@@ -88,6 +89,7 @@ impl Plain {
         let router = web::plain(web, hosts, known, public);
         let (mut connections, living) = (JoinSet::new(), TaskTracker::new());
         let (mut places, turned_away) = (Places::default(), TurnedAway::default());
+        let newcomers = Newcomers::of_places(connections_max);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -98,11 +100,15 @@ impl Plain {
                             turned_away.one(clock::now(), peer, Front::Api);
                             continue;
                         };
-                        let greeted = Connection::plain(socket, caller(&user, peer), place);
+                        let caller = caller(&user, peer);
+                        let greeted = Connection::plain(socket, caller.clone(), place);
                         match greeted.and_then(|connection| connection.watched(&living)) {
-                            Ok(connection) => _ = connections.spawn(
-                                http1::converse(connection, router.clone(), stop.clone()),
-                            ),
+                            Ok(connection) => {
+                                let guest = newcomers.begin(peer.ip()).over(connection);
+                                connections.spawn(
+                                    http1::converse(guest, caller, router.clone(), stop.clone()),
+                                );
+                            }
                             Err(error) => tracing::debug!(%error, %peer, "a connection was gone before it was served"),
                         }
                     }

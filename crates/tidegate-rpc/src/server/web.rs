@@ -25,8 +25,11 @@ use axum::{
 use serde_json::{Value, json};
 use tidegate_api::{ApiError, MESSAGE_BYTES_MAX};
 use tidegate_identity::{access::Access, callers::Callers};
-use tidegate_message::{Action, Code, Target};
-use tidegate_process::clock;
+use tidegate_message::{
+    Action, Code, Target,
+    origins::{Foreign, Origins},
+};
+use tidegate_process::{clock, http1, pages::Pages};
 use tonic::Status;
 
 pub use self::body::{BodyBound, BodyError};
@@ -35,10 +38,7 @@ use super::{
     connection::Caller,
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
-use crate::{
-    Failure, Frames, Identity, openapi,
-    origin::{self, Scheme},
-};
+use crate::{Failure, Frames, Identity, openapi};
 
 /// Bytes of a body in addition to those of a frame: the other fields of a form, and base64, which takes four bytes for three.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
@@ -89,7 +89,8 @@ fn body_bytes_max(image_bytes_max: usize) -> usize {
 
 /// The requests that are no calls of gRPC: those of `known` for callers that are known, those of `public` for everybody.
 pub(super) fn router(web: Web, known: Router, public: Router) -> Router {
-    let front = Arc::new(Front { web, sessions: Sessions::default() });
+    let pages = Pages::new("api", Origins::default(), true);
+    let front = Arc::new(Front { web, pages, sessions: Sessions::default() });
     let own = Router::new()
         .route("/v1/me", get(me))
         .route("/v1/logout", post(logout))
@@ -102,16 +103,18 @@ pub(super) fn router(web: Web, known: Router, public: Router) -> Router {
         .layer(middleware::from_fn_with_state(front.clone(), admit));
     let own = Router::new().route("/v1/login", post(login));
     let public = public
-        .merge(own.with_state(front))
+        .merge(own.with_state(front.clone()))
         .method_not_allowed_fallback(not_allowed)
         .layer(middleware::from_fn(show));
-    public.merge(known).layer(middleware::map_response(shield))
+    let all = public.merge(known).layer(middleware::from_fn_with_state(front, sift));
+    all.layer(middleware::map_response(shield))
 }
 
 /// The requests to a listener without TLS and without a login: those of `known` are of the caller of their connection. `hosts` are names
 /// under which browsers may ask.
 pub(super) fn plain(web: Web, hosts: Vec<String>, known: Router, public: Router) -> Router {
-    let front = Arc::new(PlainFront { web, hosts });
+    let pages = Pages::new("web.plain", Origins::of_names(hosts, "web.plain_hosts"), false);
+    let front = Arc::new(PlainFront { web, pages });
     let own = Router::new().route("/v1/me", get(me_without_login)).with_state(front.clone());
     let known = known
         .merge(own)
@@ -127,7 +130,7 @@ pub(super) fn plain(web: Web, hosts: Vec<String>, known: Router, public: Router)
 
 struct PlainFront {
     web: Web,
-    hosts: Vec<String>,
+    pages: Pages,
 }
 
 /// Lets a request pass that means this node, and is of no other site's page, without its body.
@@ -137,21 +140,33 @@ async fn show_plain(
     next: Next,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    // No browser asks without a host.
-    if let Some(host) = origin::host(&parts)
-        && !origin::is_meant(&host, &front.hosts)
-    {
-        let host = host.escape_debug();
-        let text = format!(
-            "this listener does not answer to the name {host}; ask for it by its address, or add the name to web.plain_hosts"
-        );
-        let refused = Failure::invalid(text).with_status(StatusCode::MISDIRECTED_REQUEST);
-        return refused.into_response();
+    if let Err(refused) = looked_at(&front.pages, &parts) {
+        return refused;
     }
-    match origin::check(&parts, Scheme::Http) {
-        Ok(()) => next.run(Request::from_parts(parts, Body::empty())).await,
-        Err(error) => Failure::new(error).into_response(),
+    next.run(Request::from_parts(parts, Body::empty())).await
+}
+
+/// Lets a request pass that no page has made which may not.
+async fn sift(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    if let Err(refused) = looked_at(&front.pages, &parts) {
+        return refused;
     }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// The answer to a request of a page that may not ask.
+fn looked_at(pages: &Pages, parts: &Parts) -> Result<(), Response> {
+    let caller = caller(parts).map_err(|error| Failure::new(error).into_response())?;
+    pages.check_parts(parts, caller.peer.address()).map_err(|foreign| {
+        let text = foreign.to_string();
+        let failure = match foreign {
+            Foreign::Page { .. } => Failure::new(ApiError::new(Code::ACTION_DENIED, text)),
+            Foreign::Host | Foreign::Name { .. } => Failure::invalid(text),
+        };
+        let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+        failure.with_status(status).into_response()
+    })
 }
 
 /// Gives a request the caller of its connection, whatever else it shows.
@@ -180,16 +195,14 @@ async fn me_without_login(
 
 struct Front {
     web: Web,
+    pages: Pages,
     sessions: Sessions,
 }
 
 /// Lets a request to a public path pass, without its body.
 async fn show(request: Request, next: Next) -> Response {
     let (parts, _) = request.into_parts();
-    match origin::check(&parts, Scheme::Https) {
-        Ok(()) => next.run(Request::from_parts(parts, Body::empty())).await,
-        Err(error) => Failure::new(error).into_response(),
-    }
+    next.run(Request::from_parts(parts, Body::empty())).await
 }
 
 /// Lets the request of a known caller pass.
@@ -214,7 +227,6 @@ impl Front {
     /// The connection and the caller of a request.
     async fn admitted(&self, parts: &Parts) -> Result<(Arc<Caller>, Arc<Identity>), ApiError> {
         let caller = caller(parts)?;
-        origin::check(parts, Scheme::Https)?;
         let callers = &self.web.callers;
         let shown = authorization(&parts.headers);
         if shown.is_none()
@@ -341,6 +353,8 @@ async fn not_allowed(request: Request) -> Response {
 }
 
 async fn shield(mut answer: Response) -> Response {
+    // Over HTTP/2 none below says it.
+    http1::date(answer.headers_mut());
     for (name, value) in &HEADERS {
         answer.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }

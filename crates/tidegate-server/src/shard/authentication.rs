@@ -17,7 +17,7 @@ impl Shard {
         let connection = self.slots[slot].as_deref_mut().expect("it just spoke");
         let proof = Proof {
             client: connect.client_id.clone(),
-            address: connection.peer,
+            address: connection.address(),
             ..Proof::default()
         };
         match self.parts.authenticator.clone().scram(proof, &first) {
@@ -71,7 +71,7 @@ impl Shard {
         let data = auth.data.as_deref().unwrap_or_default();
         let step = match connection.scram.take() {
             None => {
-                let proof = Proof { address: connection.peer, ..Proof::default() };
+                let proof = Proof { address: connection.address(), ..Proof::default() };
                 self.parts.authenticator.clone().scram(proof, data).map(|mut scram| {
                     let challenge = std::mem::take(&mut scram.challenge);
                     connection.scram = Some(scram);

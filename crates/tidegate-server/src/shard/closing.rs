@@ -20,7 +20,7 @@ impl Shard {
             && matches!(connection.stage, Stage::Opening)
         {
             if let Some(refusal) = refusal_of(error) {
-                self.parts.authenticator.refused("", connection.peer, refusal);
+                self.parts.authenticator.refused("", connection.address(), refusal);
             }
             // A port scan resets it as well.
             if let Some(cause) = error.get_ref() {
@@ -56,7 +56,7 @@ impl Shard {
     }
 
     /// Lets the peer read its last packets, then closes.
-    fn begin_closing(&mut self, now: Instant, slot: usize) {
+    pub(super) fn begin_closing(&mut self, now: Instant, slot: usize) {
         let id = self.id(slot);
         let Some(connection) = self.slots[slot].as_deref_mut() else { return };
         connection.stage = Stage::Closing;
@@ -132,7 +132,7 @@ impl Shard {
             if let Stage::Open(key) = connection.stage
                 && connection.is_revoked()
             {
-                self.parts.authenticator.refused("", connection.peer, Refusal::Revoked);
+                self.parts.authenticator.refused("", connection.address(), Refusal::Revoked);
                 let text = "the certificate was revoked";
                 self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
             }
@@ -145,7 +145,7 @@ impl Shard {
             if let Stage::Open(key) = connection.stage
                 && connection.is_unknown()
             {
-                self.parts.authenticator.refused("", connection.peer, Refusal::BadCertificate);
+                self.parts.authenticator.refused("", connection.address(), Refusal::BadCertificate);
                 let text = "the certificate is no longer taken here";
                 self.broker.end(key, ReasonCode::NOT_AUTHORIZED, text);
             }
@@ -179,7 +179,7 @@ impl Shard {
             }
         }
         while let Some(entry) = self.expiring.first_entry()
-            && entry.key().0 <= clock::to_wall(now)
+            && entry.key().0 <= clock::latest_wall(now)
         {
             let key = entry.remove();
             self.broker.end(key, ReasonCode::NOT_AUTHORIZED, "the token has expired");

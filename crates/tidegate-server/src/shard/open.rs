@@ -91,7 +91,12 @@ impl Shard {
                     }
                     return;
                 }
-                Ok(ReadOutcome::End) => return self.drop_connection(now, slot),
+                Ok(ReadOutcome::End) => {
+                    return match connection.transport.take_refusal() {
+                        Some(why) => self.turn_away(now, slot, &why),
+                        None => self.drop_connection(now, slot),
+                    };
+                }
                 Err(error) => return self.broke(now, slot, &error),
             };
             let received = self.broker.received();
@@ -279,7 +284,7 @@ impl Shard {
                 + connection.connect_bytes
                 + connection.transport.opening_bytes();
             let bytes = if bytes <= FREE_BYTES { 0 } else { bytes };
-            match self.lobby.hold(slot, connection.peer, bytes) {
+            match self.lobby.hold(slot, connection.address(), bytes) {
                 Room::Held => return,
                 Room::After(gone) => {
                     let peer = self.slots[gone].as_deref().and_then(|connection| connection.peer);

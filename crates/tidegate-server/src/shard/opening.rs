@@ -50,7 +50,7 @@ impl Shard {
             if count >= settings.connections_max {
                 listener.connections.fetch_sub(1, Ordering::Relaxed);
                 let why = format!("{count} connections are there, and no more are allowed");
-                let peer = socket.peer_addr().ok().map(|address| address.ip());
+                let peer = socket.peer_addr().ok();
                 self.visits.refused(now, None, peer, &settings, &why);
                 continue;
             }
@@ -104,8 +104,11 @@ impl Shard {
             tracing::warn!(%error, listener = %settings.name, "socket options cannot be set");
         }
         let peer = socket.peer_addr().ok();
-        let paths = settings.protocol.is_websocket().then(|| settings.paths.clone());
-        let transport = Transport::new(socket, settings.tls.clone(), paths);
+        let websocket = settings
+            .protocol
+            .is_websocket()
+            .then(|| (settings.paths.clone(), settings.origins.clone()));
+        let transport = Transport::new(socket, settings.tls.clone(), websocket);
         let transport = match (transport, settings.proxy_protocol) {
             (Ok(transport), None) => transport,
             (Ok(transport), Some(accepted)) => transport.behind_proxy(accepted),
@@ -142,8 +145,7 @@ impl Shard {
             transport,
             listener,
             settings,
-            peer: peer.map(|address| address.ip()),
-            port: peer.map_or(0, |address| address.port()),
+            peer,
             stage: Stage::Opening,
             left: Vec::new(),
             left_charge: None,
@@ -184,7 +186,7 @@ impl Shard {
         if connection.listener.is_local {
             return;
         }
-        let Some(peer) = connection.peer else { return };
+        let Some(peer) = connection.address() else { return };
         connection.arrival = Some(self.arrivals.next());
         if let Some(gone) = self.arrivals.begin(peer, id)
             && self.connection(gone).is_some()
@@ -205,6 +207,19 @@ impl Shard {
         let usual = connection.settings.sessions.usual.packet_bytes_max as usize;
         let max = usual.clamp(CONNECT_BYTES, CONTROL_BYTES_MAX);
         let header = match FixedHeader::decode(&connection.left, max) {
+            // MQTT-3.1.0-1; another protocol may never send as many bytes as it seems to say.
+            Ok(Some(header))
+                if header.packet_type() != 1 && matches!(connection.stage, Stage::Opening) =>
+            {
+                let why = match speaks_http(&connection.left) {
+                    true => {
+                        "it speaks HTTP, and here is MQTT; a listener for WebSocket has protocol = \"websocket\""
+                    }
+                    false => "the first packet is not a CONNECT",
+                };
+                self.turn_away(now, slot, why);
+                return false;
+            }
             Ok(Some(header)) if connection.left.len() >= header.packet_bytes() => header,
             Ok(_) => return false,
             Err(error) => {
@@ -215,19 +230,6 @@ impl Shard {
         let body = &connection.left[header.header_bytes..header.packet_bytes()];
         match std::mem::replace(&mut connection.stage, Stage::Opening) {
             Stage::Opening => {
-                // MQTT-3.1.0-1
-                if header.packet_type() != 1 {
-                    let (peer, listener) = (connection.peer, &connection.settings);
-                    self.visits.refused(
-                        now,
-                        None,
-                        peer,
-                        listener,
-                        &"the first packet is not a CONNECT",
-                    );
-                    self.drop_connection(now, slot);
-                    return false;
-                }
                 let connect = match Packet::decode(Version::V5, header.first, body) {
                     Ok(Packet::Connect(connect)) => connect,
                     Ok(_) => unreachable!("the type was looked at"),
@@ -269,6 +271,15 @@ impl Shard {
             }
         }
         true
+    }
+
+    /// Ends a connection that was refused in another language than MQTT, or that speaks another one. The rest of it is read, so that the peer
+    /// does not lose the answer.
+    pub(super) fn turn_away(&mut self, now: Instant, slot: usize, why: &str) {
+        if let Some(connection) = self.slots[slot].as_deref() {
+            self.visits.refused(now, None, connection.peer, &connection.settings, &why);
+        }
+        self.begin_closing(now, slot);
     }
 
     /// A CONNECT that cannot be read. A client that speaks another version gets that reason (MQTT-3.1.2-2).
@@ -339,7 +350,7 @@ impl Shard {
             password: connect.password.take().map(Into::into),
             certificate: connection.transport.certificate(&connection.settings.site),
             client: connect.client_id.clone(),
-            address: connection.peer,
+            address: connection.address(),
             ..Proof::default()
         };
         let proves_nothing =
@@ -419,7 +430,7 @@ impl Shard {
         connection.is_anonymous = identity.kind == IdentityKind::Anonymous;
         // A name without proof is ignored.
         if connection.is_anonymous && !connection.settings.anonymous {
-            let (client, address) = (&connect.client_id, connection.peer);
+            let (client, address) = (&connect.client_id, connection.address());
             self.parts.authenticator.refused(client, address, Refusal::ProofRequired);
             let refusal = Refusal::ProofRequired;
             return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
@@ -427,7 +438,7 @@ impl Shard {
         match self.parts.authenticator.enter(&identity) {
             Ok(lease) => connection.lease = lease,
             Err(refusal) => {
-                self.parts.authenticator.refused(&connect.client_id, connection.peer, refusal);
+                self.parts.authenticator.refused(&connect.client_id, connection.address(), refusal);
                 return self.refuse_because(now, slot, &connect, reason_of(refusal), &refusal);
             }
         }
@@ -465,7 +476,11 @@ impl Shard {
             (false, false) => None,
         };
         if let Some(refusal) = refusal {
-            self.parts.authenticator.refused(&request.connect.client_id, connection.peer, refusal);
+            self.parts.authenticator.refused(
+                &request.connect.client_id,
+                connection.address(),
+                refusal,
+            );
             return self.refuse_because(now, slot, &request.connect, reason_of(refusal), &refusal);
         }
         let visitor = Visitor::new(&request.connect, &request.identity);
@@ -514,6 +529,16 @@ impl Shard {
             self.broke(now, slot, &error);
         }
     }
+}
+
+/// Whether bytes begin as a request of HTTP does.
+fn speaks_http(bytes: &[u8]) -> bool {
+    const METHODS: [&[u8]; 7] =
+        [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT "];
+    METHODS.iter().any(|method| {
+        let seen = bytes.len().min(method.len());
+        bytes[..seen] == method[..seen]
+    })
 }
 
 /// Largest packet that the client takes (MQTT-3.1.2-24).

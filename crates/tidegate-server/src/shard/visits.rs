@@ -3,11 +3,7 @@
 //! Always true: a shard writes at most [`LINES_MAX`] of these lines at once and [`LINES_PER_SECOND`] a second from then on, since a
 //! line takes time that clients wait for; further ones are counted, and summed up in one line every [`SUMS_EVERY`].
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use tidegate_broker::{Denied, Ended};
 use tidegate_message::{Identity, IdentityKind, Instant};
@@ -113,7 +109,7 @@ impl Visits {
         &mut self,
         now: Instant,
         visitor: &Visitor,
-        peer: Option<IpAddr>,
+        peer: Option<SocketAddr>,
         listener: &ListenerSettings,
     ) {
         if !self.lines.may_write(now) {
@@ -129,7 +125,7 @@ impl Visits {
         &mut self,
         now: Instant,
         visitor: &Visitor,
-        peer: Option<IpAddr>,
+        peer: Option<SocketAddr>,
         listener: &ListenerSettings,
         why: &dyn fmt::Display,
     ) {
@@ -147,7 +143,7 @@ impl Visits {
         &mut self,
         now: Instant,
         connect: Option<(&str, Option<&str>, Version)>,
-        peer: Option<IpAddr>,
+        peer: Option<SocketAddr>,
         listener: &ListenerSettings,
         why: &dyn fmt::Display,
     ) {
@@ -173,7 +169,7 @@ impl Visits {
         &mut self,
         now: Instant,
         visitor: &Visitor,
-        (peer, port): (Option<IpAddr>, u16),
+        peer: Option<SocketAddr>,
         listener: &ListenerSettings,
         denied: &Denied,
     ) {
@@ -183,10 +179,8 @@ impl Visits {
             return;
         }
         let Visitor { client, user, .. } = visitor;
-        let address = peer.map(|ip| SocketAddr::new(ip, port).to_string());
-        let address = address.as_deref().unwrap_or("unknown");
         let (target, rule) = (cut(&denied.target).escape_debug(), cut(&denied.rule));
-        tracing::info!(%client, user, address, listener = %listener.name, action = denied.action.word(), %target, rule,
+        tracing::info!(%client, user, address = %Address(peer), listener = %listener.name, action = denied.action.word(), %target, rule,
             "not allowed by the rules");
     }
 
@@ -225,8 +219,8 @@ pub(super) fn why_ended(ended: Option<&Ended>, error: Option<&dyn fmt::Display>)
     }
 }
 
-/// An address, or none where there is none, as with sockets of the file system.
-struct Address(Option<IpAddr>);
+/// An address with its port, or none where there is none, as with sockets of the file system.
+struct Address(Option<SocketAddr>);
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

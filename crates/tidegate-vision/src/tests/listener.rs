@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use axum::http::{Request, header};
 use bytes::Bytes;
 use http_body_util::Full;
+use tidegate_message::origins::Origins;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -30,6 +31,7 @@ async fn listen(settings: VisionSettings, connections_max: usize) -> (SocketAddr
         protocol: Protocol::Http,
         tls: None,
         user: "phones".to_owned(),
+        origins: Origins::parse(Some("https://dash.example"), "vision.origins").unwrap(),
         connections_max,
     };
     let listener = Listener::bind(settings).await.unwrap();
@@ -55,17 +57,20 @@ async fn another_sites_page_has_nothing_looked_at_without_a_login_either() {
     for (method, path, shown, expected) in [
         ("POST", "/v1/detect/face", None, 200),
         ("POST", "/v1/detect/face", Some(("origin", &*own)), 200),
-        ("POST", "/v1/detect/face", Some(("origin", &*own_tls)), 403),
+        ("POST", "/v1/detect/face", Some(("origin", &*own_tls)), 200),
         ("POST", "/v1/detect/face", Some(("origin", "http://evil.example")), 403),
         ("POST", "/detector/detect/", Some(("sec-fetch-site", "cross-site")), 403),
-        ("GET", "/test/", Some(("origin", "http://evil.example")), 200),
+        ("GET", "/test/", Some(("origin", "http://evil.example")), 403),
+        ("GET", "/test/", None, 200),
+        ("POST", "/v1/detect/face", Some(("origin", "https://dash.example")), 200),
+        ("GET", "/v1/detect/face", Some(("origin", "https://dash.example")), 101),
         ("GET", "/v1/openapi.json", None, 200),
         ("GET", "/ws/detector/detect/", Some(("origin", "http://evil.example")), 403),
         ("GET", "/v1/detect/face", Some(("origin", "http://evil.example")), 403),
         ("GET", "/v1/detect/face", Some(("origin", &*own)), 101),
-        ("POST", "/v1/detect/face", Some(("origin", led)), 403),
-        ("GET", "/v1/detect/face", Some(("origin", led)), 403),
-        ("POST", "/v1/detect/face", Some(same), 403),
+        ("POST", "/v1/detect/face", Some(("origin", led)), 421),
+        ("GET", "/v1/detect/face", Some(("origin", led)), 421),
+        ("POST", "/v1/detect/face", Some(same), 421),
     ] {
         let mut request = Request::builder().method(method).uri(path);
         let is_led = shown.is_some_and(|shown| shown == ("origin", led) || shown == same);

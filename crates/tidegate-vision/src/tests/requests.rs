@@ -287,6 +287,7 @@ async fn a_listener_of_its_own_has_one_user_and_no_login() {
         protocol: Protocol::Http,
         tls: None,
         user: "phones".to_owned(),
+        origins: tidegate_message::origins::Origins::default(),
         connections_max: 40,
     };
     let listener = Listener::bind(settings).await.unwrap();
@@ -345,6 +346,7 @@ async fn a_listener_with_tls_speaks_https() {
         protocol: Protocol::Http,
         tls: Some(Arc::new(server)),
         user: "phones".to_owned(),
+        origins: tidegate_message::origins::Origins::default(),
         connections_max: 40,
     };
     let listener = Listener::bind(settings).await.unwrap();

@@ -29,6 +29,7 @@ impl Node {
             protocol: Protocol::Tcp,
             tls: None,
             user: "phones".to_owned(),
+            origins: tidegate_message::origins::Origins::default(),
             connections_max: 4000,
         };
         let listener = Listener::bind(settings).await.unwrap();

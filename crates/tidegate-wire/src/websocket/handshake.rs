@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest, Sha1};
+use tidegate_message::origins::{Asked, Foreign, Origins};
 
 /// Longest request or answer, headers and all.
 pub const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -14,11 +15,13 @@ const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
 /// The server's end.
 ///
-/// The `Origin` of a page is not looked at: a client's rights follow from the MQTT packets that it sends, never
-/// from something that a browser adds by itself.
+/// A page of another site opens nothing, unless it is one of `origins`: where clients come in without a proof, its rights would follow from
+/// the place of its reader's machine alone.
 #[derive(Debug)]
 pub struct Handshake {
     paths: Paths,
+    origins: Arc<Origins>,
+    is_tls: bool,
     buffer: Vec<u8>,
 }
 
@@ -63,15 +66,17 @@ pub enum Step {
     },
     /// Send `response`, then close the socket.
     Refuse {
-        /// The answer 400, 404, 405, 426 or 431, with a text for people.
+        /// The answer 400, 403, 404, 405, 421, 426 or 431, with a text for people.
         response: Vec<u8>,
+        /// The same text.
+        reason: String,
     },
 }
 
 impl Handshake {
-    /// Waits for a request of one of those paths.
-    pub fn new(paths: Paths) -> Self {
-        Self { paths, buffer: Vec::new() }
+    /// Waits for a request of one of those paths, by a program or by one of those pages, over TLS or not.
+    pub fn new(paths: Paths, origins: Arc<Origins>, is_tls: bool) -> Self {
+        Self { paths, origins, is_tls, buffer: Vec::new() }
     }
 
     /// Bytes of the request that are held until it is whole.
@@ -85,12 +90,12 @@ impl Handshake {
             if self.buffer.len() < REQUEST_BYTES_MAX {
                 return Step::More;
             }
-            let problem = format!("the request is longer than {REQUEST_BYTES_MAX} bytes");
-            return Step::Refuse { response: refusal(Status::TooLong, &problem) };
+            let reason = format!("the request is longer than {REQUEST_BYTES_MAX} bytes");
+            return Step::Refuse { response: refusal(Status::TooLong, &reason), reason };
         };
         match self.answer(&head) {
             Ok(response) => Step::Accept { response, rest },
-            Err((status, problem)) => Step::Refuse { response: refusal(status, &problem) },
+            Err((status, reason)) => Step::Refuse { response: refusal(status, &reason), reason },
         }
     }
 
@@ -103,6 +108,21 @@ impl Handshake {
         if version != "HTTP/1.1" {
             return Err(bad("a WebSocket opens with HTTP/1.1"));
         }
+        let asked = Asked {
+            method,
+            is_http_1_1: true,
+            is_tls: self.is_tls,
+            authority: None,
+            fields: &|name| headers.of(name).map(str::as_bytes).collect(),
+        };
+        self.origins.check(&asked).map_err(|foreign| {
+            let status = match foreign {
+                Foreign::Host => Status::Bad,
+                Foreign::Page { .. } => Status::Forbidden,
+                Foreign::Name { .. } => Status::Misdirected,
+            };
+            (status, foreign.to_string())
+        })?;
         if method != "GET" {
             return Err((Status::Method, "a WebSocket opens with GET".to_owned()));
         }
@@ -117,7 +137,6 @@ impl Handshake {
         if headers.one("sec-websocket-version") != Some("13") {
             return Err((Status::Upgrade, "version 13 of WebSocket is spoken here".to_owned()));
         }
-        headers.one("host").ok_or(bad("the request needs one Host"))?;
         if headers.of("transfer-encoding").next().is_some()
             || headers.of("content-length").any(|length| length != "0")
         {
@@ -295,8 +314,10 @@ impl<'a> Headers<'a> {
 #[derive(Clone, Copy)]
 enum Status {
     Bad,
+    Forbidden,
     NotFound,
     Method,
+    Misdirected,
     Upgrade,
     TooLong,
 }
@@ -304,6 +325,8 @@ enum Status {
 fn refusal(status: Status, problem: &str) -> Vec<u8> {
     let (line, more) = match status {
         Status::Bad => ("400 Bad Request", ""),
+        Status::Forbidden => ("403 Forbidden", ""),
+        Status::Misdirected => ("421 Misdirected Request", ""),
         Status::NotFound => ("404 Not Found", ""),
         Status::Method => ("405 Method Not Allowed", "Allow: GET\r\n"),
         Status::Upgrade => {
@@ -331,12 +354,46 @@ mod tests {
         Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
         Origin: http://example.com\r\nSec-WebSocket-Protocol: chat, mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
+    /// At `/mqtt`, for pages of `http://example.com`, without TLS.
+    fn handshake() -> Handshake {
+        let origins = Origins::parse(Some("http://example.com"), "origins").expect("an origin");
+        Handshake::new(Paths::of(["/mqtt"]), Arc::new(origins), false)
+    }
+
     fn answer(request: &str) -> (String, bool) {
-        match Handshake::new(Paths::of(["/mqtt"])).receive(request.as_bytes()) {
+        match handshake().receive(request.as_bytes()) {
             Step::More => panic!("the request is whole: {request}"),
             Step::Accept { response, .. } => (String::from_utf8(response).unwrap(), true),
-            Step::Refuse { response } => (String::from_utf8(response).unwrap(), false),
+            Step::Refuse { response, reason } => {
+                let response = String::from_utf8(response).unwrap();
+                assert!(response.ends_with(&format!("\r\n\r\n{reason}\n")), "{response}");
+                (response, false)
+            }
         }
+    }
+
+    #[test]
+    fn foreign_page_gets_no_websocket() {
+        let own = "Host: 127.0.0.1:9001\r\nUpgrade";
+        for (host, origin, status) in [
+            ("127.0.0.1:9001", "http://127.0.0.1:9001", 101),
+            // Paho says so without TLS.
+            ("127.0.0.1:9001", "https://127.0.0.1:9001", 101),
+            ("127.0.0.1:9001", "http://evil.example", 403),
+            ("127.0.0.1:9001", "null", 403),
+            ("evil.example:9001", "http://evil.example:9001", 421),
+            ("example.com:9001", "http://example.com:9001", 101),
+        ] {
+            let request = REQUEST
+                .replacen("Host: server.example.com\r\nUpgrade", own, 1)
+                .replacen("Host: 127.0.0.1:9001", &format!("Host: {host}"), 1)
+                .replacen("Origin: http://example.com", &format!("Origin: {origin}"), 1);
+            let (response, _) = answer(&request);
+            assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{origin}: {response}");
+        }
+        let (response, accepted) =
+            answer(&REQUEST.replacen("Origin: http://example.com\r\n", "", 1));
+        assert!(accepted, "a program asks by whatever name: {response}");
     }
 
     #[test]
@@ -356,7 +413,8 @@ mod tests {
                 "GET {target} HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
             );
-            let step = Handshake::new(paths.clone()).receive(request.as_bytes());
+            let mut handshake = Handshake::new(paths.clone(), Arc::default(), false);
+            let step = handshake.receive(request.as_bytes());
             assert_eq!(matches!(step, Step::Accept { .. }), taken, "{paths} {target}");
         }
         assert_eq!(both.to_string(), "/mqtt and /");
@@ -398,6 +456,7 @@ mod tests {
                 "one Sec",
             ),
             ("Host: server.example.com\r\n", "", 400, "one Host"),
+            ("Host: server.example.com\r\n", "Host: a\r\nHost: a\r\n", 400, "one Host"),
             ("Origin: http://example.com", "Content-Length: 5", 400, "without a body"),
             ("Origin: http://example.com", " folded", 400, "not HTTP/1.1"),
             ("Origin: http://example.com", "X: a\nY: b", 400, "not HTTP/1.1"),
@@ -411,12 +470,14 @@ mod tests {
 
     #[test]
     fn endless_request_is_refused() {
-        let mut handshake = Handshake::new(Paths::of(["/mqtt"]));
+        let mut handshake = handshake();
         let mut read = 0;
         loop {
             match handshake.receive(&[b'a'; 100]) {
                 Step::More => read += 100,
-                Step::Refuse { response } => break assert!(response.starts_with(b"HTTP/1.1 431 ")),
+                Step::Refuse { response, .. } => {
+                    break assert!(response.starts_with(b"HTTP/1.1 431 "));
+                }
                 Step::Accept { .. } => panic!("it has no end"),
             }
             assert!(read <= REQUEST_BYTES_MAX);
@@ -428,7 +489,7 @@ mod tests {
         let (mut client, request) =
             ClientHandshake::begin("edge.local:9001", "/mqtt", [7; 16]).unwrap();
         let Step::Accept { response, rest } =
-            Handshake::new(Paths::of(["/mqtt"])).receive(&[&request[..], b"first frame"].concat())
+            handshake().receive(&[&request[..], b"first frame"].concat())
         else {
             panic!("it is accepted");
         };
@@ -441,9 +502,7 @@ mod tests {
     #[test]
     fn client_refuses_what_is_no_answer() {
         let begin = || ClientHandshake::begin("h", "/mqtt", [7; 16]).unwrap();
-        let Step::Accept { response, .. } =
-            Handshake::new(Paths::of(["/mqtt"])).receive(&begin().1)
-        else {
+        let Step::Accept { response, .. } = handshake().receive(&begin().1) else {
             panic!("it is accepted");
         };
         let response = String::from_utf8(response).unwrap();
@@ -469,7 +528,7 @@ mod tests {
             let input = [REQUEST.as_bytes(), b"frames"].concat();
             let mut cuts = [cuts, vec![0, input.len()]].concat();
             cuts.sort_unstable();
-            let mut handshake = Handshake::new(Paths::of(["/mqtt"]));
+            let mut handshake = handshake();
             let mut steps = cuts.windows(2).map(|pair| handshake.receive(&input[pair[0]..pair[1]]));
             let step = steps.find(|step| *step != Step::More);
             prop_assert_eq!(step.map(|step| matches!(step, Step::Accept { .. })), Some(true));
@@ -477,8 +536,8 @@ mod tests {
 
         #[test]
         fn any_bytes_end_without_panic(input: Vec<u8>, text in "(GET /mqtt HTTP/1.1\r\n)?[a-z: \r\n]{0,40}\r\n\r\n") {
-            let _ = Handshake::new(Paths::of(["/mqtt"])).receive(&input);
-            let _ = Handshake::new(Paths::of(["/mqtt"])).receive(text.as_bytes());
+            let _ = handshake().receive(&input);
+            let _ = handshake().receive(text.as_bytes());
             let _ = ClientHandshake::begin("h", "/", [0; 16]).unwrap().0.receive(text.as_bytes());
         }
     }

@@ -6,7 +6,7 @@ use tidegate_api::ApiError;
 use tidegate_broker::{SessionConfig, part_id};
 use tidegate_config::{Config, IngestSection, problems::Problems, words::XdpMode};
 use tidegate_ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template};
-use tidegate_message::{Code, Identity, IdentityKind};
+use tidegate_message::{Code, Identity, IdentityKind, origins::Origins};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
 use super::{certificates::certificate, words::Translate};
@@ -122,6 +122,15 @@ fn one(
             problems.note(wrong(key, bound));
         }
     }
+    let origins = Origins::parse(section.origins.as_deref(), &format!("ingest.{name}.origins"));
+    let origins = problems
+        .take(origins.map_err(|error| wrong("origins", &format!("must be origins: {error}"))));
+    if section.origins.is_some() && !matches!(kind, Kind::Http | Kind::WebSocket) {
+        problems.note(wrong(
+            "origins",
+            "means nothing but for kind = \"http\" or \"websocket\"; leave it out",
+        ));
+    }
     let ip = section.listen.ip();
     // A site with users wants a login.
     let anonymous = section.allow_anonymous.unwrap_or(ip.is_loopback() && !asks_for_proof);
@@ -156,6 +165,7 @@ fn one(
         receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
         joins: section.receive_joined,
         identity,
+        origins: origins.unwrap_or_default(),
         message_bytes_max: message_bytes,
         body_bytes_max: section.body_bytes_max.0 as usize,
         connections_max: section.connections_max as usize,

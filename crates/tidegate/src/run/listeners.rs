@@ -29,7 +29,7 @@ use tidegate_identity::{
         revocation::{Checked, Revocations},
     },
 };
-use tidegate_message::Code;
+use tidegate_message::{Code, origins::Origins};
 use tidegate_process::tls;
 use tidegate_server::{
     listen::ListenAddress,
@@ -120,6 +120,7 @@ pub(super) fn all<'c>(
                 );
                 ApiError::new(Code::CONFIG_INVALID, text)
             })?,
+            origins: origins(name, listener)?,
             tls,
             known: known.flatten(),
             revocations,
@@ -151,6 +152,19 @@ fn paths(text: &str) -> Option<Paths> {
             && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte))
     };
     paths.iter().all(is_path).then(|| Paths::of(paths))
+}
+
+/// The pages that may open a WebSocket.
+fn origins(name: &str, listener: &MqttListenerSection) -> Result<Arc<Origins>, ApiError> {
+    let key = format!("mqtt.listener.{name}.origins");
+    let invalid =
+        |text: &dyn std::fmt::Display| ApiError::new(Code::CONFIG_INVALID, format!("{key} {text}"));
+    if listener.origins.is_some() && !listener.protocol.translated().is_websocket() {
+        let text = "means nothing without WebSocket; set protocol to websocket or secure-websocket";
+        return Err(invalid(&text));
+    }
+    let origins = Origins::parse(listener.origins.as_deref(), &key);
+    origins.map(Arc::new).map_err(|error| invalid(&format!("must be origins: {error}")))
 }
 
 /// Checks across the settings of a listener.

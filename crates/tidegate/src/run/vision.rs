@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tidegate_api::{ApiError, proto};
 use tidegate_config::{Config, VisionSection, problems::Problems};
 use tidegate_identity::access::{Access, Identity};
-use tidegate_message::Code;
+use tidegate_message::{Code, origins::Origins};
 use tidegate_process::tls;
 use tidegate_rpc::{Detection, Router};
 use tidegate_vision::{Listener, ListenerSettings, Protocol, Vision, VisionSettings};
@@ -44,12 +44,18 @@ pub(super) fn planned(config: &Config) -> Result<Option<Planned>, ApiError> {
         }
         (false, _) => None,
     };
+    let origins =
+        Origins::parse(section.origins.as_deref(), "vision.origins").unwrap_or_else(|error| {
+            problems.say(Code::CONFIG_INVALID, format!("vision.origins must be origins: {error}"));
+            Origins::default()
+        });
     problems.into_result()?;
     let listener = |listen: SocketAddr, protocol, tls| ListenerSettings {
         listen,
         protocol,
         tls,
         user: section.user.clone().unwrap_or_default(),
+        origins: origins.clone(),
         connections_max: section.connections_max as usize,
     };
     let http = section.listen.map(|at| ("vision.listen", listener(at, Protocol::Http, tls)));

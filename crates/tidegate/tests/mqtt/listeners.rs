@@ -85,6 +85,65 @@ fn websockets_are_at_the_paths_that_a_listener_names() {
     program.stop();
 }
 
+#[test]
+fn foreign_page_publishes_and_reads_nothing() {
+    let ingest = crate::uplink::free_address();
+    let mut node = Program::start(&format!(
+        "[mqtt.listener.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"websocket\"\norigins = \"https://dash.example\"\n\
+         [mqtt.listener.plain]\nlisten = \"127.0.0.1:0\"\n\
+         [ingest.http]\nkind = \"http\"\nlisten = \"{ingest}\"\n"
+    ));
+    node.line_with("node ready");
+    let (web, plain) = (node.address("web"), node.address("plain"));
+    let ask = |to: SocketAddr, first: &str, host: &str, origin: &str, more: &str| {
+        let mut stream = dial(to);
+        let own = stream.local_addr().expect("an address");
+        let request = format!("{first} HTTP/1.1\r\nHost: {host}\r\n{origin}{more}\r\n");
+        stream.write_all(request.as_bytes()).expect("it takes it");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("an answer");
+        (String::from_utf8_lossy(&status[9..]).parse::<u16>().expect("a status"), own)
+    };
+    let open = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+                Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n";
+    let post = "Content-Length: 0\r\n";
+    for (to, first, more, done) in
+        [(web, "GET /mqtt", open, 101), (ingest, "POST /ingest/a", post, 204)]
+    {
+        let here = to.to_string();
+        for (host, origin, status) in [
+            (&*here, "".to_owned(), done),
+            ("edge.example", "".to_owned(), done),
+            (&*here, format!("http://{here}"), done),
+            (&*here, format!("https://{here}"), done),
+            (&*here, "http://evil.example".to_owned(), 403),
+            (&*here, "null".to_owned(), 403),
+            ("evil.example", "http://evil.example".to_owned(), 421),
+        ] {
+            let origin = match origin.is_empty() {
+                true => origin,
+                false => format!("Origin: {origin}\r\n"),
+            };
+            let (answered, from) = ask(to, first, host, &origin, more);
+            assert_eq!(answered, status, "{first} {host} {origin}");
+            if status > 400 {
+                let line = node.line_with("refused");
+                assert!(line.contains(&format!("address={from} ")), "{line}");
+            }
+        }
+    }
+    let (answered, _) =
+        ask(web, "GET /mqtt", &web.to_string(), "Origin: https://dash.example\r\n", open);
+    assert_eq!(answered, 101, "a page that is named");
+    // HTTP where MQTT is spoken.
+    let mut stream = dial(plain);
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it takes it");
+    let from = stream.local_addr().expect("an address");
+    let line = node.line_with("it speaks HTTP");
+    assert!(line.contains(&format!("address={from} ")), "{line}");
+    node.end();
+}
+
 const LINE: &str = "PROXY TCP4 192.0.2.7 198.51.100.2 56324 1883\r\n";
 /// Of 2001:db8::7, with a field behind the addresses.
 const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x28\
@@ -115,12 +174,12 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
     let unknown = "PROXY UNKNOWN\r\n".as_bytes();
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".as_slice();
     for (number, (listener, header, expected)) in [
-        ("v1", LINE.as_bytes(), Some("192.0.2.7")),
-        ("any", LINE.as_bytes(), Some("192.0.2.7")),
-        ("v2", BINARY, Some("2001:db8::7")),
-        ("any", BINARY, Some("2001:db8::7")),
-        ("v1", unknown, Some("127.0.0.1")),
-        ("v2", local, Some("127.0.0.1")),
+        ("v1", LINE.as_bytes(), Some("192.0.2.7:56324 ")),
+        ("any", LINE.as_bytes(), Some("192.0.2.7:56324 ")),
+        ("v2", BINARY, Some("[2001:db8::7]:56324 ")),
+        ("any", BINARY, Some("[2001:db8::7]:56324 ")),
+        ("v1", unknown, Some("127.0.0.1:")),
+        ("v2", local, Some("127.0.0.1:")),
         // Without one, with one of another version, with one that is wrong, with one that no one asked for.
         ("v1", b"", None),
         ("any", b"", None),
@@ -153,7 +212,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
             match expected {
                 Some(address) => {
                     let line = node.line_with(&format!("connected client={client}"));
-                    assert!(line.contains(&format!("address={address} ")), "{line}");
+                    assert!(line.contains(&format!("address={address}")), "{line}");
                 }
                 None => drop(node.line_with("connection refused")),
             }
@@ -164,7 +223,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
     stream.write_all(&[LINE.as_bytes(), &connect("asks")].concat()).expect("it takes it");
     assert!(answer(&mut stream).is_some_and(|code| code != 0));
     let line = node.line_with("connection refused client=asks");
-    assert!(line.contains("address=192.0.2.7 "), "{line}");
+    assert!(line.contains("address=192.0.2.7:56324 "), "{line}");
 
     // TLS and WebSocket behind it, in the same segment and in others.
     for in_one in [true, false] {
@@ -183,7 +242,7 @@ fn a_load_balancer_says_whose_connection_it_hands_on() {
         stream.write_all(&connect(&client)).expect("it takes it");
         assert_eq!(answer(&mut stream), Some(0));
         let line = node.line_with(&format!("connected client={client}"));
-        assert!(line.contains("address=192.0.2.7 "), "{line}");
+        assert!(line.contains("address=192.0.2.7:56324 "), "{line}");
     }
     let mut stream = dial(node.address("web"));
     let request = "GET /mqtt HTTP/1.1\r\nHost: node\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
