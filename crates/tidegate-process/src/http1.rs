@@ -157,7 +157,7 @@ impl Body for RequestBody {
 struct Lingering<S> {
     stream: S,
     is_unread: Arc<AtomicBool>,
-    /// What is still waited for, from the end of the last answer on.
+    /// The rest of an unread body, from the end of the last answer on.
     rest: Option<Rest>,
 }
 

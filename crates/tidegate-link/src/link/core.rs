@@ -467,6 +467,6 @@ mod tests {
         peers[0].store(0, Ordering::Relaxed);
         assert!(take_room(&all, &peers[14], 400, 1000));
         assert!(!take_room(&all, &peers[14], 700, 1000), "more than a peer has");
-        assert_eq!(peers[14].load(Ordering::Relaxed), 400, "what was refused is not held");
+        assert_eq!(peers[14].load(Ordering::Relaxed), 400, "it holds nothing that was refused");
     }
 }
