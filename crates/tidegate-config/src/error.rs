@@ -86,10 +86,10 @@ pub enum ConfigError {
         all: Vec<ConfigError>,
     },
     /// A flag that is no setting.
-    #[error("--set {text:?} is not of the form section.key=value")]
+    #[error("--set {name} is not of the form section.key=value")]
     Flag {
-        /// The text as written.
-        text: String,
+        /// The text as written, up to its value.
+        name: String,
     },
 }
 

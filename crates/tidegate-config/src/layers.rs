@@ -32,7 +32,7 @@ pub enum Origin {
     },
     /// An environment variable.
     Variable(String),
-    /// `--set` or a flag of its own.
+    /// `--set` and the setting that it sets; the value may be a secret.
     Flag(String),
 }
 
@@ -182,12 +182,14 @@ pub(super) fn variables(all: impl IntoIterator<Item = (String, String)>) -> Vec<
 pub(super) fn flag(text: &str) -> Result<Setting, ConfigError> {
     let parts =
         text.split_once('=').and_then(|(name, value)| Some((name.rsplit_once('.')?, value)));
-    let ((section, key), value) =
-        parts.ok_or_else(|| ConfigError::Flag { text: text.to_owned() })?;
+    let ((section, key), value) = parts.ok_or_else(|| {
+        // Its value may be a secret.
+        ConfigError::Flag { name: text.split('=').next().unwrap_or_default().to_owned() }
+    })?;
     Ok(Setting {
         section: section.trim().to_owned(),
         key: key.trim().to_owned(),
         text: value.trim().to_owned(),
-        origin: Origin::Flag(format!("--set {text}")),
+        origin: Origin::Flag(format!("--set {}.{}", section.trim(), key.trim())),
     })
 }

@@ -6,7 +6,7 @@
 //!
 //! Always true: a loaded configuration is checked, and code past [`Config::load`] cannot see a bad value; an
 //! unknown section or key is an error that names the file and the line; a printed [`Config`] loads to the
-//! same.
+//! same, or is refused where a secret was hidden; no error and no origin shows a value that may hold one.
 
 mod error;
 mod layers;
@@ -125,7 +125,7 @@ impl Config {
             text.push_str(&format!("--config {} ", file.display()));
         }
         if let Some(Origin::Flag(flag)) = self.origins.of("node.data_dir") {
-            text.push_str(&format!("{flag} "));
+            text.push_str(&format!("{flag}={} ", self.node.data_dir.display()));
         }
         text + rest
     }

@@ -218,7 +218,7 @@ fn later_layers_win_and_are_blamed() {
     settings.push(layers::flag("node.nam=six").unwrap());
     let error = of_settings(&settings).unwrap_err().to_string();
     assert!(
-        error.starts_with("--set node.nam=six: [node] has no \"nam\"; did you mean \"name\"?"),
+        error.starts_with("--set node.nam: [node] has no \"nam\"; did you mean \"name\"?"),
         "{error}"
     );
     assert!(layers::flag("node.name").is_err());
@@ -241,6 +241,58 @@ fn printed_names_are_read_again() {
         let again = parse(&config.to_string()).unwrap_or_else(|error| panic!("{error}\n{config}"));
         assert_eq!(config.differences(&again), [""; 0]);
     }
+}
+
+#[test]
+fn secrets_are_not_printed_and_what_is_hidden_is_not_read() {
+    let text = "[link]\nedge = \"me:s3cret@edge:1\"\n[camera.a]\nsource = \"rtsp://me:s3cret@cam/1\"\n[sink.a]\n\
+                url = \"postgresql://me:s3cret@db/site\"\nusername = \"s3cret\"\n[mqtt.bridge.a]\nremote = \"x:s3cret\"\n";
+    let (config, wrong) =
+        Config::of_settings(layers::file(Path::new("x.toml"), text, &mut Vec::new()), Vec::new());
+    let wrong = wrong.expect("edge is no host and port");
+    let flag = layers::flag("sink.a.url=postgresql://me:s3cret@db/site").unwrap();
+    let no_flag = layers::flag("url=postgresql://me:s3cret@db/site").unwrap_err();
+    for shown in [
+        config.to_string(),
+        format!("{config:?} {wrong:?} {wrong} {no_flag} {no_flag:?} {}", flag.origin),
+    ] {
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    assert_eq!(config.sinks["a"].url.as_ref().unwrap().expose(), "postgresql://me:s3cret@db/site");
+    assert!(config.to_string().contains("url = \"postgresql://***@db/site\""), "{config}");
+    let error = parse("[sink.a]\nurl = \"postgresql://***@db/site\"\n").unwrap_err().to_string();
+    assert!(
+        error.starts_with("site.toml:2: sink.a.url: *** stands where a secret was hidden"),
+        "{error}"
+    );
+    let broken =
+        write::without_camera("[camera.a]\nsource = \"rtsp://me:s3cret@cam/1\n", "a").unwrap_err();
+    assert!(!format!("{broken} {broken:?}").contains("s3cret"), "{broken:?}");
+    assert!(broken.to_string().starts_with("line 2 is no TOML: "), "{broken}");
+}
+
+/// Keys of texts that hold no secret: each of the others is `Confidential` or `Secret`.
+const PLAIN_TEXTS: &str = "token_issuer token_audience token_name_claim token_groups_claim hwaccel cameras model topic labels \
+    home_assistant topics identity xdp_interface xdp_fields xdp_keep tcp_congestion policy_query_topic policy_size_profile auto_id_prefix \
+    client_id topics_out topics_in local_prefix remote_prefix paths client_pins filter detector dead_letter compression partition time_unit \
+    region table encoding measurement critical layouts user face_model plain_identity plain_hosts";
+
+#[test]
+fn each_text_is_known_to_hold_no_secret() {
+    let plain: Vec<&str> = PLAIN_TEXTS.split_whitespace().collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sections");
+    let mut texts = 0;
+    for entry in fs::read_dir(folder).expect("the sections") {
+        let text = fs::read_to_string(entry.expect("an entry").path()).expect("a section");
+        for line in text.lines() {
+            let key =
+                line.split_once(": String =").or_else(|| line.split_once(": Option<String> ="));
+            let Some((key, _)) = key else { continue };
+            assert!(plain.contains(&key.trim()), "may {} hold a secret?", key.trim());
+            texts += 1;
+        }
+    }
+    assert!(texts >= plain.len(), "{texts} keys were found");
 }
 
 #[test]

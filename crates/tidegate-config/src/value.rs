@@ -7,7 +7,8 @@ use std::{
 };
 
 use tidegate_message::{
-    CameraName, FrameSize, ListenAddress, Regions, SocketMode,
+    CameraName, Confidential, FrameSize, ListenAddress, Regions, Secret, SocketMode,
+    confidential::HIDDEN,
     quantity::{self, ByteCount, QuantityError},
 };
 
@@ -73,6 +74,33 @@ impl Value for String {
     fn show(&self) -> Option<String> {
         Some(quoted(self))
     }
+}
+
+/// It is printed without what may be secret, so that what is printed cannot be mistaken for what was written.
+impl Value for Confidential {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.contains(HIDDEN) { Err(was_hidden()) } else { Ok(text.into()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+/// A text all of which may be a secret.
+impl Value for Secret {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == HIDDEN { Err(was_hidden()) } else { Ok(text.into()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(HIDDEN))
+    }
+}
+
+/// Why a printed text is not read.
+fn was_hidden() -> String {
+    format!("{HIDDEN} stands where a secret was hidden when it was printed; write the text itself")
 }
 
 impl Value for PathBuf {

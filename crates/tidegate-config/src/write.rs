@@ -60,9 +60,14 @@ pub enum Written {
 /// Why a section was not written or taken out.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// The text cannot be read.
-    #[error("it is no TOML")]
-    Syntax(#[from] TomlError),
+    /// The text cannot be read. The line itself, which the parser would quote, may hold a secret.
+    #[error("line {line} is no TOML: {message}")]
+    Syntax {
+        /// Where, counted from 1.
+        line: usize,
+        /// The parser's message.
+        message: String,
+    },
     /// The section is there already.
     #[error("it has [camera.{0}] already")]
     Exists(String),
@@ -83,7 +88,7 @@ pub fn with_camera(
     name: &str,
     settings: &[(&str, Written)],
 ) -> Result<String, EditError> {
-    let mut document: DocumentMut = text.parse()?;
+    let mut document = document_of(text)?;
     let cameras = document.entry(CAMERAS).or_insert_with(|| {
         let mut cameras = Table::new();
         cameras.set_implicit(true);
@@ -121,7 +126,7 @@ pub fn with_camera(
 /// [`EditError`], but for [`EditError::Exists`].
 pub fn without_camera(text: &str, name: &str) -> Result<String, EditError> {
     let absent = || EditError::Absent(name.to_owned());
-    let mut document: DocumentMut = text.parse()?;
+    let mut document = document_of(text)?;
     let cameras = document.get_mut(CAMERAS).ok_or_else(absent)?;
     let cameras = cameras.as_table_like_mut().ok_or(EditError::Value)?;
     let mut removed = vec![cameras.remove(name).ok_or_else(absent)?];
@@ -136,6 +141,14 @@ pub fn without_camera(text: &str, name: &str) -> Result<String, EditError> {
 }
 
 const CAMERAS: &str = "camera";
+
+fn document_of(text: &str) -> Result<DocumentMut, EditError> {
+    text.parse().map_err(|error: TomlError| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        EditError::Syntax { line, message: error.message().to_owned() }
+    })
+}
 
 /// Puts the comments of the section before one that was taken out above the section behind it.
 fn keep_comments(document: &mut DocumentMut, section: &Table) {
@@ -285,7 +298,10 @@ mod tests {
         assert!(twice.contains("fps = 2\n\n[camera.\"a.b\"]\n"), "{twice}");
         assert_eq!(without_camera(&twice, "a.b").unwrap(), hall);
         assert!(matches!(with_camera("camera = 3\n", "a", &settings), Err(EditError::Value)));
-        assert!(matches!(with_camera("[node\n", "a", &settings), Err(EditError::Syntax(_))));
+        assert!(matches!(
+            with_camera("[node\n", "a", &settings),
+            Err(EditError::Syntax { line: 1, .. })
+        ));
     }
 
     #[test]
@@ -332,7 +348,7 @@ mod tests {
         let settings = [("source", Written::Text("folder:pictures".to_owned()))];
         let text = with_camera(&template, "hall", &settings).unwrap();
         let config = crate::Config::parse(Path::new("x.toml"), &text).unwrap();
-        assert_eq!(config.cameras["hall"].source, "folder:pictures");
+        assert_eq!(config.cameras["hall"].source.expose(), "folder:pictures");
         assert!(text.starts_with(&template), "its comments stay where they are");
     }
 

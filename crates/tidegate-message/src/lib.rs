@@ -11,6 +11,7 @@ mod camera;
 mod civil;
 mod code;
 pub mod command;
+pub mod confidential;
 mod drop_reason;
 mod error_chain;
 pub mod host;
@@ -41,6 +42,7 @@ pub use bounds::{
 pub use camera::{CameraName, CameraNameError, FrameSize, FrameSizeError};
 pub use civil::{CivilDate, CivilTime};
 pub use code::Code;
+pub use confidential::Confidential;
 pub use drop_reason::DropReason;
 pub use error_chain::error_chain;
 pub use instant::Instant;

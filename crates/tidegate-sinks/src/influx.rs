@@ -16,6 +16,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Range,
     sync::Arc,
@@ -31,7 +32,7 @@ use hyper::{
 };
 use rustls::ClientConfig;
 use serde_json::Value as Json;
-use tidegate_message::{Instant, Secret};
+use tidegate_message::{Confidential, Instant, Secret};
 use tidegate_process::http::HttpClient;
 use tidegate_wire::{
     line_protocol::{self, FieldValue, LineWriter, Precision},
@@ -51,7 +52,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 const QUOTED: usize = 300;
 
 /// Which database, and how messages become lines.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct InfluxSettings {
     /// Where lines are posted, with everything that the database wants in its address.
     pub url: Uri,
@@ -63,6 +64,17 @@ pub struct InfluxSettings {
     pub tls: Arc<ClientConfig>,
     /// The name of this node among those that a message passed.
     pub node: String,
+}
+
+/// InfluxDB 1 takes a password in the query of its address.
+impl fmt::Debug for InfluxSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InfluxSettings")
+            .field("url", &Confidential::from(&*self.url.to_string()))
+            .field("encoding", &self.encoding)
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Two are the same by what was configured, whatever files said that were read for it.

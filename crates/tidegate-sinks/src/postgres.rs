@@ -20,7 +20,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::SinkExt as _;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tidegate_message::Instant;
+use tidegate_message::{Confidential, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::{
     Client, Config, Error, NoTls,
@@ -82,10 +82,14 @@ impl PostgresSettings {
     /// # Errors
     /// The address is none.
     pub fn new(url: &str, table: &str) -> Result<Self, SinkError> {
-        let mut config: Config = url.parse().map_err(|error: Error| SinkError::Destination {
-            problem: "url is not an address of PostgreSQL, such as postgresql://user@host/database"
-                .to_owned(),
-            source: Some(error.into()),
+        let mut config: Config = url.parse().map_err(|_: Error| SinkError::Destination {
+            // The parser quotes a part of it that may be of a password.
+
+            problem: format!(
+                "url is {}, which is not an address of PostgreSQL, such as postgresql://user@host/database",
+                Confidential::from(url),
+            ),
+            source: None,
         })?;
         if config.get_hosts().is_empty() {
             let problem = "url names no host".to_owned();

@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-use tidegate_message::{FrameSize, error_chain};
+use tidegate_message::{Confidential, FrameSize, error_chain};
 use tidegate_sys::memfile;
 
 use crate::{
@@ -56,7 +56,9 @@ impl Program {
     /// Its name in messages.
     pub fn name(&self) -> String {
         match self {
-            Self::Own(words, _) | Self::Command(words) => words.join(" "),
+            Self::Own(words, _) | Self::Command(words) => {
+                Confidential::from(&*words.join(" ")).to_string()
+            }
         }
     }
 }

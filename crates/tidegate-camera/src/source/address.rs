@@ -8,7 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use tidegate_message::host::without_brackets;
+use tidegate_message::{
+    confidential::{names_secret, without_secrets},
+    host::without_brackets,
+};
 use tidegate_sys::net::own_addresses;
 use zeroize::Zeroizing;
 
@@ -45,34 +48,6 @@ impl Protocol {
         }
     }
 }
-
-/// Stands in a message for a secret.
-const HIDDEN: &str = "***";
-
-/// Names of values in an address that say what is shown; the value of any other name may be a secret, and cameras have many names
-/// for those.
-const HARMLESS: [&str; 20] = [
-    "channel",
-    "camera",
-    "cam",
-    "ch",
-    "stream",
-    "streamtype",
-    "subtype",
-    "substream",
-    "profile",
-    "resolution",
-    "fps",
-    "codec",
-    "videocodec",
-    "audio",
-    "video",
-    "unicast",
-    "multicast",
-    "proto",
-    "transportmode",
-    "size",
-];
 
 /// An address of a camera: `rtsp://HOST/PATH`, `http://HOST/PATH`, or one of the two encrypted, `rtsps` and `https`.
 #[derive(Clone, PartialEq, Eq)]
@@ -423,56 +398,10 @@ impl fmt::Debug for Login {
     }
 }
 
-/// A text that is or was to be an address, for messages: without a user, a password, or a value of a name that is not known to be
-/// harmless. A text that is no address, such as `folder:a@b?fps=5`, is for the caller to keep away from here.
-pub(super) fn without_secrets(text: &str) -> String {
-    let (scheme, rest) = text.split_once(':').map_or(("", text), |(scheme, rest)| (scheme, rest));
-    let slashes = rest.len() - rest.trim_start_matches('/').len();
-    let (slashes, rest) = rest.split_at(slashes);
-    let authority = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    // Up to the last at sign, since a password may have any character; a path may have one, too, and a colon tells them apart.
-    let at = rest.rfind('@').filter(|&at| at < authority || rest[..at].contains(':'));
-    let (login, rest) = match at {
-        Some(at) => ("***@", &rest[at + 1..]),
-        None => ("", rest),
-    };
-    let mut shown = String::new();
-    if !scheme.is_empty() || text.starts_with(':') {
-        shown = format!("{scheme}:");
-    }
-    shown.push_str(slashes);
-    shown.push_str(login);
-    // The host, then each part of path and query with what stands before it.
-    let mut parts = rest;
-    loop {
-        let end = parts.find(['/', '?', '&', ';', '#']).unwrap_or(parts.len());
-        let (part, behind) = parts.split_at(end);
-        shown.push_str(&value_hidden(part));
-        let Some(separator) = behind.chars().next() else { return shown };
-        shown.push(separator);
-        parts = &behind[1..];
-    }
-}
-
-/// `name=value` with its value hidden, unless the name is harmless and the value is short and plain.
-fn value_hidden(part: &str) -> String {
-    let Some((name, value)) = part.split_once('=') else { return part.to_owned() };
-    // `user=admin_password=secret_channel=1` is one part to us, all of which is hidden.
-    let is_plain = value.len() <= 16
-        && value.chars().all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-');
-    let is_harmless = HARMLESS.iter().any(|known| name.eq_ignore_ascii_case(known));
-    if is_harmless && is_plain { part.to_owned() } else { format!("{name}={HIDDEN}") }
-}
-
 /// Whether this is `name=value` with a name that cameras have for secrets.
 fn is_password(part: &str) -> bool {
     let Some((name, value)) = part.split_once('=') else { return false };
-    let name = decoded(name).to_ascii_lowercase();
-    let is_named =
-        ["pas", "pwd", "psw", "secret", "token", "auth"].iter().any(|of| name.contains(of))
-            || name == "pw"
-            || name.ends_with("key");
-    is_named && !value.is_empty()
+    names_secret(&decoded(name)) && !value.is_empty()
 }
 
 #[cfg(test)]

@@ -32,12 +32,12 @@ use hyper::{
 };
 use tokio::time::{Instant as Moment, sleep_until, timeout, timeout_at};
 
-use tidegate_message::CivilDate;
+use tidegate_message::{CivilDate, confidential::without_secrets};
 use tidegate_process::http::{Body, HttpClient, HttpError};
 
 use super::{
     Rate, SourceError, SourceSpec, SplitError, Splitter,
-    address::{CameraAddress, Home, without_secrets},
+    address::{CameraAddress, Home},
     login::Challenge,
     rtsp::any_certificate,
 };

@@ -9,12 +9,15 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::FrameSize;
+use tidegate_message::{
+    FrameSize,
+    confidential::{PLACES, without_secrets},
+};
 use zeroize::Zeroizing;
 
 use super::{
     SourceError,
-    address::{self, CameraAddress, without_secrets},
+    address::{self, CameraAddress},
 };
 
 /// A checked source description. [`SourceSpec::parse`] reads it, its `Display` writes it, but for what may be secret in an address.
@@ -245,7 +248,7 @@ impl SourceSpec {
         };
         // `video:rtsp://…` is no file, and what looks like a kind may be a user before a password.
         if rest.contains("://")
-            || (!KINDS.contains(&kind) && !rest.starts_with("//") && rest.contains('@'))
+            || (!PLACES.contains(&kind) && !rest.starts_with("//") && rest.contains('@'))
         {
             return Err(wrong(SpecReason::Address));
         }
@@ -442,13 +445,10 @@ impl SourceSpec {
     }
 }
 
-/// The kinds that are followed by a place in this machine.
-const KINDS: [&str; 6] = ["folder", "watch", "mjpeg", "video", "v4l2", "scene"];
-
 /// A source's description, right or wrong, as messages and lists may show it: an address without what may be secret in it.
 pub fn shown(text: &str) -> String {
     let kind = text.split(':').next().unwrap_or_default();
-    let is_place = KINDS.contains(&kind) || !text.contains(':');
+    let is_place = PLACES.contains(&kind) || !text.contains(':');
     if is_place && !text.contains("://") { text.to_owned() } else { without_secrets(text) }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use tidegate_message::Confidential;
+
 use super::seconds;
 use crate::ByteCount;
 
@@ -13,9 +15,9 @@ section! {
         /// Public keys (JWKS) that tokens (JWT) are checked with, in a file. Default none: no tokens are taken.
         token_keys_file: Option<PathBuf> = None,
         /// The same, to be fetched from an https:// address. Default none.
-        token_keys_url: Option<String> = None
+        token_keys_url: Option<Confidential> = None
             => "an https:// address, without a user name and password in it"
-                if |it, _| it.token_keys_url.as_ref().is_none_or(|url| is_without_secret(url)),
+                if |it, _| it.token_keys_url.as_ref().is_none_or(|url| is_without_secret(url.expose())),
         /// Authorities of that address's certificate, PEM. Default none: those of the system.
         token_keys_ca: Option<PathBuf> = None,
         /// How often keys are fetched again; a token with an unknown key has it done at once. Default `1h`.

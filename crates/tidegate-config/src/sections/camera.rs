@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use tidegate_message::Confidential;
+
 use super::seconds;
 use crate::words::CameraTransport;
 
@@ -10,11 +12,11 @@ section! {
     CameraSection {
         /// Where its frames come from, as for `tidegate camera --source`: `rtsp://USER@HOST/PATH`, `http://HOST/PATH`, `folder:DIR`, `video:FILE` and others. A
         /// relative path begins at the folder of the file that names it. An address has no password: `password_file` names it.
-        source: String = String::new()
+        source: Confidential = Confidential::default()
             => "where frames come from, such as rtsp://USER@HOST/PATH, folder:DIR or video:FILE" if |it, _| !it.source.is_empty(),
         /// Where the frames of its substream come from: the same picture, smaller, which most network cameras have under a second address. The node runs it as a second
         /// camera called `NAME-sub`, with the other settings of this section, its password included. Default none.
-        substream: Option<String> = None
+        substream: Option<Confidential> = None
             => "where frames come from, such as rtsp://USER@HOST/PATH" if |it, _| it.substream.as_ref().is_none_or(|source| !source.is_empty()),
         /// File whose first line is the camera's password, or USER:PASSWORD where its address names no user. Default none.
         password_file: Option<PathBuf> = None,

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tidegate_message::{Bounds, FrameRate, command};
+use tidegate_message::{Bounds, Confidential, FrameRate, command};
 
 use super::{millis, seconds};
 use crate::{ByteCount, words::OriginalRule};
@@ -16,9 +16,9 @@ section! {
         /// The model of the pool of `[workers]`: `face`, `person`, `recognize`, or one of yours. Default none: the first of the program.
         model: Option<String> = None,
         /// A program of yours that speaks the detector protocol, with its arguments, for this detector alone. Default none: the pool.
-        command: Option<String> = None
+        command: Option<Confidential> = None
             => "a program and its arguments, every quote closed"
-                if |it, _| it.command.as_deref().is_none_or(|text| command::split(text).is_some()),
+                if |it, _| it.command.as_ref().is_none_or(|text| command::split(text.expose()).is_some()),
         /// Longest time from the capture of a frame to its detection, `2ms` to `60s`; the detector's part is measured, and the frame has the
         /// rest. Default `500ms`.
         latency: Duration = millis(500)

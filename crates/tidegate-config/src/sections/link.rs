@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::host::host_and_port;
+use tidegate_message::{Confidential, host::host_and_port};
 
 use super::{millis, seconds};
 use crate::{ByteCount, words::Transport};
@@ -16,8 +16,8 @@ section! {
         /// Where camera nodes connect, UDP and TCP. Default `127.0.0.1:7443`.
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7443).into(),
         /// The edge node that a camera node dials, as host and port. Default `127.0.0.1:7443`.
-        edge: String = "127.0.0.1:7443".to_owned()
-            => "a host and a port, such as edge.local:7443" if |it, _| host_and_port(&it.edge).is_some(),
+        edge: Confidential = "127.0.0.1:7443".into()
+            => "a host and a port, such as edge.local:7443" if |it, _| host_and_port(it.edge.expose()).is_some(),
         /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
         transport: Transport = Transport::Auto,
         /// With `auto`, how long QUIC is tried before TCP is tried as well. Default `300ms`: more than three round trips of

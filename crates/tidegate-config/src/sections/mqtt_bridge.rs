@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use tidegate_message::{Confidential, Secret};
+
 use crate::{
     ByteCount,
     words::{Overflow, Policy, RemoteVersion},
@@ -11,7 +13,7 @@ section! {
     /// `[mqtt.bridge.NAME]`: messages between this node's broker and another MQTT broker.
     MqttBridgeSection {
         /// The other broker, as host and port.
-        remote: String = String::new(),
+        remote: Confidential = Confidential::default(),
         /// Version of MQTT that is spoken there: `auto`, `3.1.1` or `5`. Default `auto`: 3.1.1 only where 5 is not taken.
         version: RemoteVersion = RemoteVersion::Auto,
         /// Whether the remote knows the bridge bit of MQTT 3.1.1, as Mosquitto and Tidegate do: then topics that go both ways
@@ -29,8 +31,8 @@ section! {
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.
         key: Option<PathBuf> = None,
-        /// User name there. Default none.
-        username: Option<String> = None,
+        /// User name there, which some brokers take a token by. Default none.
+        username: Option<Secret> = None,
         /// File that holds the password, without the end of its line. Default none.
         password_file: Option<PathBuf> = None,
         /// Name of the bridge's session there. Default none: made of the names of node and bridge and a number of the node.

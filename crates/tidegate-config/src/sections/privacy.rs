@@ -1,6 +1,6 @@
 //! `[privacy]`.
 
-use tidegate_message::{Regions, command};
+use tidegate_message::{Confidential, Regions, command};
 
 use crate::words::{Cover, Originals};
 
@@ -20,7 +20,7 @@ section! {
         detector: Option<String> = None
             => "face, person, or command with privacy.detector_command" if |it, _| it.names_detector(),
         /// That program and its arguments. Default none.
-        detector_command: Option<String> = None,
+        detector_command: Option<Confidential> = None,
         /// How what is found is covered: `fill` or `blur`. Default `blur`.
         detected: Cover = Cover::Blur,
         /// How a frame that was delivered is given when its original is asked for: `covered`, or `clear` as it was captured.
@@ -32,9 +32,9 @@ section! {
 impl PrivacySection {
     /// Whether what is to find what is covered is one that this can be left to: not one that learns a background and finds what moves.
     fn names_detector(&self) -> bool {
-        match (self.detector.as_deref(), self.detector_command.as_deref()) {
+        match (self.detector.as_deref(), self.detector_command.as_ref()) {
             (None, None) | (Some("face" | "person"), None) => true,
-            (Some("command"), Some(command)) => command::split(command).is_some(),
+            (Some("command"), Some(command)) => command::split(command.expose()).is_some(),
             _ => false,
         }
     }

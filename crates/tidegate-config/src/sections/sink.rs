@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use tidegate_message::{Confidential, Secret};
+
 use crate::{
     ByteCount,
     words::{Overflow, SinkKind},
@@ -18,9 +20,9 @@ section! {
         dead_letter: Option<String> = None,
         /// Where the destination is; each kind has its form. A folder's relative path begins at the folder of the file that names it.
         /// Default none.
-        url: Option<String> = None,
+        url: Option<Confidential> = None,
         /// User name there, of an S3 store the access key. Default none.
-        username: Option<String> = None,
+        username: Option<Secret> = None,
         /// File that holds the password, token or secret key, without the end of its line; a relative path as in `url`. Default none.
         password_file: Option<PathBuf> = None,
         /// Authorities of the destination's certificate, PEM; a relative path as in `url`. Default none: those of the system.
@@ -54,7 +56,7 @@ section! {
         /// Of `parquet` on S3: the region. Default none: `us-east-1`.
         region: Option<String> = None,
         /// Of `parquet` on S3: the address of a store that is not Amazon's. Default none.
-        endpoint: Option<String> = None,
+        endpoint: Option<Confidential> = None,
         /// Of `postgres`: the table, with a schema or without. Default none: `messages`.
         table: Option<String> = None,
         /// Of `influx`: `lines` where payloads are lines of the protocol, `values` where they are numbers, JSON objects or text.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate_message::Confidential;
+
 use crate::{
     ByteCount,
     words::{Overflow, Transport},
@@ -11,7 +13,7 @@ section! {
     /// `[uplink.NAME]`: messages published here are published at another node as well, compact and in batches.
     UplinkSection {
         /// The other node's link (`link.listen`), as host and port.
-        to: String = String::new(),
+        to: Confidential = Confidential::default(),
         /// `auto`, `quic` or `tcp`. Default `auto`: TCP only where QUIC does not get through.
         transport: Transport = Transport::Auto,
         /// The topics to carry: filters, separated by commas.

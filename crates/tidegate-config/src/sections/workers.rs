@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tidegate_message::command;
+use tidegate_message::{Confidential, command};
 
 use super::{millis, seconds};
 use crate::{ByteCount, words::WorkerRuntime};
@@ -29,9 +29,9 @@ section! {
                 if |it, _| it.library.is_none() || it.runtime == WorkerRuntime::Native,
         /// A program of yours that speaks the detector protocol, with its arguments, in place of ours, which has `face`, `person` and
         /// `recognize`. Default none.
-        command: Option<String> = None
+        command: Option<Confidential> = None
             => "a program and its arguments, every quote closed"
-                if |it, _| it.command.as_deref().is_none_or(|text| command::split(text).is_some()),
+                if |it, _| it.command.as_ref().is_none_or(|text| command::split(text.expose()).is_some()),
         /// Folder of models of yours, which are loaded at the start: each an ONNX file and its description. A relative path begins at the folder
         /// of the file that names it. Default none.
         models_dir: Option<PathBuf> = None,

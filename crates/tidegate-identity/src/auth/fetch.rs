@@ -9,7 +9,7 @@
 //! with a bound; a failed fetch leaves the keys as they were; redirections are not followed.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,7 +20,7 @@ use hyper::{Request, StatusCode, Uri, body::Bytes, header};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tidegate_api::ApiError;
-use tidegate_message::Code;
+use tidegate_message::{Code, Confidential};
 use tidegate_process::{
     clock,
     http::{self, HttpClient, HttpError},
@@ -43,12 +43,20 @@ const LOOK: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Where keys are fetched, and how.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Fetcher {
     url: Uri,
+    /// The same, for messages: its query may hold a secret.
+    shown: Confidential,
     tls: Arc<ClientConfig>,
     kept: PathBuf,
     refresh: Duration,
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher").field("url", &self.shown).finish_non_exhaustive()
+    }
 }
 
 impl Fetcher {
@@ -63,8 +71,9 @@ impl Fetcher {
         kept: PathBuf,
         refresh: Duration,
     ) -> Result<Self, ApiError> {
+        let shown = Confidential::from(text);
         let wrong = || {
-            let text = format!("auth.token_keys_url is {text:?}; it must be an https:// address");
+            let text = format!("auth.token_keys_url is {shown}; it must be an https:// address");
             ApiError::new(Code::CONFIG_INVALID, text)
         };
         let url: Uri = text.parse().map_err(|_| wrong())?;
@@ -75,7 +84,7 @@ impl Fetcher {
         let tls = tls::client_of(roots()?).map_err(|error| {
             ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
         })?;
-        Ok(Self { url, tls, kept, refresh })
+        Ok(Self { url, shown, tls, kept, refresh })
     }
 
     /// The keys of now.
@@ -110,7 +119,7 @@ impl Fetcher {
                 let count = keys.len();
                 let changed = authenticator.set_keys(Some(keys));
                 if changed != KeysChanged::Same {
-                    tracing::info!(count, url = %self.url, "the keys of tokens have changed");
+                    tracing::info!(count, url = %self.shown, "the keys of tokens have changed");
                     let folder = self.kept.parent().unwrap_or(Path::new(""));
                     let kept = files::folder(folder, files::PRIVATE_FOLDER)
                         .and_then(|()| files::put(&self.kept, &json, files::PRIVATE));
@@ -122,7 +131,7 @@ impl Fetcher {
             }
             // The issuer has answered: none of the former keys is among its current ones.
             Err(FetchError::Keys(error @ KeySetError::NoneFits { .. })) => {
-                tracing::error!(%error, url = %self.url, "the issuer withdrew all keys: no token is accepted");
+                tracing::error!(%error, url = %self.shown, "the issuer withdrew all keys: no token is accepted");
                 match fs::remove_file(&self.kept) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         tracing::error!(%error, path = %self.kept.display(), "withdrawn keys cannot be removed");
@@ -133,7 +142,7 @@ impl Fetcher {
             }
             Err(error) => {
                 let error = tidegate_message::error_chain(&error);
-                tracing::warn!(%error, url = %self.url, "keys of tokens cannot be fetched; they stay as they were");
+                tracing::warn!(%error, url = %self.shown, "keys of tokens cannot be fetched; they stay as they were");
                 None
             }
         }

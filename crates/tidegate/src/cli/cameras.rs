@@ -512,10 +512,10 @@ mod tests {
             cameras(&file, &add).await.expect("it is added");
         }
         let config = Config::load(Some(&file), &[]).expect("a configuration");
-        assert_eq!(config.cameras["a"].source, "scene:street?fps=2");
+        assert_eq!(config.cameras["a"].source.expose(), "scene:street?fps=2");
         let here = std::env::current_dir().expect("a folder");
         let placed = format!("watch:{}?delete=1", here.join("in").display());
-        assert_eq!(config.cameras["b"].source, placed);
+        assert_eq!(config.cameras["b"].source.expose(), placed);
     }
 
     #[test]

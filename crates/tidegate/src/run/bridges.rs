@@ -66,8 +66,11 @@ fn bridge(
         ApiError::new(Code::CONFIG_INVALID, format!("{} must be {bound}", key_of(key)))
     };
     let mut problems = Problems::default();
-    let remote = host_and_port(&section.remote)
-        .ok_or_else(|| wrong("remote", "a host and a port, such as mqtt.example:8883"));
+    let remote = host_and_port(section.remote.expose())
+        .ok_or_else(|| {
+            let bound = "a host and a port, such as mqtt.example:8883; a user and a password have keys of their own";
+            wrong("remote", bound)
+        });
     let (host, port) = problems.take(remote).unwrap_or_default();
     // A setting meant to protect the password must not be dropped silently.
     for (key, is_set) in [
@@ -81,7 +84,11 @@ fn bridge(
             problems.say(Code::CONFIG_INVALID, text);
         }
     }
-    if section.password_file.is_some() && section.username.is_none() {
+    let username = section
+        .username
+        .as_deref()
+        .map(|name| str::from_utf8(name).expect("it was read as text").to_owned());
+    if section.password_file.is_some() && username.is_none() {
         let text = format!("{} needs a username as well", key_of("password_file"));
         problems.say(Code::CONFIG_INVALID, text);
     }
@@ -130,7 +137,7 @@ fn bridge(
         version: section.version.translated(),
         bridge_aware: section.bridge_aware,
         tls,
-        username: section.username.clone(),
+        username,
         password,
         topics_out: list(&section.topics_out),
         topics_in: list(&section.topics_in),

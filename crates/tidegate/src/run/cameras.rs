@@ -26,7 +26,7 @@ use tidegate_frame::{
 };
 use tidegate_identity::pki::Kind;
 use tidegate_log::{Durability, LogConfig};
-use tidegate_message::{CameraName, Code};
+use tidegate_message::{CameraName, Code, Confidential};
 use tidegate_process::health::Health;
 use tidegate_streams::{CAMERAS_MAX, OwnCamera};
 use tidegate_sys::regular;
@@ -130,11 +130,11 @@ fn own(config: &Config, name: &str, section: &CameraSection) -> Result<Vec<OwnCa
         let text = format!("camera.{name} cannot be");
         ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })?;
-    let mut sources = vec![source_of(config, name, "source", &section.source)?];
+    let mut sources = vec![source_of(config, name, "source", section.source.expose())?];
     let mut names = vec![camera];
     if let Some(text) = &section.substream {
         names.push(substream_name(config, name)?);
-        sources.push(source_of(config, name, "substream", text)?);
+        sources.push(source_of(config, name, "substream", text.expose())?);
     }
     if let Some(file) = &section.password_file {
         if !sources.iter().any(SourceSpec::takes_password) {
@@ -350,7 +350,8 @@ fn privacy(config: &Config) -> Privacy {
 /// The detector that finds the regions to cover, if any are covered.
 fn detector(section: &PrivacySection) -> Option<DetectorSpec> {
     let name = section.detector.as_deref()?;
-    let spec = DetectorSpec::parse(name, section.detector_command.as_deref());
+    let spec =
+        DetectorSpec::parse(name, section.detector_command.as_ref().map(Confidential::expose));
     Some(spec.expect("the configuration was checked"))
 }
 
@@ -388,7 +389,7 @@ pub async fn dial_settings(
     edge: Option<&str>,
 ) -> Result<DialSettings, ApiError> {
     Ok(DialSettings {
-        edge: resolve(edge.unwrap_or(&config.link.edge)).await?,
+        edge: resolve(edge.unwrap_or(config.link.edge.expose())).await?,
         transport: config.link.transport.translated(),
         credentials: credentials(config, Kind::Camera, name.as_str())?,
         link: link_settings(config),
@@ -415,7 +416,8 @@ pub fn source_spec(text: &str) -> Result<SourceSpec, ApiError> {
 }
 
 pub(crate) async fn resolve(edge: &str) -> Result<SocketAddr, ApiError> {
-    let invalid = || format!("no address was found of {edge:?}; write it as host:port");
+    let shown = Confidential::from(edge);
+    let invalid = || format!("no address was found of {shown}; write it as host:port");
     let mut found = tokio::net::lookup_host(edge)
         .await
         .map_err(|error| ApiError::new(Code::CONFIG_INVALID, invalid()).caused_by(error))?;

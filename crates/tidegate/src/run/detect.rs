@@ -119,12 +119,14 @@ fn detector(
         name: name.to_owned(),
         cameras: patterns.collect::<Result<_, _>>()?,
         model: section.model.clone(),
-        program: section.command.as_deref().and_then(command::split).map(|words| PoolSettings {
-            program: Program::Command(words),
-            workers: 1,
-            models_dir: None,
-            ..workers::settings(config)
-        }),
+        program: section.command.as_ref().and_then(|text| command::split(text.expose())).map(
+            |words| PoolSettings {
+                program: Program::Command(words),
+                workers: 1,
+                models_dir: None,
+                ..workers::settings(config)
+            },
+        ),
         watch: WatchSettings {
             bounds,
             frame_rate: frame_rate.map_err(|error| wrong("fps", &error.to_string()))?,

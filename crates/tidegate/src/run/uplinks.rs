@@ -44,7 +44,7 @@ fn uplink(
         ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.{key} must be {bound}"))
     };
     let mut problems = Problems::default();
-    if host_and_port(&section.to).is_none() {
+    if host_and_port(section.to.expose()).is_none() {
         problems.note(wrong("to", "a host and a port, such as core.example:7443"));
     }
     let levels = config.mqtt.topic_levels_max as usize;
@@ -119,7 +119,7 @@ fn uplink(
     let overflow = section.overflow.map_or(overflow, Translate::translated);
     Ok(UplinkSettings {
         name: name.to_owned(),
-        to: section.to.clone(),
+        to: section.to.expose().to_owned(),
         transport: section.transport.translated(),
         topics,
         critical,

@@ -237,7 +237,7 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
         })?),
         // The keys fetched before the last stop, until newer ones come.
         (None, Some(url)) => {
-            let path = keys_path(config, url);
+            let path = keys_path(config, url.expose());
             match key_set(&path) {
                 Ok(keys) => Some(keys),
                 Err(_) if !path.exists() => None,
@@ -262,7 +262,7 @@ fn tokens(config: &Config) -> Result<Option<TokenSource>, ApiError> {
         name_claim: section.token_name_claim.clone(),
         groups_claim: section.token_groups_claim.clone(),
     };
-    let renewed_from = section.token_keys_url.clone();
+    let renewed_from = section.token_keys_url.as_ref().map(|url| url.expose().to_owned());
     Ok(Some(TokenSource { config: token_config, keys, renewed_from }))
 }
 
@@ -281,7 +281,8 @@ pub(super) fn fetcher(config: &Config) -> Result<Option<Fetcher>, ApiError> {
     let section = &config.auth;
     let Some(url) = &section.token_keys_url else { return Ok(None) };
     let roots = || files::roots("auth.token_keys_ca", section.token_keys_ca.as_deref());
-    Fetcher::new(url, roots, keys_path(config, url), section.token_keys_refresh).map(Some)
+    Fetcher::new(url.expose(), roots, keys_path(config, url.expose()), section.token_keys_refresh)
+        .map(Some)
 }
 
 /// Where the audit log is; none if there is to be none.

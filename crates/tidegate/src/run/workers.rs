@@ -65,7 +65,8 @@ fn native(library: Option<&Path>) -> Vec<String> {
 /// The settings of the pool.
 pub fn settings(config: &Config) -> PoolSettings {
     let section = &config.workers;
-    let program = match (section.command.as_deref().map(command::split), section.runtime) {
+    let named = section.command.as_ref().map(|text| command::split(text.expose()));
+    let program = match (named, section.runtime) {
         (Some(words), _) => Program::Command(words.expect("the configuration was checked")),
         (None, WorkerRuntime::Python) => Program::Own(MODELS.map(str::to_owned).into(), None),
         (None, WorkerRuntime::Native) => Program::Command(native(section.library.as_deref())),

@@ -263,7 +263,7 @@ fn requirements_of_a_start_are_checked_and_named_with_the_way_out() {
     assert_eq!(output.status.code(), Some(2), "{found:?}");
     for expected in [
         "/no/such.toml cannot be read",
-        "--set node.nam=x: [node] has no \"nam\"; did you mean \"name\"?",
+        "--set node.nam: [node] has no \"nam\"; did you mean \"name\"?",
         "TIDEGATE__LINK__TRANSPORT: link.transport: \"tcpp\" is not a valid transport; did you mean \"tcp\"?",
     ] {
         assert!(found.iter().any(|line| line.starts_with(expected)), "{expected} in {found:#?}");

@@ -30,5 +30,6 @@ mod program;
 mod replay;
 mod restart;
 mod rights;
+mod secrets;
 mod spill;
 mod uplink;

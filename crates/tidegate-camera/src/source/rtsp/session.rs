@@ -19,6 +19,7 @@ use rustls::{
     client::danger::{ServerCertVerified, ServerCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tidegate_message::confidential::without_secrets;
 use tidegate_process::{
     http::{self, Allowed, NotAllowed},
     signatures_by,
@@ -36,7 +37,7 @@ use super::{
     sdp::{self, Media},
 };
 use crate::source::{
-    address::{CameraAddress, Home, without_secrets},
+    address::{CameraAddress, Home},
     login::Challenge,
     spec::RtspTransport,
 };

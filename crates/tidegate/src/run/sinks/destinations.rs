@@ -2,7 +2,7 @@
 
 use tidegate_config::{Config, Purpose, SinkSection, words::SinkKind};
 use tidegate_identity::pki::files;
-use tidegate_message::{Secret, host::host_and_port};
+use tidegate_message::{Confidential, Secret, host::host_and_port};
 use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
 use tidegate_sys::regular;
 
@@ -56,8 +56,19 @@ fn wrong(problem: impl Into<String>) -> SinkError {
 }
 
 fn url<'a>(section: &'a SinkSection, form: &str) -> Result<&'a str, SinkError> {
-    let url = section.url.as_deref().filter(|url| !url.is_empty());
-    url.ok_or_else(|| wrong(format!("url must be {form}")))
+    let url = section.url.as_ref().filter(|url| !url.is_empty());
+    url.map(Confidential::expose).ok_or_else(|| wrong(format!("url must be {form}")))
+}
+
+/// An address for a message, which shows no secret.
+fn shown(url: &str) -> Confidential {
+    url.into()
+}
+
+/// User name, as text.
+fn username(section: &SinkSection) -> Option<String> {
+    let name = section.username.as_deref()?;
+    Some(str::from_utf8(name).expect("it was read as text").to_owned())
 }
 
 /// The content of the password file, without the end of its line.
@@ -137,16 +148,21 @@ fn parquet(
         Some(("s3", rest)) => {
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             if bucket.is_empty() {
-                return Err(wrong(format!("url is {url:?}, which names no bucket")));
+                return Err(wrong(format!("url is {}, which names no bucket", shown(url))));
             }
-            let endpoint = section.endpoint.clone();
+            let endpoint = section.endpoint.as_ref().map(|url| url.expose().to_owned());
+            if endpoint.as_ref().is_some_and(|url| url.contains(['@', '?'])) {
+                return Err(wrong(
+                    "endpoint must be an address alone; user name and password have keys of their own",
+                ));
+            }
             let is_tls = endpoint.as_ref().is_none_or(|endpoint| endpoint.starts_with("https://"));
             let is_plain = endpoint.as_ref().is_some_and(|url| url.starts_with("http://"));
             if !is_tls && !is_plain {
                 return Err(wrong("endpoint must be an http:// or https:// address"));
             }
-            let keys = match (&section.username, password(section)?) {
-                (Some(access), Some(secret)) => Some((access.clone(), secret)),
+            let keys = match (username(section), password(section)?) {
+                (Some(access), Some(secret)) => Some((access, secret)),
                 (None, None) => None,
                 _ => return Err(wrong("username and password_file go together; name both")),
             };
@@ -161,7 +177,8 @@ fn parquet(
         }
         Some(_) => {
             return Err(wrong(format!(
-                "url is {url:?}; it must be a folder, or s3://BUCKET/PREFIX"
+                "url is {}; it must be a folder, or s3://BUCKET/PREFIX",
+                shown(url)
             )));
         }
     };
@@ -193,7 +210,7 @@ fn postgres(name: &str, section: &SinkSection) -> Result<DestinationSettings, Si
     }
     let mut settings = PostgresSettings::new(url, table)?;
     settings.create = section.create.unwrap_or(true);
-    if let Some(username) = &section.username {
+    if let Some(username) = username(section) {
         settings.config.user(username);
     }
     if let Some(password) = password(section)? {
@@ -217,10 +234,10 @@ fn influx(
         "where lines are posted, such as http://host:8086/api/v2/write?org=ORG&bucket=BUCKET";
     let text = url(section, form)?;
     let url: hyper::Uri =
-        text.parse().map_err(|_| wrong(format!("url is {text:?}; it must be {form}")))?;
+        text.parse().map_err(|_| wrong(format!("url is {}; it must be {form}", shown(text))))?;
     let is_tls = url.scheme_str() == Some("https");
     if (!is_tls && url.scheme_str() != Some("http")) || url.host().is_none() {
-        return Err(wrong(format!("url is {text:?}; it must be {form}")));
+        return Err(wrong(format!("url is {}; it must be {form}", shown(text))));
     }
     if text.contains('@') {
         return Err(wrong("url must hold no user name and no password; there are keys for them"));
@@ -237,7 +254,7 @@ fn influx(
             return Err(wrong(format!("encoding is {other:?}; choose lines or values")));
         }
     };
-    let authorization = match (&section.username, password(section)?) {
+    let authorization = match (username(section), password(section)?) {
         (None, None) => None,
         (None, Some(token)) => Some([&b"Token "[..], &token].concat().into()),
         (Some(user), Some(password)) => {
@@ -268,9 +285,10 @@ fn mqtt(
 ) -> Result<DestinationSettings, SinkError> {
     use tidegate_sinks::mqtt::MqttSettings;
 
-    let form = "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS";
+    let form =
+        "mqtt://HOST:PORT, or mqtts://HOST:PORT with TLS, and no user, for whom there are keys";
     let text = url(section, form)?;
-    let wrong_url = || wrong(format!("url is {text:?}; it must be {form}"));
+    let wrong_url = || wrong(format!("url is {}; it must be {form}", shown(text)));
     let (scheme, remote) = text.split_once("://").ok_or_else(wrong_url)?;
     let is_tls = match scheme {
         "mqtt" => false,
@@ -291,7 +309,7 @@ fn mqtt(
         port,
         tls: is_tls.then_some(tls),
         client_id: format!("{node}.sink.{name}"),
-        username: section.username.clone(),
+        username: username(section),
         password,
         node,
     }))
@@ -305,9 +323,9 @@ fn kafka(
 ) -> Result<DestinationSettings, SinkError> {
     use tidegate_sinks::kafka::{Compression, KafkaSettings};
 
-    let form = "brokers, such as kafka://one:9092,two:9092, or kafkas:// with TLS";
+    let form = "brokers, such as kafka://one:9092,two:9092, or kafkas:// with TLS, and no user, for whom there are keys";
     let text = url(section, form)?;
-    let wrong_url = || wrong(format!("url is {text:?}; it must be {form}"));
+    let wrong_url = || wrong(format!("url is {}; it must be {form}", shown(text)));
     let (scheme, brokers) = text.split_once("://").ok_or_else(wrong_url)?;
     let is_tls = match scheme {
         "kafka" => false,
@@ -334,8 +352,8 @@ fn kafka(
             return Err(wrong(format!("compression is {other:?}; choose {words}")));
         }
     };
-    let login = match (&section.username, password(section)?) {
-        (Some(user), Some(password)) => Some((user.clone(), password)),
+    let login = match (username(section), password(section)?) {
+        (Some(user), Some(password)) => Some((user, password)),
         (None, None) => None,
         _ => return Err(wrong("username and password_file go together; name both")),
     };

@@ -207,7 +207,7 @@ async fn fetched_keys_reach_the_doors_and_the_disk() {
         tokio::spawn(tidegate_identity::auth::fetch::run(newest, authenticator.clone(), || {
             panic!("none is withdrawn")
         }));
-    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
+    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap().expose());
     let kept = poll(std::time::Duration::from_secs(20), async || path.exists().then_some(()));
     kept.await.expect("they come");
     assert_eq!(authenticator.generation(), 1);
@@ -232,7 +232,7 @@ async fn keys_that_the_issuer_withdraws_are_gone_and_stay_gone() {
         "",
     );
     // Those of the last start.
-    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap());
+    let path = keys_path(&config, config.auth.token_keys_url.as_ref().unwrap().expose());
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, KEYS).unwrap();
     let authenticator = std::sync::Arc::new(open(&config).unwrap());
