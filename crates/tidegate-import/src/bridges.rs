@@ -7,6 +7,7 @@ use std::{
 };
 
 use tidegate_config::words::RemoteVersion;
+use tidegate_message::host::host_and_port;
 use tidegate_server::bridge::{self, BridgeError, BridgeSettings};
 
 use super::{Import, Secret, Setting, quoted, words};
@@ -384,8 +385,7 @@ fn read(setting: &Setting) -> Result<Topic, String> {
     };
     // Here a comment may begin.
     let mut words = words.take_while(|word| !word.starts_with('#'));
-    let qos = words.next().unwrap_or("0").parse().ok().filter(|qos| *qos <= 2);
-    let qos = qos.ok_or("its QoS is not from 0 to 2")?;
+    let qos = qos(words.next().unwrap_or_default()).ok_or("its QoS is not from 0 to 2")?;
     let mut part = || match words.next() {
         None | Some("\"\"") => String::new(),
         Some(word) => word.to_owned(),
@@ -396,6 +396,16 @@ fn read(setting: &Setting) -> Result<Topic, String> {
     }
     let pattern = if pattern == "\"\"" { "" } else { pattern }.to_owned();
     Ok(Topic { pattern, goes_out, comes_in, qos, local, remote })
+}
+
+/// A QoS as Mosquitto reads it: the digits that the word begins with, and 0 where it begins with none, such as `""`.
+fn qos(word: &str) -> Option<u8> {
+    let end = word.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(word.len());
+    match &word[..end] {
+        "" if word.starts_with('-') => None,
+        "" => Some(0),
+        digits => digits.parse().ok().filter(|qos| *qos <= 2),
+    }
 }
 
 /// With its port, which is 1883 if none is named.
@@ -410,10 +420,13 @@ fn remote(address: &str) -> Result<String, String> {
             "its address is not a host with a port; an IPv6 address has brackets".to_owned()
         );
     }
-    match port.parse::<u16>() {
-        Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
-        _ => Err("its port is not a number from 1 to 65535".to_owned()),
+    let port = port.parse::<u16>().ok().filter(|port| *port > 0);
+    let port = port.ok_or("its port is not a number from 1 to 65535")?;
+    let remote = format!("{host}:{port}");
+    if host_and_port(&remote).is_none() || host.contains('*') {
+        return Err("its address is no host".to_owned());
     }
+    Ok(remote)
 }
 
 /// A key of TOML without quotes, which no other bridge has.

@@ -131,11 +131,17 @@ impl Import {
                 }
                 self.warnings.push(by_hand_note(key, "differs between listeners"));
                 let _ = writeln!(toml, "{key} = {}", quoted(by_hand));
+            } else if self.has_plugin && key == "acl_file" {
+                // A plugin may have refused what a file of rules allows.
+                if let Some(setting) = relevant.iter().find_map(|it| it.settings.get(key)) {
+                    let why =
+                        "a plugin may have refused what it allows: add the plugin's rules to it";
+                    self.leave(setting, why);
+                }
+                self.warnings.push(by_hand_note(key, "is to say what a plugin said"));
+                let _ = writeln!(toml, "{key} = {}", quoted(by_hand));
             } else if let Some(Some(value)) = values.first() {
                 let _ = writeln!(toml, "{key} = {}", quoted(value));
-            } else if self.has_plugin && key == "acl_file" {
-                self.warnings.push(by_hand_note(key, "may have been in the place of a plugin"));
-                let _ = writeln!(toml, "{key} = {}", quoted(by_hand));
             }
         }
         for section in sections {

@@ -90,9 +90,9 @@ const LOGS: &str =
 const PLUGIN: &str = "plugins are not run: use a password file, certificates and an ACL file";
 const PSK: &str = "there are no pre-shared keys: use certificates, or passwords over TLS";
 const SUITES: &str = "cipher suites are those of TLS 1.2 and 1.3 that rustls holds safe";
-const VERSIONS: &str =
-    "TLS 1.2 and 1.3 are spoken; older versions are not safe, and 1.2 cannot be ruled out";
-const SESSION: &str = "the bridge's session here has a name of its own and no password, and may do everything with the topics that it bridges";
+const VERSIONS: &str = "TLS 1.2 and 1.3 are spoken, and 1.2 cannot be ruled out: take the line out if it may be spoken";
+const SESSION: &str = "the bridge's session here has a name of its own and no password";
+const LOCAL_USER: &str = "the bridge may do everything with the topics that it bridges, whatever the rights of a user are: narrow its topics, and take the line out";
 const STATE: &str =
     "the state of a bridge stands in $SYS/broker/connection/NAME/state of this node alone";
 const ALWAYS: &str = "a bridge is connected all the time";
@@ -192,10 +192,10 @@ const KEYS: &[Key] = &[
     key("tls_engine", Scope::Listener, Kind::Text, Fate::Protects(&[], "keys are read from files")),
     key("tls_engine_kpass_sha1", Scope::Listener, Kind::Text, Fate::Lost(&[], "keys are read from files")),
     key("tls_keyform", Scope::Listener, Kind::Text, Fate::Lost(&["pem"], "keys are read from PEM files")),
-    key("tls_version", Scope::Listener, Kind::Text, Fate::Lost(&["tlsv1.2"], VERSIONS)),
+    key("tls_version", Scope::Listener, Kind::Text, Fate::Protects(&["tlsv1", "tlsv1.0", "tlsv1.1", "tlsv1.2"], VERSIONS)),
     key("use_identity_as_username", Scope::Listener, Kind::Flag, Fate::Translated),
-    key("use_subject_as_username", Scope::Listener, Kind::Flag, Fate::Lost(&["false"], "the common name in the certificate is taken, not the whole subject")),
-    key("use_username_as_clientid", Scope::Listener, Kind::Flag, Fate::Lost(&["false"], "client identifiers are the client's; a session is of the user who began it")),
+    key("use_subject_as_username", Scope::Listener, Kind::Flag, Fate::Protects(&["false"], "the common name in the certificate is taken, and two subjects may have one: write use_identity_as_username in place of it if no two have")),
+    key("use_username_as_clientid", Scope::Listener, Kind::Flag, Fate::Protects(&["false"], "client identifiers are the client's, so that a rule with %c holds for whoever takes that identifier: write %u in its place, and take the line out")),
     key("websockets_origin", Scope::Listener, Kind::Text, Fate::Protects(&[], "write the origins of pages, each with its scheme, as origins of the listener")),
     // Connections to other brokers.
     key("address", Scope::Bridge, Kind::Words, Fate::Translated),
@@ -223,7 +223,7 @@ const KEYS: &[Key] = &[
     key("bridge_tcp_keepalive", Scope::Bridge, Kind::Words, Fate::Needless("MQTT's own keep alive finds connections that are gone")),
     key("bridge_tcp_user_timeout", Scope::Bridge, Kind::Number, Fate::Needless("MQTT's own keep alive finds connections that are gone")),
     key("bridge_tls_use_os_certs", Scope::Bridge, Kind::Flag, Fate::Translated),
-    key("bridge_tls_version", Scope::Bridge, Kind::Text, Fate::Lost(&["tlsv1.2"], VERSIONS)),
+    key("bridge_tls_version", Scope::Bridge, Kind::Text, Fate::Protects(&["tlsv1", "tlsv1.0", "tlsv1.1", "tlsv1.2"], VERSIONS)),
     key("cleansession", Scope::Bridge, Kind::Flag, Fate::Lost(&["false"], "the session at the remote is kept while the bridge is away")),
     key("clientid", Scope::Bridge, Kind::Text, Fate::Translated),
     key("idle_timeout", Scope::Bridge, Kind::Number, Fate::Needless(ALWAYS)),
@@ -231,7 +231,7 @@ const KEYS: &[Key] = &[
     key("local_cleansession", Scope::Bridge, Kind::Flag, Fate::Lost(&["false"], "messages published here wait for the bridge while it is away")),
     key("local_clientid", Scope::Bridge, Kind::Text, Fate::Needless(SESSION)),
     key("local_password", Scope::Bridge, Kind::Text, Fate::Needless(SESSION)),
-    key("local_username", Scope::Bridge, Kind::Text, Fate::Lost(&[], SESSION)),
+    key("local_username", Scope::Bridge, Kind::Text, Fate::Protects(&[], LOCAL_USER)),
     key("notification_topic", Scope::Bridge, Kind::Text, Fate::Lost(&[], STATE)),
     key("notifications", Scope::Bridge, Kind::Flag, Fate::Lost(&["true"], STATE)),
     key("notifications_local_only", Scope::Bridge, Kind::Flag, Fate::Lost(&["true"], STATE)),

@@ -94,24 +94,33 @@ pub fn import(text: &str) -> Imported {
 
 /// A file or folder that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{} cannot be read", .path.display())]
+#[error("{}{} cannot be read", named(.named_at.as_ref()), .path.display())]
 pub struct ReadError {
     /// Which.
     pub path: PathBuf,
+    /// The file and the line, counted from 1, of the `include_dir` that leads to it; none of the first file.
+    pub named_at: Option<(PathBuf, usize)>,
     /// The system's error.
     pub source: io::Error,
 }
 
+fn named(at: Option<&(PathBuf, usize)>) -> String {
+    at.map(|(file, line)| format!("{}:{line}: ", file.display())).unwrap_or_default()
+}
+
 /// Comments may be in any encoding; a value that is no UTF-8 is seen by the character that stands in for it.
 fn read_file(path: &Path) -> Result<String, ReadError> {
-    let bytes =
-        regular::read(path).map_err(|source| ReadError { path: path.to_owned(), source })?;
+    let bytes = regular::read(path).map_err(|source| ReadError {
+        path: path.to_owned(),
+        named_at: None,
+        source,
+    })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The files of an `include_dir` that Mosquitto reads: `*.conf`, in its order.
 fn files_of(folder: &Path) -> Result<Vec<(PathBuf, String)>, ReadError> {
-    let failed = |source| ReadError { path: folder.to_owned(), source };
+    let failed = |source| ReadError { path: folder.to_owned(), named_at: None, source };
     let entries = fs::read_dir(folder).map_err(failed)?;
     let mut names = entries
         .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))

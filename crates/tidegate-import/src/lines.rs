@@ -74,8 +74,12 @@ impl Import {
                 Line { file, number: number + 1, key: key.to_owned(), rest: rest.to_owned() };
             match (key, value_of(Kind::Text, rest), include) {
                 ("include_dir", Ok(folder), Some(include)) => {
-                    // As Mosquitto, which opens it where it runs.
-                    for (path, text) in include(Path::new(&folder))? {
+                    // As Mosquitto, which opens it where it runs, and does not start without it.
+                    let files = include(Path::new(&folder)).map_err(|error| ReadError {
+                        named_at: Some((self.files[file].clone(), number + 1)),
+                        ..error
+                    })?;
+                    for (path, text) in files {
                         self.files.push(path);
                         self.lines(self.files.len() - 1, &text, lines, None)?;
                     }
@@ -194,6 +198,8 @@ impl Import {
         let shut = || Some(format!("line {} is wrong", setting.line));
         match key.scope {
             Scope::General if key.name == "per_listener_settings" => self.shut = shut(),
+            // The settings of its files are missing.
+            Scope::General if key.name == "include_dir" => self.shut = shut(),
             Scope::General if matches!(key.fate, Fate::Protects(..)) => self.shut = shut(),
             Scope::General => {}
             Scope::Bridge => {
@@ -221,13 +227,20 @@ impl Import {
         self.leave(&setting, why);
     }
 
-    /// A line that no known Mosquitto accepts: its section is left out.
+    /// A line that no known Mosquitto accepts. Rules for all may be meant by it wherever it stands, so that no listener is opened; one
+    /// with a name as bridges have them is its bridge's alone.
     fn unknown(&mut self, setting: Setting, place: Place) {
         let shut = Some(format!("line {} is not known", setting.line));
-        match (place.in_bridge, place.bridge, place.listener) {
-            (true, Some(bridge), _) => self.bridges[bridge].shut = shut,
-            (_, _, 0) => {}
-            (_, _, listener) => self.listeners[listener].shut = shut,
+        let lower = setting.text.to_ascii_lowercase();
+        let is_of_bridge = ["bridge", "remote", "local"].iter().any(|of| lower.starts_with(of));
+        match place.bridge.filter(|_| place.in_bridge) {
+            Some(bridge) => {
+                self.bridges[bridge].shut.clone_from(&shut);
+                if !is_of_bridge {
+                    self.shut = shut;
+                }
+            }
+            None => self.shut = shut,
         }
         self.leave(&setting, "Mosquitto 2.0 and 2.1 do not know it; is it spelled right?");
     }

@@ -46,6 +46,19 @@ impl Section {
             || self.settings.keys().any(|key| of_listener(key))
     }
 
+    /// The host that it names.
+    fn host(&self) -> Option<&str> {
+        match &self.opened {
+            Some(setting) => words(&setting.value).nth(1),
+            None => self.value("bind_address"),
+        }
+    }
+
+    /// Whether Mosquitto opens it at all addresses of both families.
+    fn is_dual(&self) -> bool {
+        self.host().is_none() && self.value("socket_domain").is_none()
+    }
+
     pub(super) fn allows_anonymous(&self) -> Option<bool> {
         let value =
             self.value("listener_allow_anonymous").or_else(|| self.value("allow_anonymous"));
@@ -82,6 +95,27 @@ impl Import {
         if demanded && ca.is_none() {
             return Err(
                 "it wants certificates and neither cafile nor capath says of whom".to_owned()
+            );
+        }
+        let anonymous = match (section.value("listener_allow_anonymous"), self.per_listener) {
+            _ if self.has_plugin => false,
+            (Some(value), _) => value == "true",
+            (None, true) => section.allows_anonymous().unwrap_or(false),
+            (None, false) => default,
+        };
+        let is_named = section.is_true("use_identity_as_username");
+        if demanded && !is_named && !anonymous {
+            return Err(
+                "it wants a password beside the certificate, and here a certificate alone lets a client in: write \
+                 use_identity_as_username true if that is enough"
+                    .to_owned(),
+            );
+        }
+        if is_named && !demanded && tls.is_some() {
+            return Err(
+                "it takes names from certificates and asks for none, so that Mosquitto lets nobody in: write \
+                 require_certificate true"
+                    .to_owned(),
             );
         }
         let is_anywhere =
@@ -155,12 +189,6 @@ impl Import {
                 let _ = writeln!(text, "client_crl = {}", quoted(list));
             }
         }
-        let anonymous = match (section.value("listener_allow_anonymous"), self.per_listener) {
-            _ if self.has_plugin => false,
-            (Some(value), _) => value == "true",
-            (None, true) => section.allows_anonymous().unwrap_or(false),
-            (None, false) => default,
-        };
         if anonymous != default {
             let _ = writeln!(text, "allow_anonymous = {anonymous}");
         }
@@ -185,12 +213,19 @@ impl Import {
                  as in Mosquitto; take it out if it is not meant"
             ));
         }
-        let host = section.opened.as_ref().and_then(|setting| words(&setting.value).nth(1));
-        let host = host.or_else(|| section.value("bind_address"));
-        if host.is_none() && !section.settings.contains_key("socket_domain") {
-            self.warnings.push(format!(
-                "{name} is at an IPv4 address; Mosquitto listened at the one of IPv6 as well"
-            ));
+        if let Ok(ListenAddress::Socket(address)) = address(section)
+            && address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED)
+        {
+            self.warnings.push(match section.is_dual() {
+                true => format!(
+                    "{name} is at all addresses of IPv6 and IPv4, as in Mosquitto: on a machine without IPv6 write 0.0.0.0:{}",
+                    address.port()
+                ),
+                false => format!(
+                    "{name} takes clients of IPv4 as well, unless another listener has that port for them; Mosquitto took those of \
+                     IPv6 alone"
+                ),
+            });
         }
         if section.value("enable_proxy_protocol").is_some() {
             self.warnings.push(format!(
@@ -213,8 +248,9 @@ impl Import {
                     "there is one client_ca, a file or a folder: add what is in the folder to the file",
                     true,
                 ),
+                // There is no TLS.
                 "use_identity_as_username" if !demanded && setting.value == "true" => {
-                    (unasked, true)
+                    (unasked, false)
                 }
                 "bind_interface" => ("a listener is bound to an address", true),
                 "ciphers" | "ciphers_tls1.3" | "tls_version" if !tls => {
@@ -237,8 +273,7 @@ impl Import {
                      for all"
                 ),
                 false => format!(
-                    "{name}: a certificate alone lets a client in, under the name in it; Mosquitto asked for a \
-                     password as well, unless anonymous clients were let in"
+                    "{name}: a certificate lets a client in under the name in it; in Mosquitto it was an anonymous one"
                 ),
             });
         }
@@ -271,12 +306,10 @@ fn versions(section: &Section) -> Result<Option<MqttVersions>, String> {
 
 /// Where a listener listens.
 fn address(section: &Section) -> Result<ListenAddress, String> {
-    let (port, host) = match &section.opened {
-        Some(setting) => {
-            let mut words = words(&setting.value);
-            (words.next().unwrap_or_default(), words.next())
-        }
-        None => (section.value("port").unwrap_or("1883"), section.value("bind_address")),
+    let host = section.host();
+    let port = match &section.opened {
+        Some(setting) => words(&setting.value).next().unwrap_or_default(),
+        None => section.value("port").unwrap_or("1883"),
     };
     let port: u16 = port.parse().map_err(|_| "its port is not a number up to 65535".to_owned())?;
     if let (0, Some(path)) = (port, host) {
@@ -292,8 +325,9 @@ fn address(section: &Section) -> Result<ListenAddress, String> {
         Some(_) => return Err("its socket_domain is neither ipv4 nor ipv6".to_owned()),
     };
     let ip: IpAddr = match (host, is_v6) {
-        (None, true) => Ipv6Addr::UNSPECIFIED.into(),
-        (None, false) => Ipv4Addr::UNSPECIFIED.into(),
+        // One of IPv6 takes clients of IPv4 as well.
+        (None, _) if is_v6 || section.is_dual() => Ipv6Addr::UNSPECIFIED.into(),
+        (None, _) => Ipv4Addr::UNSPECIFIED.into(),
         (Some("localhost"), true) => Ipv6Addr::LOCALHOST.into(),
         (Some("localhost"), false) if section.value("socket_domain").is_some() => {
             Ipv4Addr::LOCALHOST.into()

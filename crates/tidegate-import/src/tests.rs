@@ -65,7 +65,7 @@ listen = "127.0.0.1:1883"
 protocol = "tcp"
 
 [mqtt.listener.tls-8883]
-listen = "0.0.0.0:8883"
+listen = "[::]:8883"
 protocol = "tls"
 certificate = "/etc/mosquitto/server.crt"
 key = "/etc/mosquitto/server.key"
@@ -105,8 +105,8 @@ qos = 1
         ]
     );
     assert!(imported.untranslated.iter().all(|line| !line.why.is_empty()));
-    // The payload's bound, certificates, sessions that end, and the second family of 8883.
-    assert_eq!(imported.warnings.len(), 4, "{:?}", imported.warnings);
+    // The payload's bound, certificates, sessions that end, both families of 8883, and IPv4 at 9001.
+    assert_eq!(imported.warnings.len(), 5, "{:?}", imported.warnings);
     let [secret] = &imported.secrets[..] else { panic!("one password") };
     assert_eq!(secret.text, "hunter2");
     assert!(!format!("{imported:?}").contains("hunter2"));
@@ -115,7 +115,7 @@ qos = 1
 /// Of each kind of value: as Mosquitto 2.0.11 reads it, or refuses to start with it.
 #[test]
 fn values_are_read_as_mosquitto_reads_them_or_the_listener_stays_shut() {
-    let tls = "listener 8883\ncertfile c\nkeyfile k\ncafile a\n";
+    let tls = "allow_anonymous true\nlistener 8883\ncertfile c\nkeyfile k\ncafile a\n";
     let demanded = "client_ca = \"a\"\nrequire_certificate = true";
     for (line, toml) in [
         ("require_certificate true    # mTLS", Some(demanded)),
@@ -140,7 +140,7 @@ fn values_are_read_as_mosquitto_reads_them_or_the_listener_stays_shut() {
             Some("client_crl = \"/lists/a b.pem # lists\""),
         ),
         ("crlfile\nrequire_certificate true", None),
-        ("tls_version tlsv1.3", Some("key = \"k\"\n")),
+        ("tls_version tlsv1.3", None),
         ("psk_hint x", None),
         ("mount_point tenant/", None),
         ("websockets_origin example.com", None),
@@ -205,6 +205,56 @@ fn values_are_read_as_mosquitto_reads_them_or_the_listener_stays_shut() {
         assert_eq!(imported.toml.contains("[mqtt.bridge.a]"), is_kept, "{line}: {imported:?}");
         assert_eq!(imported.is_less(), !is_kept, "{line}: {imported:?}");
         loads(&imported.toml);
+    }
+}
+
+/// Each option of mosquitto.conf(5) that keeps somebody out and is not kept here.
+#[test]
+fn options_that_protect_keep_their_listener_shut() {
+    let tls = "certfile c\nkeyfile k\ncafile a\n";
+    let demanded = format!("{tls}require_certificate true\n");
+    for (text, is_open) in [
+        (String::new(), true),
+        ("use_username_as_clientid true".to_owned(), false),
+        ("use_username_as_clientid 1 # yes".to_owned(), false),
+        ("use_username_as_clientid false".to_owned(), true),
+        (format!("{demanded}use_subject_as_username true"), false),
+        (format!("{demanded}use_subject_as_username false\nuse_identity_as_username true"), true),
+        // A certificate and a password.
+        (demanded.clone(), false),
+        (format!("{demanded}use_identity_as_username false"), false),
+        (format!("{demanded}use_identity_as_username true"), true),
+        (format!("{demanded}listener_allow_anonymous true"), true),
+        // No certificate is asked for, so that none gives a name.
+        (format!("{tls}use_identity_as_username true"), false),
+        (format!("{tls}tls_version tlsv1.3"), false),
+        (format!("{tls}tls_version tlsv1.2"), true),
+        (format!("{tls}tls_engine pkcs11"), false),
+        (format!("{tls}disable_client_cert_date_checks true"), true),
+        ("psk_hint x".to_owned(), false),
+        ("mount_point tenant/".to_owned(), false),
+        ("websockets_origin example.com".to_owned(), false),
+        ("bind_interface eth0".to_owned(), false),
+        ("clientid_prefixes dev-".to_owned(), false),
+        ("enable_proxy_protocol 2\nproxy_protocol_v2_require_tls true".to_owned(), false),
+        ("accept_protocol_versions 6".to_owned(), false),
+        ("max_qos 3".to_owned(), false),
+        // Words that are not known may be of a rule for all.
+        ("acl_flie /etc/acl".to_owned(), false),
+        ("listener 1884\nacl_flie /etc/acl".to_owned(), false),
+        ("connection a\naddress h\ntopic t\nacl_flie /etc/acl".to_owned(), false),
+        ("connection a\naddress h\ntopic t\nbridge_colour red".to_owned(), true),
+    ] {
+        let imported = import(&format!("listener 1883\n{text}\n"));
+        assert_eq!(imported.toml.contains("[mqtt.listener."), is_open, "{text}: {imported:?}");
+        assert!(is_open || imported.is_less(), "{text}: {imported:?}");
+        loads(&imported.toml);
+    }
+    // In the place of a plugin the file of rules is to be written by hand, whatever one there was.
+    for text in ["acl_file a\nplugin /x.so", "plugin /x.so\nacl_file a", "plugin /x.so"] {
+        let imported = import(&format!("listener 1883\n{text}\n"));
+        assert!(imported.toml.contains("acl_file = \"set-acl_file-by-hand\""), "{imported:?}");
+        assert!(imported.is_less(), "{imported:?}");
     }
 }
 
@@ -328,7 +378,9 @@ fn settings_of_listeners_and_their_clients_are_translated() {
 #[test]
 fn changes_without_an_error_are_said() {
     for (text, word) in [
-        ("listener 1883", "IPv6 as well"),
+        ("listener 1883", "IPv6 and IPv4, as in Mosquitto"),
+        ("listener 1883\nsocket_domain ipv6", "takes clients of IPv4 as well"),
+        ("listener 1883 ::", "takes clients of IPv4 as well"),
         ("listener 0 /run/mqtt.sock", "umask"),
         ("listener 1883\nenable_proxy_protocol 1", "let only the load balancer reach it"),
         ("listener 1883", "after 7 days"),
@@ -347,7 +399,6 @@ fn changes_without_an_error_are_said() {
         |text: &str, word: &str| import(text).warnings.iter().any(|line| line.contains(word));
     assert!(!said("listener 1883 192.0.2.1", "IPv6"));
     assert!(!said("listener 1883 localhost", "IPv6"));
-    assert!(!said("listener 1883\nsocket_domain ipv6", "IPv6"));
     assert!(!said("listener 1883\npersistent_client_expiration 1d", "7 days"));
 }
 
@@ -396,7 +447,14 @@ fn files_of_a_folder_are_followed() {
     assert_eq!(import_file(&missing, folder.path()).expect_err("not there").path, missing);
     write(&main, b"include_dir /no/such/folder\n");
     let error = import_file(&main, folder.path()).expect_err("not there");
-    assert_eq!(error.path, Path::new("/no/such/folder"));
+    let expected = format!("{}:1: /no/such/folder cannot be read", main.display());
+    assert_eq!(error.to_string(), expected);
+    // A line that names no folder is one with which Mosquitto would not start, and its settings are missing.
+    for line in ["include_dir", "include_dir\t/etc/mosquitto/conf.d"] {
+        write(&main, format!("listener 1883\n{line}\n").as_bytes());
+        let imported = import_file(&main, folder.path()).expect("the file is read");
+        assert!(imported.is_less() && imported.toml.contains("enabled = false"), "{imported:?}");
+    }
 }
 
 #[test]
@@ -410,10 +468,11 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("listener 1883\nsocket_domain ipx", "enabled = false", "neither ipv4 nor ipv6"),
         ("port 1884\nbind_address 192.0.2.1", "listen = \"192.0.2.1:1884\"", ""),
         ("port 1884\nlistener 1884 ::1", "[mqtt.listener.tcp-1884-2]\nlisten = \"[::1]:1884\"", ""),
-        ("max_connections 5", "listen = \"0.0.0.0:1883\"", ""),
+        ("max_connections 5", "listen = \"[::]:1883\"", ""),
         ("listener 1883\nmax_connections x", "enabled = false", "not a number"),
         ("listener 1883\nmax_connections 0", "tcp-1883", "from 1 to"),
-        ("listener 1883 # here", "listen = \"0.0.0.0:1883\"", ""),
+        ("listener 1883 # here", "listen = \"[::]:1883\"", ""),
+        ("listener 1883\nsocket_domain ipv4", "listen = \"0.0.0.0:1883\"", ""),
         ("listener 1883\nport 1884", "[mqtt.listener.tcp-1884]", ""),
         ("listener 1883\nbind_interface eth0", "enabled = false", "bound to one interface"),
         ("listener 1883 192.0.2.1\nbind_interface eth0", "192.0.2.1:1883", "bound to an address"),
@@ -428,7 +487,7 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("listener 8883\ncertfile c", "[mqtt]\n", "a certfile and a keyfile"),
         ("listener 8883\npsk_hint x", "[mqtt]\n", "psk_hint protects it"),
         (
-            "listener 8883\ncertfile c\nkeyfile k\ncapath a\ncrlfile r\nrequire_certificate true",
+            "listener 8883\ncertfile c\nkeyfile k\ncapath a\ncrlfile r\nrequire_certificate true\nuse_identity_as_username true",
             "client_ca = \"a\"\nrequire_certificate = true\nclient_crl = \"r\"",
             "",
         ),
@@ -488,6 +547,14 @@ fn connections_are_translated_or_left_with_a_reason() {
             "topics_out = \"t\"\ntopics_in = \"t\"\nlocal_prefix = \"l/\"",
             "",
         ),
+        ("topic t in \"\" \"\"", "topics_in = \"t\"\nqos = 0", ""),
+        ("topic t in \"\" l/ r/", "local_prefix = \"l/\"\nremote_prefix = \"r/\"\nqos = 0", ""),
+        (
+            "topic t both 1x",
+            "bridge_aware = true\ntopics_out = \"t\"\ntopics_in = \"t\"\nqos = 1",
+            "",
+        ),
+        ("topic t\ntopic u in -1", "topics_out = \"t\"\n", "from 0 to 2"),
         ("topic t in 0 \"\" r/", "topics_in = \"t\"\nremote_prefix = \"r/\"\nqos = 0", ""),
         (
             "topic t\ntopic u out 1\ntopic v in",
@@ -572,6 +639,8 @@ fn connections_are_translated_or_left_with_a_reason() {
         ("topic t\nbridge_colour red", "[mqtt]", "left out: line 4 is not known"),
         ("topic t\nbridge_psk 00", "[mqtt]", "left out: its bridge_psk protects it"),
         ("topic t\nbridge_require_ocsp true", "[mqtt]", "left out: its bridge_require_ocsp"),
+        ("topic t\nlocal_username u", "[mqtt]", "left out: its local_username protects it"),
+        ("topic t\nbridge_tls_version tlsv1.3", "[mqtt]", "left out: its bridge_tls_version"),
         ("topic t\naddress h:0", "[mqtt]", "left out: its port"),
         ("topic t\naddress ::1", "[mqtt]", "left out: its address"),
         ("topic a#", "[mqtt]", "left out: no topic of it can be translated"),

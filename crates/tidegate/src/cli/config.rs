@@ -61,8 +61,10 @@ pub(super) fn import(file: &Path, secrets_dir: &Path) -> Result<(), ApiError> {
     // The node may run elsewhere.
     let folder =
         std::path::absolute(secrets_dir).map_err(|error| failed(secrets_dir, "found", error))?;
-    let imported =
-        import_file(file, &folder).map_err(|error| failed(&error.path, "read", error.source))?;
+    let imported = import_file(file, &folder).map_err(|error| {
+        let text = error.to_string();
+        ApiError::new(Code::STORAGE_FAILED, text).caused_by(error.source)
+    })?;
     for secret in &imported.secrets {
         keep_secret(&secret.path, &secret.text)
             .map_err(|error| failed(&secret.path, "written", error))?;

@@ -31,7 +31,7 @@ fn a_node_starts_with_what_was_imported() {
     fs::create_dir(place.join("conf.d")).expect("a folder");
     let below = format!(
         "listener {tls} 127.0.0.1 # devices\ncertfile {pki}/edge.pem\nkeyfile {pki}/edge.key\ncafile {pki}/ca.pem\n\
-         require_certificate true    # mTLS\n"
+         require_certificate true    # mTLS\nuse_identity_as_username true\n"
     );
     fs::write(place.join("conf.d/tls.conf"), below).expect("a file");
     let main = format!(
@@ -81,7 +81,11 @@ fn what_is_lost_decides_the_exit_status() {
     let folder = tempfile::tempdir().expect("a folder");
     let listener = "listener 8883\ncertfile c\nkeyfile k\ncafile a\n";
     for (text, status) in [
-        ("require_certificate true    # mTLS\npid_file /run/x.pid\n", 0),
+        (
+            "require_certificate true    # mTLS\nuse_identity_as_username true\npid_file /run/x.pid\n",
+            0,
+        ),
+        ("use_username_as_clientid true\n", 3),
         ("require_certificate TRUE\n", 3),
         ("require_certificate\ttrue\n", 3),
         ("mount_point x/\n", 3),
@@ -95,4 +99,10 @@ fn what_is_lost_decides_the_exit_status() {
     }
     let missing = tidegate(&["config", "import-mosquitto", "no.conf"], folder.path());
     assert_eq!(missing.status.code(), Some(7));
+    fs::write(folder.path().join("m.conf"), "listener 1883\ninclude_dir /no/such/folder\n")
+        .expect("a file");
+    let missing = tidegate(&["config", "import-mosquitto", "m.conf"], folder.path());
+    let report = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert_eq!((missing.status.code(), &*missing.stdout), (Some(7), &[][..]), "{report}");
+    assert!(report.contains("m.conf:2: /no/such/folder cannot be read"), "{report}");
 }
