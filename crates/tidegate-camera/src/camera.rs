@@ -279,16 +279,26 @@ const DAMAGED_MAX: u64 = 16;
 /// # Errors
 /// [`TableError`] if the folder cannot be read.
 pub fn tables(folder: Option<&Path>) -> Result<TableSet, TableError> {
-    let mut tables = TableSet::builtin();
+    let (tables, loaded) = look_at_tables(folder)?;
+    for error in &loaded.refused {
+        let (code, error) = (Code::TABLE_INVALID, tidegate_message::error_chain(error));
+        tracing::error!(%code, error, "characterization table left out");
+    }
     if let Some(folder) = folder {
-        let Loaded { count, refused } = tables.load_folder(folder)?;
-        for error in refused {
-            let (code, error) = (Code::TABLE_INVALID, tidegate_message::error_chain(&error));
-            tracing::error!(%code, error, "characterization table left out");
-        }
+        let count = loaded.count;
         tracing::info!(count, folder = %folder.display(), "characterization tables read");
     }
     Ok(tables)
+}
+
+/// The same without a line in the log: with the files that are left out.
+///
+/// # Errors
+/// As for [`tables`].
+pub fn look_at_tables(folder: Option<&Path>) -> Result<(TableSet, Loaded), TableError> {
+    let mut tables = TableSet::builtin();
+    let loaded = folder.map(|folder| tables.load_folder(folder)).transpose()?;
+    Ok((tables, loaded.unwrap_or_default()))
 }
 
 /// The same for the camera called `name`: the file `NAME.table` is its own, and goes before others that suit as well.

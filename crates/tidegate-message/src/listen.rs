@@ -9,6 +9,8 @@ use std::{
 
 /// Prefix of the path of a socket of the file system.
 const UNIX: &str = "unix:";
+/// Bytes of the path of such a socket at most: Linux has 108 for it, with a zero behind it (unix(7)).
+const PATH_BYTES_MAX: usize = 107;
 
 /// Where a listener listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +72,11 @@ impl FromStr for ListenAddress {
     type Err = UnknownAddress;
 
     fn from_str(text: &str) -> Result<Self, UnknownAddress> {
-        let unknown = || UnknownAddress(text.to_owned());
+        let unknown = || UnknownAddress::Form(text.to_owned());
         if let Some(path) = text.strip_prefix(UNIX) {
+            if path.len() > PATH_BYTES_MAX {
+                return Err(UnknownAddress::Long { path: path.to_owned(), bytes: path.len() });
+            }
             let path = Path::new(path);
             let is_file = path.is_absolute() && path.file_name().is_some();
             return is_file.then(|| Self::Unix(path.to_owned())).ok_or_else(unknown);
@@ -100,11 +105,25 @@ fn is_name(text: &str) -> bool {
 
 /// Why a text says nothing of where to listen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not an address to listen on; write an address or a name of this machine with a port, such as 127.0.0.1:1883, [::]:1883 or \
-     localhost:1883, or unix: and an absolute path, such as unix:/run/tidegate/mqtt.sock"
-)]
-pub struct UnknownAddress(String);
+pub enum UnknownAddress {
+    /// It has none of the forms.
+    #[error(
+        "{0:?} is not an address to listen on; write an address or a name of this machine with a port, such as 127.0.0.1:1883, [::]:1883 or \
+         localhost:1883, or unix: and an absolute path, such as unix:/run/tidegate/mqtt.sock"
+    )]
+    Form(String),
+    /// The path of a socket has no room in its address.
+    #[error(
+        "{path:?} has {bytes} bytes, and the path of a socket has {PATH_BYTES_MAX} at most on this system; choose a shorter one, such as \
+         /run/tidegate/mqtt.sock"
+    )]
+    Long {
+        /// The path.
+        path: String,
+        /// Its length.
+        bytes: usize,
+    },
+}
 
 /// The mode of a socket in the file system: who may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +202,14 @@ mod tests {
             if let Ok(address) = found {
                 assert_eq!(address.to_string(), text);
             }
+        }
+        for (bytes, is_right) in [(103, true), (104, true), (107, true), (108, false), (109, false)]
+        {
+            let text = format!("unix:/{}", "a".repeat(bytes - 1));
+            let found = text.parse::<ListenAddress>();
+            assert_eq!(found.is_ok(), is_right, "{bytes}");
+            let lengths = format!("has {bytes} bytes, and the path of a socket has 107 at most");
+            assert!(found.err().is_none_or(|error| error.to_string().contains(&lengths)));
         }
         for (text, is_local) in [
             ("127.0.0.2:1", true),

@@ -22,8 +22,6 @@ pub use tidegate_message::{ListenAddress, SocketMode};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// Behind the name of a socket of the file system, until it is ready.
-const NEW: &str = ".new";
 
 /// The addresses of a listener in a network, none for a socket of the file system.
 ///
@@ -157,12 +155,46 @@ fn listen_at(address: SocketAddr, is_beside_ipv4: bool) -> io::Result<TcpListene
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    if is_beside_ipv4 {
-        socket.set_only_v6(true)?;
+    if address.is_ipv6() {
+        // Said either way: a system may have another default (net.ipv6.bindv6only).
+        socket.set_only_v6(is_beside_ipv4)?;
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(TcpListener::from_std(socket.into()))
+}
+
+/// Looks whether a start could listen there, without listening: a name has addresses, an address is of this machine, and a socket of the
+/// file system has its folder, where nothing else is in its place. Ports and sockets that a running process has are no part of it.
+///
+/// # Errors
+/// The first problem.
+pub fn look(listen: &ListenAddress) -> io::Result<()> {
+    if let ListenAddress::Unix(path) = listen {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let found = fs::metadata(folder).map_err(|error| {
+            let text = format!("the folder {} cannot be looked into: {error}", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
+        if !found.is_dir() {
+            let text = format!("{} is no folder", folder.display());
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+        }
+        return socket_at(path).map(drop);
+    }
+    let mut absent = None;
+    let addresses = resolve(listen)?;
+    for address in &addresses {
+        let domain = socket2::Domain::for_address(*address);
+        let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None);
+        // A free port, so that none that listens is in the way.
+        let bound = socket.and_then(|it| it.bind(&SocketAddr::new(address.ip(), 0).into()));
+        match bound {
+            Ok(()) => return Ok(()),
+            Err(error) => absent = Some(error),
+        }
+    }
+    absent.map_or(Ok(()), Err)
 }
 
 /// A socket of ours in the file system; it is removed with this, unless another is in its place by then.
@@ -179,36 +211,29 @@ impl SocketFile {
     /// # Errors
     /// The system's, or that something else has the path.
     pub(super) fn listen(path: &Path, mode: SocketMode) -> io::Result<(UnixListener, Self)> {
-        make_way(path)?;
-        let mut new = path.as_os_str().to_owned();
-        new.push(NEW);
-        let new = PathBuf::from(new);
-        // Of a start that was killed in the middle of this.
-        if fs::symlink_metadata(&new).is_ok_and(|found| found.file_type().is_socket()) {
-            fs::remove_file(&new)?;
+        if socket_at(path)? {
+            if is_in_use(path)? {
+                let text = "another process listens there, or it cannot be seen whether one does; \
+                            end that process, or name another path";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            // Of a process that was killed.
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
-        socket.bind(&socket2::SockAddr::unix(&new)?)?;
+        // Under its own name, so that it may be as long as the system lets it be.
+        socket.bind(&socket2::SockAddr::unix(path)?)?;
+        let found = fs::symlink_metadata(path)?;
+        let file = Self { path: path.to_owned(), id: (found.dev(), found.ino()) };
         // Until it listens, there is no connection.
-        let ready = || {
-            fs::set_permissions(&new, fs::Permissions::from_mode(mode.bits()))?;
-            socket.listen(BACKLOG)?;
-            let found = fs::symlink_metadata(&new)?;
-            fs::rename(&new, path)?;
-            Ok(Self { path: path.to_owned(), id: (found.dev(), found.ino()) })
-        };
-        match ready() {
-            Ok(file) => {
-                let socket = std::os::unix::net::UnixListener::from(OwnedFd::from(socket));
-                Ok((UnixListener::from_std(socket), file))
-            }
-            Err(error) => {
-                // It is ours, and of no use.
-                let _ = fs::remove_file(&new);
-                Err(error)
-            }
-        }
+        fs::set_permissions(path, fs::Permissions::from_mode(mode.bits()))?;
+        socket.listen(BACKLOG)?;
+        let socket = std::os::unix::net::UnixListener::from(OwnedFd::from(socket));
+        Ok((UnixListener::from_std(socket), file))
     }
 }
 
@@ -226,29 +251,29 @@ impl Drop for SocketFile {
     }
 }
 
-/// Checks whether a socket can be put at that path: there is nothing, or a socket that is not in use.
-fn make_way(path: &Path) -> io::Result<()> {
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !found.file_type().is_socket() {
-        let text =
-            "there is something that is not a socket, which is not removed; name another path";
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+/// Whether a socket is at that path; an error where something else is.
+fn socket_at(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => Ok(true),
+        Ok(_) => {
+            let text =
+                "there is something that is not a socket, which is not removed; name another path";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether a process listens at the socket that is there.
+fn is_in_use(path: &Path) -> io::Result<bool> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     // A listener whose queue is full would be waited for.
     socket.set_nonblocking(true)?;
     match socket.connect(&socket2::SockAddr::unix(path)?) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(()) | Err(_) => {
-            let text = "another process listens there, or it cannot be seen whether one does; \
-                        end that process, or name another path";
-            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
-        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Ok(()) | Err(_) => Ok(true),
     }
 }
 
@@ -307,9 +332,8 @@ mod tests {
         let error = SocketFile::listen(&path, mode).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
-        // As a process that was killed leaves it, with a start that was killed as well.
+        // As a process that was killed leaves it.
         drop(first);
-        fs::hard_link(&path, folder.path().join("mqtt.sock.new")).unwrap();
         let (_second, newer) = SocketFile::listen(&path, SocketMode::default()).unwrap();
         let found = fs::symlink_metadata(&path).unwrap();
         assert_eq!(found.permissions().mode() & 0o777, 0o660);
@@ -335,5 +359,48 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         let nowhere = folder.path().join("no/such/mqtt.sock");
         assert!(SocketFile::listen(&nowhere, mode).is_err());
+    }
+
+    #[test]
+    fn a_path_may_be_as_long_as_the_systems() {
+        let folder = tempfile::tempdir().unwrap();
+        for bytes in [103, 104, 107] {
+            let begin = folder.path().join("").display().to_string();
+            let path = format!("{begin}{}", "s".repeat(bytes - begin.len()));
+            let ListenAddress::Unix(path) = format!("unix:{path}").parse().unwrap() else {
+                panic!("it is a path");
+            };
+            for _second_life in 0..2 {
+                let (socket, file) = SocketFile::listen(&path, SocketMode::default()).unwrap();
+                assert!(std::os::unix::net::UnixStream::connect(&path).is_ok(), "{bytes}");
+                // As a process that was killed leaves it.
+                std::mem::forget(file);
+                drop(socket);
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_finds_what_a_start_would_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().display();
+        fs::write(folder.path().join("file"), "precious").unwrap();
+        let _in_use = SocketFile::listen(&folder.path().join("mqtt.sock"), SocketMode::default());
+        for (text, is_right) in [
+            (format!("unix:{place}/new.sock"), true),
+            (format!("unix:{place}/mqtt.sock"), true),
+            (format!("unix:{place}/file"), false),
+            (format!("unix:{place}/no/such.sock"), false),
+            (format!("unix:{place}/file/such.sock"), false),
+            ("127.0.0.1:1883".to_owned(), true),
+            ("localhost:1883".to_owned(), true),
+            ("192.0.2.1:1883".to_owned(), false),
+            ("no-such-host.invalid:1883".to_owned(), false),
+        ] {
+            let listen: ListenAddress = text.parse().unwrap();
+            let found = look(&listen);
+            assert_eq!(found.is_ok(), is_right, "{text}: {found:?}");
+        }
+        assert!(!folder.path().join("new.sock").exists());
     }
 }

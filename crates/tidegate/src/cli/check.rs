@@ -31,7 +31,12 @@ pub(super) async fn run(
     args: &CheckArgs,
 ) -> Result<(), ApiError> {
     let (owned, flags) = (path.map(Path::to_owned), set.to_vec());
-    let looked = tokio::task::spawn_blocking(move || check::look(owned.as_deref(), &flags)).await;
+    let looked = tokio::task::spawn_blocking(move || {
+        let (config, mut found) = check::look(owned.as_deref(), &flags);
+        found.problems.add(check::places(&config));
+        (config, found)
+    });
+    let looked = looked.await;
     let (config, mut found) = looked.map_err(|error| {
         ApiError::new(Code::INTERNAL, "the check ended by a fault of the program").caused_by(error)
     })?;

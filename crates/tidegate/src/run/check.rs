@@ -28,7 +28,10 @@ use tidegate_identity::{
 use tidegate_link::link;
 use tidegate_message::{Code, error_chain};
 use tidegate_process::reach::server;
-use tidegate_server::{bridge::RemoteTls, listen::ListenAddress};
+use tidegate_server::{
+    bridge::RemoteTls,
+    listen::{self, ListenAddress},
+};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
@@ -118,9 +121,17 @@ pub fn node(config: &Config) -> Findings {
         warnings.say(Code::CONFIG_INVALID, warning);
     }
     problems.take(users::fetcher(config));
-    if let Err(error) = camera::tables(config.tables_dir().as_deref()) {
-        let text = format!("frames.tables_dir: {}", error_chain(&error));
-        problems.say(Code::TABLE_INVALID, text);
+    match camera::look_at_tables(config.tables_dir().as_deref()) {
+        Ok((_, loaded)) => {
+            for error in loaded.refused {
+                let text = format!("frames.tables_dir: {}; it is left out", error_chain(&error));
+                warnings.say(Code::TABLE_INVALID, text);
+            }
+        }
+        Err(error) => {
+            let text = format!("frames.tables_dir: {}", error_chain(&error));
+            problems.say(Code::TABLE_INVALID, text);
+        }
     }
     if let Err(error) = node_keys(&config.log) {
         let text = format!("{}; frames are kept in memory only", error_chain(&error));
@@ -136,6 +147,9 @@ pub fn node(config: &Config) -> Findings {
     problems.take(uplinks::planned(config));
     problems.take(cameras::planned(config));
     problems.take(workers::check(config));
+    for text in workers::warnings(config) {
+        warnings.say(Code::CONFIG_INVALID, text);
+    }
     problems.take(vision::planned(config));
     problems.take(detect::planned(config));
     if config.mqtt.enabled {
@@ -163,8 +177,10 @@ fn served(config: &Config, access: &Access, problems: &mut Problems) {
     }
 }
 
-/// Two listeners cannot have one address.
-fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
+/// The addresses at which a node with this configuration listens, each with its key: those of TCP, and those of UDP.
+type Addresses = [Vec<(String, SocketAddr)>; 2];
+
+fn listened_at(config: &Config, is_alone: bool) -> Addresses {
     let node = &config.node;
     let mut tcp: Vec<(String, SocketAddr)> = vec![
         ("node.api_listen".to_owned(), node.api_listen),
@@ -184,10 +200,47 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
         udp.clear();
     }
     if config.mqtt.enabled {
-        let mut paths: BTreeMap<&Path, String> = BTreeMap::new();
         for (name, section) in &config.mqtt_listeners {
             let key = format!("mqtt.listener.{name}.listen");
             tcp.extend(section.listen.known().into_iter().map(|address| (key.clone(), address)));
+        }
+        for (name, section) in &config.ingest {
+            let sockets = if section.kind.is_of_datagrams() { &mut udp } else { &mut tcp };
+            sockets.push((format!("ingest.{name}.listen"), section.listen));
+        }
+    }
+    [tcp, udp]
+}
+
+/// Looks whether a start could listen where this configuration says: names have addresses, addresses are this machine's, and sockets of
+/// the file system have their folders. It is no part of a reload, which leaves listeners where they are and must not depend on a resolver.
+pub fn places(config: &Config) -> Problems {
+    let mut problems = Problems::default();
+    let mut look = |key: String, listen: &ListenAddress| {
+        if let Err(error) = listen::look(listen) {
+            let text = format!("{key}: {listen} cannot be listened on: {error}");
+            problems.say(Code::CONFIG_INVALID, text);
+        }
+    };
+    if config.mqtt.enabled {
+        for (name, section) in &config.mqtt_listeners {
+            look(format!("mqtt.listener.{name}.listen"), &section.listen);
+        }
+    }
+    for (key, address) in listened_at(config, config.is_mqtt_alone()).into_iter().flatten() {
+        if !key.starts_with("mqtt.") {
+            look(key, &address.into());
+        }
+    }
+    problems.placed(config)
+}
+
+/// Two listeners cannot have one address.
+fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
+    if config.mqtt.enabled {
+        let mut paths: BTreeMap<&Path, String> = BTreeMap::new();
+        for (name, section) in &config.mqtt_listeners {
+            let key = format!("mqtt.listener.{name}.listen");
             let ListenAddress::Unix(path) = &section.listen else { continue };
             if let Some(other) = paths.insert(path, key.clone()) {
                 let path = path.display();
@@ -197,12 +250,8 @@ fn addresses(config: &Config, is_alone: bool, problems: &mut Problems) {
                 problems.say(Code::CONFIG_INVALID, text);
             }
         }
-        for (name, section) in &config.ingest {
-            let sockets = if section.kind.is_of_datagrams() { &mut udp } else { &mut tcp };
-            sockets.push((format!("ingest.{name}.listen"), section.listen));
-        }
     }
-    for sockets in [tcp, udp] {
+    for sockets in listened_at(config, is_alone) {
         let mut by_port: BTreeMap<u16, Vec<(String, IpAddr)>> = BTreeMap::new();
         for (key, address) in sockets.into_iter().filter(|(_, address)| address.port() != 0) {
             let others = by_port.entry(address.port()).or_default();

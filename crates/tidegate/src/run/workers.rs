@@ -5,7 +5,7 @@ use std::{env, fs, io, num::NonZeroUsize, path::Path, thread};
 use tidegate_api::ApiError;
 use tidegate_config::{Config, words::WorkerRuntime};
 use tidegate_message::{Code, command};
-use tidegate_workers::{PoolSettings, Program, SharedPool, schedule::ScheduleConfig};
+use tidegate_workers::{PoolSettings, Program, SharedPool, models, schedule::ScheduleConfig};
 
 /// The models that our own program has. The first is used where a request names none.
 const MODELS: [&str; 4] = ["face", "frontal_face", "person", "recognize"];
@@ -51,6 +51,50 @@ pub(super) fn check(config: &Config) -> Result<(), ApiError> {
         is_there("library", library, false, io::ErrorKind::IsADirectory)?;
     }
     Ok(())
+}
+
+/// Models that are named and not there, and files of the folder of models that cannot be used. A node starts all the same: models may
+/// come while it runs.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let section = &config.workers;
+    let mut found = Vec::new();
+    let mut known: Vec<String> = match section.runtime {
+        WorkerRuntime::Python => MODELS.map(str::to_owned).into(),
+        WorkerRuntime::Native => Vec::new(),
+    };
+    if let Some(folder) = &section.models_dir {
+        match models::list(folder) {
+            Ok(listing) => {
+                known.extend(listing.models.into_keys());
+                let texts =
+                    listing.refused.iter().map(|error| tidegate_message::error_chain(error));
+                found.extend(
+                    texts.map(|text| format!("workers.models_dir: {text}; it is left out")),
+                );
+            }
+            // A folder that is not there is a mistake of its own.
+            Err(error) if folder.is_dir() => {
+                let text = tidegate_message::error_chain(&error);
+                found.push(format!("workers.models_dir: {text}"));
+            }
+            Err(_) => {}
+        }
+    }
+    // The models of another program are known when it runs.
+    if section.command.is_some() {
+        return found;
+    }
+    let enabled = config.detectors.iter().filter(|(_, detector)| detector.enabled);
+    let named = enabled.filter(|(_, detector)| detector.command.is_none());
+    for (name, detector) in named {
+        if let Some(model) = detector.model.as_ref().filter(|model| !known.contains(model)) {
+            let there = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            found.push(format!(
+                "detect.{name}.model: there is no model {model:?}; there is {there}"
+            ));
+        }
+    }
+    found
 }
 
 /// This program as a worker, with the library that the configuration names.
