@@ -1,6 +1,7 @@
 //! Topics and payloads that flows make: templates, JSON, CSV and SenML from fields.
 //!
-//! Always true: a rendered topic is a valid topic name, or is not published; JSON is valid JSON, whatever the fields hold.
+//! Always true: a rendered topic is a valid topic name, or is not published; JSON is valid JSON, whatever the fields hold. A template for
+//! a payload that begins as a document of JSON does is one: a text between quotes there ends at the quotes of the template.
 
 use std::io::Write as _;
 
@@ -32,6 +33,8 @@ enum Part {
     },
     /// Milliseconds since the Unix epoch.
     Now,
+    /// One of the others, between the quotes of a JSON text.
+    Quoted(Box<Self>),
 }
 
 /// The form of a payload.
@@ -87,6 +90,25 @@ impl Template {
             parts.push(Part::Literal(literal.into()));
         }
         Ok(Self { parts })
+    }
+
+    /// The template of a payload. Where that is JSON, what a place between quotes comes to is escaped (RFC 8259, 7).
+    pub(crate) fn of_payload(mut self) -> Self {
+        let is_json = matches!(self.parts.first(), Some(Part::Literal(text))
+            if text.trim_start().starts_with(['{', '[', '"']));
+        let (mut is_quoted, mut is_escaped) = (false, false);
+        for part in self.parts.iter_mut().filter(|_| is_json) {
+            if let Part::Literal(text) = part {
+                for byte in text.bytes() {
+                    is_quoted ^= byte == b'"' && !is_escaped;
+                    is_escaped = is_quoted && byte == b'\\' && !is_escaped;
+                }
+            } else if is_quoted {
+                let plain = std::mem::replace(part, Part::Now);
+                *part = Part::Quoted(Box::new(plain));
+            }
+        }
+        self
     }
 
     /// Adds what it comes to; false if there is no room for it, with a part of it added.
@@ -176,6 +198,15 @@ impl Part {
             Self::Now => {
                 let _ = write!(out, "{}", source.now_millis);
                 has_room(0, out)
+            }
+            Self::Quoted(part) => {
+                let start = out.len();
+                let fits = part.render(source, out);
+                if out[start..].iter().any(|byte| escape_of(*byte).is_some()) {
+                    let plain = out.split_off(start);
+                    escaped(&plain, out);
+                }
+                fits && has_room(0, out)
             }
         }
     }
@@ -300,14 +331,35 @@ fn senml(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) 
 
 fn json_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
+    escaped(text, out);
+    out.push(b'"');
+}
+
+/// Adds a text as it stands between the quotes of JSON.
+fn escaped(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            0..=0x1f => drop(write!(out, "\\u{byte:04x}")),
-            _ => out.push(byte),
+        match escape_of(byte) {
+            Some(Escape::Behind) => out.extend_from_slice(&[b'\\', byte]),
+            Some(Escape::Number) => drop(write!(out, "\\u{byte:04x}")),
+            None => out.push(byte),
         }
     }
-    out.push(b'"');
+}
+
+/// How a byte is written that cannot stand in a text of JSON.
+enum Escape {
+    /// Behind a backslash.
+    Behind,
+    /// By its number.
+    Number,
+}
+
+fn escape_of(byte: u8) -> Option<Escape> {
+    match byte {
+        b'"' | b'\\' => Some(Escape::Behind),
+        0..=0x1f => Some(Escape::Number),
+        _ => None,
+    }
 }
 
 fn csv_text(text: &[u8], out: &mut Vec<u8>) {
@@ -333,6 +385,8 @@ impl Template {
             Part::Topic => topic,
             Part::Level(level) => topic || *level < levels,
             Part::Field { column, .. } => Some(*column) == key,
+            // Of payloads alone.
+            Part::Quoted(_) => false,
         })
     }
 
@@ -425,6 +479,23 @@ mod tests {
             let parsed = Template::parse(template, "oil", column_of).unwrap();
             let mut out = Vec::new();
             assert!(with_source("x,\"y\"", |source| parsed.render(source, &mut out)));
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{template:?}");
+        }
+    }
+
+    #[test]
+    fn texts_between_quotes_leave_a_template_of_json_valid() {
+        for (template, expected) in [
+            (r#"{{"s":"{field:s}","t":{field:t}}}"#, r#"{"s":"\"x\\\u0001\"","t":21.5}"#),
+            (r#" ["{topic}","\"{field:s}\"",{now}]"#, r#" ["a/b","\"\"x\\\u0001\"\"",1234]"#),
+            (r#""{field:s}""#, r#""\"x\\\u0001\"""#),
+            // A text that is JSON itself, and a template that is none.
+            ("{{\"s\":{field:s}}}", "{\"s\":\"x\\\u{1}\"}"),
+            ("s is \"{field:s}\"", "s is \"\"x\\\u{1}\"\""),
+        ] {
+            let parsed = Template::parse(template, "", column_of).unwrap().of_payload();
+            let mut out = Vec::new();
+            assert!(with_source("\"x\\\u{1}\"", |source| parsed.render(source, &mut out)));
             assert_eq!(String::from_utf8(out).unwrap(), expected, "{template:?}");
         }
     }

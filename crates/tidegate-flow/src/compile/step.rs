@@ -404,7 +404,8 @@ impl Compiler<'_> {
     ) -> Result<Content, Problem> {
         match payload {
             Some(payload) if fields.is_empty() => {
-                self.template("payload", payload).map(Content::Template)
+                let template = self.template("payload", payload)?;
+                Ok(Content::Template(template.of_payload()))
             }
             Some(_) => Err(Problem::Contrary { keys: "payload and fields" }),
             None if fields.is_empty() => Err(Problem::Needs { keys: "payload or fields" }),
