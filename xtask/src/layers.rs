@@ -116,11 +116,11 @@ const RULES: &[Rule] = &[
         &["tidegate-sys"],
     ),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
-    // Its lines are those of the line protocol; JSON is read by serde.
+    // Its lines are those of the line protocol; JSON is read by serde, and has the bytes of CBOR in base64.
     rule(
         "tidegate-device",
         Layer::Core,
-        &["memchr", "serde", "serde_json", "thiserror"],
+        &["base64", "memchr", "serde", "serde_json", "thiserror"],
         &["tidegate-wire"],
     ),
     rule("tidegate-xdp", Layer::Core, &["thiserror"], &[]),

@@ -4,6 +4,7 @@
 //!  datagram ─▶ named, Template::of_source ──────────┐
 //!  line (tidegate-wire) ─▶ line::messages ──────────┼─▶ topic, payload ─▶ MessageLimits
 //!  body ─▶ array::elements, senml::resolve ─────────┤
+//!           (senml_cbor::to_json before it)         │
 //!  path and query ─▶ query::decode, parameter ──────┘
 //! ```
 //!
@@ -16,6 +17,7 @@ mod limits;
 pub mod line;
 pub mod query;
 pub mod senml;
+pub mod senml_cbor;
 mod template;
 
 pub use datagram::named;

@@ -1,7 +1,7 @@
 //! Payloads under the name of their topic.
 //!
 //! `POST /ingest/plant/7/temperature` publishes the body to `plant/7/temperature`. With `?each`, a JSON array is a message for each of
-//! its elements, byte for byte; with `?resolve`, a SenML pack is a message for each of its records, resolved.
+//! its elements, byte for byte; with `?resolve`, a SenML pack in JSON or CBOR is a message for each of its records, resolved, in JSON.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -10,7 +10,7 @@ use hyper::{Request, StatusCode, header};
 use tidegate_device::{
     array::{self, ArrayError},
     query::{decode, parameter},
-    senml,
+    senml, senml_cbor,
 };
 use tidegate_identity::callers::Peer;
 use tidegate_process::{clock, http1::RequestBody};
@@ -22,6 +22,8 @@ use crate::{message::Message, refused::Refused};
 const RECORD_BYTES_MAX: usize = 64 << 10;
 /// Longest media type with its parameters.
 const CONTENT_TYPE_BYTES_MAX: usize = 1024;
+/// The media type of a resolved record.
+const SENML_JSON: &str = "application/senml+json";
 
 impl Http {
     pub(super) async fn post(
@@ -59,6 +61,8 @@ impl Http {
                 "the Content-Type has more than {CONTENT_TYPE_BYTES_MAX} bytes, which is not a media type"
             )));
         }
+        let is_cbor = resolve && senml_cbor::is_cbor(&body.bytes);
+        let content_type = if is_cbor { Some(SENML_JSON.into()) } else { content_type };
         let message = |topic: &str, payload| Message {
             topic: topic.into(),
             payload,
@@ -69,8 +73,15 @@ impl Http {
         };
         let mut messages = Vec::new();
         if resolve {
+            let pack: Bytes = match is_cbor {
+                true => {
+                    let json = senml_cbor::to_json(&body.bytes);
+                    json.map_err(|error| Refused::Invalid(error.to_string()))?.into()
+                }
+                false => body.bytes.clone(),
+            };
             // Looked at before it becomes objects, which take many times the room of their text.
-            match array::elements(&body.bytes, MESSAGES_MAX) {
+            match array::elements(&pack, MESSAGES_MAX) {
                 Err(ArrayError::TooMany { max }) => return Err(Refused::TooMany { max }),
                 Ok(records) if records.iter().any(|record| record.len() > RECORD_BYTES_MAX) => {
                     let bytes_max = RECORD_BYTES_MAX;
@@ -80,7 +91,7 @@ impl Http {
                 Ok(_) | Err(_) => {}
             }
             let now = clock::to_wall(clock::now());
-            let records = senml::resolve(&body.bytes, now);
+            let records = senml::resolve(&pack, now);
             for record in records.map_err(|error| Refused::Invalid(error.to_string()))? {
                 let topic = format!("{topic}/{}", record.name);
                 check(&topic)?;
