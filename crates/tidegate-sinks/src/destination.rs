@@ -3,6 +3,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use async_trait::async_trait;
+use tidegate_message::Instant;
 
 use super::record::Batch;
 
@@ -32,6 +33,15 @@ pub struct Refusal {
     pub place: usize,
     /// Why, for people and for the dead letter.
     pub reason: String,
+    /// The time that it has at the destination, if another message there had the one at which it was received.
+    pub at: Option<Instant>,
+}
+
+impl Refusal {
+    /// The message at `place` is refused.
+    pub fn new(place: usize, reason: impl Into<String>) -> Self {
+        Self { place, reason: reason.into(), at: None }
+    }
 }
 
 /// Why a batch was not taken as a whole, this time.

@@ -201,7 +201,7 @@ impl Influx {
                     let Range { start, end } = part;
                     if part.len() == 1 {
                         let reason = said(&answer);
-                        lines.refusals.push(Refusal { place: lines.ends[start].0, reason });
+                        lines.refusals.push(Refusal::new(lines.ends[start].0, reason));
                     } else {
                         let middle = start + (end - start) / 2;
                         parts.extend([middle..end, start..middle]);
@@ -277,7 +277,7 @@ impl Lines {
                 Ok(()) => ends.push((place, out.len())),
                 Err(reason) => {
                     out.truncate(start);
-                    refusals.push(Refusal { place, reason });
+                    refusals.push(Refusal::new(place, reason));
                 }
             }
         }

@@ -349,8 +349,7 @@ impl Kafka {
                 Ok(offsets) => end = offsets.last().map(|last| last + 1).or(end),
                 Err(error) if is_records(&error) => {
                     if part.len() == 1 {
-                        let reason = error.to_string();
-                        refusals.push(Refusal { place: places[part.start], reason });
+                        refusals.push(Refusal::new(places[part.start], error.to_string()));
                     } else {
                         let middle = part.start + part.len() / 2;
                         parts.extend([middle..part.end, part.start..middle]);

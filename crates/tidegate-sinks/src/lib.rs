@@ -14,8 +14,9 @@
 //! memory stays.
 //!
 //! Always true: a message is acknowledged only when the destination has taken it as durably as it claims, when it lies in the
-//! dead letter topic, or when it was refused for good and there is no dead letter topic; batches go one after another, so that
-//! the order within a topic is kept; no more than two batches and the messages for the dead letter topic are held.
+//! dead letter topic, or when it was refused for good and lies in the sink's [file](refused) (or the sink was told to have none);
+//! batches go one after another, so that the order within a topic is kept; no more than two batches and the messages for the dead
+//! letter topic are held.
 
 use std::{
     fmt, io,
@@ -44,12 +45,14 @@ pub mod parquet;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod record;
+pub mod refused;
 mod runtime;
 mod session;
 
 pub use destination::{Destination, Refusal, Trouble};
 pub use kind::{DestinationSettings, SinkKind};
 pub use record::{Batch, Record};
+pub use refused::RefusedFile;
 
 use tidegate_server::bus::Bus;
 
@@ -71,6 +74,8 @@ pub struct SinkSettings {
     pub topics: Vec<String>,
     /// Where messages go that the destination refuses for good.
     pub dead_letter: Option<String>,
+    /// The file of those that it refuses and that cannot lie there; without one they are only counted.
+    pub refused: Option<RefusedFile>,
     /// A batch is handed over when it has this many messages, 1 to [`BATCH_MESSAGES_MAX`].
     pub batch_messages: u32,
     /// When it has this many bytes of topics and payloads.
@@ -98,6 +103,7 @@ impl Default for SinkSettings {
             client_id: SinkSettings::session_of("sink"),
             topics: Vec::new(),
             dead_letter: None,
+            refused: None,
             batch_messages: 10_000,
             batch_bytes: 8 << 20,
             batch_age: Duration::from_secs(1),
@@ -272,8 +278,10 @@ pub struct SinkReport {
     pub refused: u64,
     /// Of these, those that lie in the dead letter topic.
     pub dead_lettered: u64,
-    /// Of these, those that are gone though there is a dead letter topic: it has no subscriber, the
-    /// broker refuses them, or they are longer than a packet may be.
+    /// Of these, those that lie in the sink's file: there is no dead letter topic, it has no subscriber, the broker refuses them, or they
+    /// are longer than a packet may be.
+    pub kept: u64,
+    /// The same where the sink has no such file: they are gone.
     pub lost: u64,
     /// Tries that failed as a whole.
     pub failures: u64,
@@ -288,6 +296,7 @@ struct Counters {
     batches: AtomicU64,
     refused: AtomicU64,
     dead_lettered: AtomicU64,
+    kept: AtomicU64,
     lost: AtomicU64,
     failures: AtomicU64,
     looped: AtomicU64,
@@ -303,6 +312,7 @@ impl Counters {
             batches: count(&self.batches),
             refused: count(&self.refused),
             dead_lettered: count(&self.dead_lettered),
+            kept: count(&self.kept),
             lost: count(&self.lost),
             failures: count(&self.failures),
             looped: count(&self.looped),
@@ -386,12 +396,12 @@ impl Drop for Sink {
 
 impl fmt::Display for SinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { messages, bytes, batches, refused, dead_lettered, lost, failures, looped } =
+        let Self { messages, bytes, batches, refused, dead_lettered, kept, lost, failures, looped } =
             self;
         write!(
             f,
             "{messages} messages of {bytes} bytes taken in {batches} batches, {refused} refused, {dead_lettered} of them dead \
-             letters and {lost} lost, {failures} failures, {looped} not sent again that came round"
+             letters, {kept} kept and {lost} lost, {failures} failures, {looped} not sent again that came round"
         )
     }
 }

@@ -207,7 +207,7 @@ impl Progress<'_> {
 
     fn settle(&mut self, place: usize, refused: Option<String>) {
         self.is_settled[place] = true;
-        self.refusals.extend(refused.map(|reason| Refusal { place, reason }));
+        self.refusals.extend(refused.map(|reason| Refusal::new(place, reason)));
         self.batch.step();
     }
 

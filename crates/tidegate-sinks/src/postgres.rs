@@ -246,7 +246,7 @@ impl Postgres {
                         .batch_execute("ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
                         .await?;
                     if part.len() == 1 {
-                        refusals.push(Refusal { place: part.start, reason });
+                        refusals.push(Refusal::new(part.start, reason));
                     } else {
                         let Range { start, end } = part;
                         let middle = start + (end - start) / 2;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Batch, Counters, Destination, Record, Refusal, SinkReport, SinkSettings, Trouble, add,
+    refused::{RefusedFile, Replay},
     session::{Session, SessionError, sys_topic},
 };
 
@@ -24,8 +25,10 @@ use super::{
 const GRACE: Duration = Duration::from_secs(3);
 /// Dead letters that are under way at a time.
 const LETTERS_MAX: usize = 64;
-/// A dead letter for which there is no room is tried again after this.
+/// A dead letter for which there is no room is tried again after this, and so is the file of those that cannot be one.
 const LETTER_PAUSE: Duration = Duration::from_secs(1);
+/// How often the sink looks whether a command wants refused messages given to the destination again.
+const REPLAY_PAUSE: Duration = Duration::from_secs(1);
 /// Longest reason in a dead letter, in bytes.
 const REASON_BYTES_MAX: usize = 1000;
 
@@ -52,13 +55,17 @@ struct Letter {
     reason: String,
 }
 
-/// Messages on their way to the dead letter topic, all of one batch.
+/// Messages on their way to the dead letter topic or the file of refused messages, all of one batch.
 #[derive(Default)]
 struct Letters {
     waiting: VecDeque<Letter>,
     sent: HashMap<u64, Letter>,
     /// There was no room for one.
     pauses_until: Option<Instant>,
+    /// Those that cannot lie in a dead letter topic.
+    unplaced: Vec<Letter>,
+    /// The file takes none before that.
+    file_rests_until: Option<Instant>,
 }
 
 /// Why a connection of a sink ended.
@@ -84,13 +91,19 @@ pub(super) struct Runtime {
     /// When the batch that grows is handed over at the latest.
     closes_at: Option<Instant>,
     letters: Letters,
+    /// Refused messages that are given to the destination again.
+    replay: Option<Replay>,
+    /// When it is looked at whether there are any.
+    replay_at: Option<Instant>,
     backoff: Backoff,
     /// Between sessions that break off.
     rest: Backoff,
     /// The trouble that was last reported.
     told: String,
-    /// Whether it was reported of this connection that dead letters are lost.
-    told_lost: bool,
+    /// Whether it was reported of this connection that refused messages cannot be dead letters.
+    told_unplaced: bool,
+    /// The reason why the file takes none that was last reported.
+    told_file: String,
     /// Whether it was reported that messages come round.
     told_looped: bool,
     said_up: Option<bool>,
@@ -120,8 +133,11 @@ impl Runtime {
             gathered: Batch::default(),
             closes_at: None,
             letters: Letters::default(),
+            replay: None,
+            replay_at: None,
             told: String::new(),
-            told_lost: false,
+            told_unplaced: false,
+            told_file: String::new(),
             told_looped: false,
             said_up: None,
             said_report: None,
@@ -149,6 +165,7 @@ impl Runtime {
             if let Work::Idle(destination) = &mut self.work {
                 destination.begin_anew();
             }
+            self.step_back();
             let error = tidegate_message::error_chain(&error);
             tracing::warn!(sink = %self.settings.name, %error, "the sink's session broke off");
             if began.elapsed() > Duration::from_secs(10) {
@@ -175,7 +192,7 @@ impl Runtime {
         };
         self.said_up = None;
         self.said_report = None;
-        self.told_lost = false;
+        self.told_unplaced = false;
         let ended = match self.turn(&mut session).await {
             Ok(()) => Ended::Stopped,
             Err(error) => Ended::Broken(error),
@@ -199,6 +216,7 @@ impl Runtime {
                 self.drain(session)?;
                 // Before the next batch: letters that cannot be sent hold it up no longer.
                 self.send_letters(session, now)?;
+                self.keep_unplaced(session, now);
                 if !self.begin(now, leaves_at.is_some()) {
                     break;
                 }
@@ -209,7 +227,10 @@ impl Runtime {
             self.say(session, &mut reports_at, now)?;
             let waits = matches!(self.work, Work::Idle(_)) && self.letters.is_empty();
             let closes_at = self.closes_at.filter(|_| waits);
-            let wakes_at = [leaves_at, closes_at, reports_at, self.letters.pauses_until];
+            let replay_at = self.replay_at.filter(|_| waits);
+            let Letters { pauses_until, file_rests_until, .. } = self.letters;
+            let wakes_at =
+                [leaves_at, closes_at, reports_at, replay_at, pauses_until, file_rests_until];
             let wakes_at = wakes_at.into_iter().flatten().min();
             // While there is no room, messages wait at the broker.
             let takes = !self.is_full();
@@ -260,10 +281,16 @@ impl Runtime {
     /// Hands over what is due; whether there is room again.
     fn begin(&mut self, now: Instant, is_last: bool) -> bool {
         let is_due = self.is_full() || is_last || self.closes_at.is_some_and(|at| at <= now);
+        let is_free = matches!(self.work, Work::Idle(_)) && self.letters.is_empty();
         match std::mem::replace(&mut self.work, Work::Between) {
-            Work::Idle(destination)
-                if is_due && !self.gathered.is_empty() && self.letters.is_empty() =>
-            {
+            Work::Idle(destination) if is_free && !is_last && self.has_replay(now) => {
+                match self.next_replayed(now) {
+                    Some(batch) => self.deliver(destination, batch),
+                    None => self.work = Work::Idle(destination),
+                }
+                return true;
+            }
+            Work::Idle(destination) if is_free && is_due && !self.gathered.is_empty() => {
                 self.closes_at = None;
                 let batch = std::mem::take(&mut self.gathered);
                 self.deliver(destination, batch);
@@ -275,6 +302,48 @@ impl Runtime {
             other => self.work = other,
         }
         false
+    }
+
+    /// Whether refused messages are to be given to the destination again.
+    fn has_replay(&mut self, now: Instant) -> bool {
+        let Some(file) = &self.settings.refused else { return false };
+        if self.replay.is_none() && self.replay_at.is_none_or(|at| at <= now) {
+            self.replay_at = Some(now + REPLAY_PAUSE);
+            match Replay::open(file) {
+                Ok(Some(replay)) => {
+                    tracing::info!(sink = %self.settings.name, file = %file.replay().display(),
+                        "refused messages are given to the destination again");
+                    self.replay = Some(replay);
+                }
+                Ok(None) => {}
+                Err(error) => self.tell_file(&error),
+            }
+        }
+        self.replay.is_some()
+    }
+
+    /// The next of these messages; none where that was all, or they cannot be read.
+    fn next_replayed(&mut self, now: Instant) -> Option<Batch> {
+        let SinkSettings { name, batch_messages, batch_bytes, .. } = &self.settings;
+        let read = self.replay.as_mut()?.next(*batch_messages, *batch_bytes);
+        match read {
+            Ok(Some(batch)) => return Some(batch),
+            Ok(None) => {
+                tracing::info!(sink = %name, "all refused messages were given to the destination again");
+            }
+            Err(error) => self.tell_file(&error),
+        }
+        self.replay = None;
+        self.replay_at = Some(now + REPLAY_PAUSE);
+        None
+    }
+
+    /// The batch under way was dropped with all that was to become of it.
+    fn step_back(&mut self) {
+        if let Some(Err(error)) = self.replay.as_mut().map(Replay::step_back) {
+            self.tell_file(&error);
+            self.replay = None;
+        }
     }
 
     fn deliver(&mut self, mut destination: Box<dyn Destination>, batch: Batch) {
@@ -336,15 +405,19 @@ impl Runtime {
         }
         let has_letters = self.settings.dead_letter.is_some();
         let mut refusals = refusals.into_iter().peekable();
-        for (place, record) in batch.into_records().into_iter().enumerate() {
-            match refusals.next_if(|refusal| refusal.place == place) {
-                Some(Refusal { reason, .. }) if has_letters => {
-                    self.letters.waiting.push_back(Letter { record, reason });
-                    continue;
+        for (place, mut record) in batch.into_records().into_iter().enumerate() {
+            if let Some(Refusal { reason, at, .. }) =
+                refusals.next_if(|refusal| refusal.place == place)
+            {
+                record.time = at.unwrap_or(record.time);
+                let letter = Letter { record, reason };
+                match has_letters {
+                    true => self.letters.waiting.push_back(letter),
+                    false => self.letters.unplaced.push(letter),
                 }
-                Some(_) => {}
-                None => add(&self.counters.bytes, record.payload.len() as u64),
+                continue;
             }
+            add(&self.counters.bytes, record.payload.len() as u64);
             if let Some(id) = record.packet_id {
                 session.acknowledge(id);
             }
@@ -365,6 +438,53 @@ impl Runtime {
         Ok(())
     }
 
+    /// Writes the messages that cannot lie in a dead letter topic to the sink's file, and acknowledges those that are there. Where it takes
+    /// none, the sink waits.
+    fn keep_unplaced(&mut self, session: &mut Session, now: Instant) {
+        let Letters { unplaced, file_rests_until, .. } = &mut self.letters;
+        if unplaced.is_empty() || file_rests_until.is_some_and(|until| until > now) {
+            return;
+        }
+        *file_rests_until = None;
+        let counter = match self.settings.refused {
+            Some(_) => &self.counters.kept,
+            None => &self.counters.lost,
+        };
+        let count = match &self.settings.refused {
+            // They would come again forever.
+            None => Ok(unplaced.len()),
+            Some(file) => {
+                file.append(unplaced.iter().map(|letter| (&letter.record, &*letter.reason)))
+            }
+        };
+        let settled = unplaced.drain(..*count.as_ref().unwrap_or(&0));
+        add(counter, settled.len() as u64);
+        for id in settled.filter_map(|letter| letter.record.packet_id) {
+            session.acknowledge(id);
+        }
+        if unplaced.is_empty() {
+            self.told_file.clear();
+            return;
+        }
+        *file_rests_until = Some(now + LETTER_PAUSE);
+        self.counters.is_up.store(false, Ordering::Relaxed);
+        match count {
+            Ok(_) => self.tell_file(&"it is as long as refused_bytes_max allows"),
+            Err(error) => self.tell_file(&error),
+        }
+    }
+
+    /// Reports that the file of refused messages does not serve, once for each reason.
+    fn tell_file(&mut self, error: &dyn Display) {
+        let error = error.to_string();
+        if error != self.told_file {
+            let file = self.settings.refused.as_ref().map(RefusedFile::refused);
+            tracing::error!(sink = %self.settings.name, file = %file.unwrap_or_default().display(), %error,
+                "the file of refused messages cannot be used: the sink waits until it can; look at them by tidegate sinks");
+            self.told_file = error;
+        }
+    }
+
     fn send_letter(&mut self, session: &mut Session, letter: Letter) -> Result<(), SessionError> {
         let topic = self.settings.dead_letter.as_deref();
         let topic = topic.expect("letters wait only where there is a topic for them");
@@ -379,23 +499,22 @@ impl Runtime {
         properties.extend(letter.record.id.as_deref().map(|id| (ID_PROPERTY, id)));
         match session.send_letter(topic, &letter.record.payload, properties)? {
             Some(number) => drop(self.letters.sent.insert(number, letter)),
-            None => self.lose(session, &letter, &"it is longer than a packet may be"),
+            None => self.take_back(letter, &"it is longer than a packet may be"),
         }
         Ok(())
     }
 
-    /// Lets go of a message that will lie in no dead letter topic: it would come again forever.
-    fn lose(&mut self, session: &mut Session, letter: &Letter, why: &dyn Display) {
-        add(&self.counters.lost, 1);
+    /// A message will lie in no dead letter topic.
+    fn take_back(&mut self, letter: Letter, why: &dyn Display) {
         // One such failure means many.
-        if !std::mem::replace(&mut self.told_lost, true) {
+        if !std::mem::replace(&mut self.told_unplaced, true) {
+            let file = self.settings.refused.as_ref().map(RefusedFile::refused).unwrap_or_default();
+            let becomes = if self.settings.refused.is_some() { "kept in the file" } else { "lost" };
             tracing::error!(sink = %self.settings.name, topic = %letter.record.topic,
-                dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), %why,
-                "there is no dead letter topic: this message is lost, and others like it are only counted");
+                dead_letter = self.settings.dead_letter.as_deref().unwrap_or("none"), %why, file = %file.display(),
+                "a refused message cannot lie in the dead letter topic: it is {becomes}, and others like it are only counted");
         }
-        if let Some(id) = letter.record.packet_id {
-            session.acknowledge(id);
-        }
+        self.letters.unplaced.push(letter);
     }
 
     /// The broker has answered a message of the sink's own, which may be a letter.
@@ -408,7 +527,7 @@ impl Runtime {
         }
         // A success to MQTT; but letters are not retained, so that it is gone.
         if reason.is_failure() || reason == ReasonCode::NO_MATCHING_SUBSCRIBERS {
-            self.lose(session, &letter, &reason);
+            self.take_back(letter, &reason);
             return;
         }
         add(&self.counters.dead_lettered, 1);
@@ -489,6 +608,6 @@ impl Work {
 
 impl Letters {
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty()
+        self.waiting.is_empty() && self.sent.is_empty() && self.unplaced.is_empty()
     }
 }

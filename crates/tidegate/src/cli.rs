@@ -18,6 +18,7 @@ mod doctor;
 mod enrol;
 mod init;
 mod revoke;
+mod sinks;
 mod tell;
 mod worker;
 
@@ -54,6 +55,7 @@ pub use self::{
     enrol::{InviteArgs, JoinArgs},
     init::InitArgs,
     revoke::RevokeArgs,
+    sinks::SinksArgs,
     worker::WorkerArgs,
 };
 use crate::run;
@@ -102,6 +104,8 @@ pub enum Command {
     Cameras(Box<CamerasCommandArgs>),
     /// List the sessions of MQTT clients at a node, and end them
     Sessions(SessionsArgs),
+    /// List the messages that destinations of sinks refused for good, and have them given there again
+    Sinks(SinksArgs),
     /// Receive frames within bounds and show how they are kept, one live line for each camera
     Subscribe(SubscribeArgs),
     /// Look at live frames with a detector of this machine, within one bound for network and detector
@@ -221,6 +225,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,
         Command::Cameras(args) => until(stop.clone(), cameras::run(&config, &args, stop)).await,
         Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
+        Command::Sinks(args) => until(stop, sinks::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,
         Command::Detect(args) => detect::run(&config, args, stop).await,
         Command::Fetch(args) => until(stop, fetch::run(&config, &args)).await,

@@ -23,7 +23,7 @@ mod listeners;
 mod node_name;
 mod reload;
 pub mod service;
-mod sinks;
+pub(crate) mod sinks;
 mod uplinks;
 pub mod users;
 mod vision;

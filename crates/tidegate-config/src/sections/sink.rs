@@ -16,8 +16,11 @@ section! {
         kind: SinkKind = SinkKind::Memory,
         /// Its topics: filters, separated by commas.
         topics: String = String::new(),
-        /// Where messages go that the destination refuses for good. Default none: they are counted and logged.
+        /// Where messages go that the destination refuses for good. Default none: they are kept in the sink's file.
         dead_letter: Option<String> = None,
+        /// Bytes of the file in which refused messages are kept that cannot lie in the dead letter topic (`tidegate sinks`); when they are
+        /// reached, the sink waits. 0 for no file: such messages are lost, and counted. Default `64MiB`.
+        refused_bytes_max: ByteCount = ByteCount(64 << 20),
         /// Where the destination is; each kind has its form. A folder's relative path begins at the folder of the file that names it.
         /// Default none.
         url: Option<Confidential> = None,

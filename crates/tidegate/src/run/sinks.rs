@@ -2,7 +2,10 @@
 
 mod destinations;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
@@ -10,7 +13,7 @@ use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
 use tidegate_message::Code;
 use tidegate_schedule::Policy;
-use tidegate_sinks::{SinkError, SinkSettings};
+use tidegate_sinks::{RefusedFile, SinkError, SinkSettings};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::PACKET_BYTES_MAX;
 
@@ -39,6 +42,9 @@ pub(super) fn planned(
         let mut settings = sink(name, section, config, usual, purpose).map_err(invalid)?;
         settings.name.clone_from(name);
         settings.client_id = SinkSettings::session_of(name);
+        let bytes_max = section.refused_bytes_max.0;
+        settings.refused =
+            (bytes_max > 0).then(|| RefusedFile::new(&folder(config), name, bytes_max));
         settings.check().map_err(invalid)?;
         // A kind that this build does not have, and one that cannot be made, is reported before anything changes.
         match purpose {
@@ -49,6 +55,11 @@ pub(super) fn planned(
     }));
     problems.into_result()?;
     Ok(sinks)
+}
+
+/// Where the node keeps what it knows of its sinks.
+pub(crate) fn folder(config: &Config) -> PathBuf {
+    config.state_dir().join("sinks")
 }
 
 fn invalid(name: &str, error: &SinkError) -> ApiError {

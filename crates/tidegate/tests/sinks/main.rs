@@ -1,5 +1,6 @@
 //! Sinks at a real broker, and at the real things that they write to.
 
+mod commands;
 #[cfg(feature = "sink-kafka")]
 mod kafka;
 mod mqtt;

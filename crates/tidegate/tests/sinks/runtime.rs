@@ -16,8 +16,8 @@ use tidegate_broker::{BrokerConfig, Overflow, SessionConfig};
 use tidegate_load::client::Outgoing;
 use tidegate_schedule::Policy;
 use tidegate_sinks::{
-    Batch, Destination, DestinationSettings, Record, Refusal, Sink, SinkError, SinkSettings,
-    Trouble, memory,
+    Batch, Destination, DestinationSettings, Record, Refusal, RefusedFile, Sink, SinkError,
+    SinkSettings, Trouble, memory, refused,
 };
 use tidegate_wire::mqtt::QoS;
 
@@ -100,7 +100,7 @@ impl Destination for Scripted {
         for (place, record) in batch.records().iter().enumerate() {
             if (self.refuses)(&record.payload) {
                 // Characters that no text of MQTT may hold are no reason to lose a letter.
-                refusals.push(Refusal { place, reason: "is\0odd".to_owned() });
+                refusals.push(Refusal::new(place, "is\0odd"));
             } else {
                 self.seen.0.lock().unwrap().push(record.clone());
             }
@@ -355,6 +355,96 @@ fn dead_letters_that_nobody_keeps_are_counted_as_lost_and_hold_up_nothing() {
     assert_eq!(seen.texts("a"), ["1", "2", "3"]);
     let report = sink.stop();
     assert_eq!((report.refused, report.dead_lettered, report.lost), (2, 0, 2));
+}
+
+/// Settings of a sink that keeps what is refused in a file of that folder.
+fn keeping(folder: &Path, bytes_max: u64) -> (SinkSettings, RefusedFile) {
+    let file = RefusedFile::new(folder, "test", bytes_max);
+    (SinkSettings { refused: Some(file.clone()), ..settings("a") }, file)
+}
+
+fn kept(file: &RefusedFile) -> Vec<(String, String)> {
+    let Ok(messages) = refused::read(&file.refused()) else { return Vec::new() };
+    let text = |message: refused::Refused| {
+        (String::from_utf8(message.record.payload.to_vec()).unwrap(), message.reason)
+    };
+    messages.map(|message| text(message.unwrap())).collect()
+}
+
+#[test]
+fn refused_messages_are_kept_in_a_file_and_replayed_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(BrokerConfig::default());
+    let mut publisher = client(&server, "publisher");
+    // Without a dead letter topic, and with one to which no one subscribes.
+    for (at, dead_letter) in [None, Some("dead".to_owned())].into_iter().enumerate() {
+        let (keeping, file) = keeping(&folder.path().join(at.to_string()), 1 << 20);
+        let client_id = format!("sink/{at}");
+        let keeping = SinkSettings { dead_letter, client_id, ..keeping };
+        let (destination, seen) = Scripted::new(&[], |payload| payload.starts_with(b"bad"));
+        let sink =
+            Sink::start_with(keeping.clone(), destination, server.connector().into()).unwrap();
+        ready(&server, "test");
+        for text in ["1", "bad 1", "2", "bad 2", "3"] {
+            publish(&mut publisher, "a", text.as_bytes());
+        }
+        until("the refused ones are kept", || sink.report().kept == 2);
+        until("the others were taken", || sink.report().messages == 3);
+        assert_eq!(seen.texts("a"), ["1", "2", "3"]);
+        let odd = |text: &str| (text.to_owned(), "is\0odd".to_owned());
+        assert_eq!(kept(&file), [odd("bad 1"), odd("bad 2")]);
+        let report = sink.stop();
+        assert_eq!((report.refused, report.dead_lettered, report.lost), (2, 0, 0));
+
+        // A command asks for them while the sink does not run; the destination takes one of them by now, and breaks off at first.
+        fs::rename(file.refused(), file.replay()).unwrap();
+        let (destination, seen) =
+            Scripted::new(&[Act::Fail, Act::Fail], |payload| payload == b"bad 2");
+        let sink =
+            Sink::start_with(keeping.clone(), destination, server.connector().into()).unwrap();
+        until("all was given to it again", || !file.replay().exists());
+        assert_eq!(seen.texts("a"), ["bad 1"]);
+        assert_eq!(kept(&file), [odd("bad 2")]);
+        // And while it runs, beside new ones.
+        fs::rename(file.refused(), file.replay()).unwrap();
+        publish(&mut publisher, "a", b"4");
+        until("all was given to it again", || !file.replay().exists());
+        until("the new one was taken", || seen.texts("a") == ["bad 1", "4"]);
+        assert_eq!(kept(&file), [odd("bad 2")]);
+        let report = sink.stop();
+        assert_eq!((report.refused, report.kept, report.lost), (2, 2, 0));
+    }
+}
+
+#[test]
+fn full_file_of_refused_messages_acknowledges_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let often = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
+    let server = server(often);
+    let (keeping, file) = keeping(folder.path(), 1);
+    let (destination, seen) = Scripted::new(&[], |payload| payload.starts_with(b"bad"));
+    let sink = Sink::start_with(keeping, destination, server.connector().into()).unwrap();
+    ready(&server, "test");
+    let mut publisher = client(&server, "publisher");
+    publish(&mut publisher, "a", b"bad 1");
+    until("the file is full", || sink.report().kept == 1);
+    publish(&mut publisher, "a", b"bad 2");
+    until("the sink waits", || !sink.is_up());
+    publish(&mut publisher, "a", b"3");
+    let held = || {
+        let sessions = server.shared().heaviest(10);
+        let held = sessions.into_iter().find(|session| &*session.client_id == "sink/test");
+        held.map_or(0, |held| held.queued + held.inflight)
+    };
+    until("both wait", || held() == 2);
+    assert_eq!((sink.report().kept, seen.texts("a").len()), (1, 0));
+    // Room again: both go on.
+    fs::remove_file(file.refused()).unwrap();
+    until("the next one was taken", || seen.texts("a") == ["3"]);
+    until("nothing waits", || held() == 0);
+    assert_eq!((sink.is_up(), sink.report().kept, sink.report().lost), (true, 2, 0));
+    assert_eq!(kept(&file).len(), 1);
+    sink.stop();
 }
 
 #[test]
