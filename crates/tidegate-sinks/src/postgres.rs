@@ -1,8 +1,8 @@
 //! A table of PostgreSQL, or a hypertable of TimescaleDB.
 //!
 //! ```text
-//!  batch ─▶ BEGIN ─▶ COPY ─▶ (stage ─▶ INSERT … ON CONFLICT (id) DO NOTHING) ─▶ COMMIT
-//!                     └─ a row is refused ─▶ back to the savepoint, each half on its own
+//!  batch ─▶ BEGIN ─▶ lock and look at the table ─▶ COPY ─▶ (stage ─▶ INSERT … ON CONFLICT (id) DO NOTHING) ─▶ COMMIT
+//!                                                 └─ a row is refused ─▶ back to the savepoint, each half on its own
 //! ```
 //!
 //! # What is promised
@@ -12,6 +12,10 @@
 //! over. Those without are stored at least once: a commit whose answer is lost is tried again. A row that the server refuses (a
 //! check of the table, a trigger, a payload that is no JSON for a column of that) is refused alone. A problem with the table or the
 //! rights is no message's fault: the batch waits until that is mended.
+//!
+//! A table may change while the sink is connected, and values are sent in the binary format of their column's type: bytes for one type
+//! may be a value of another, with another meaning. So each transaction holds the lock of a writer before it looks at the table, and no
+//! `ALTER TABLE` and no new index comes between that look and the end of the transaction.
 
 use std::{future::Future, io, ops::Range, pin::Pin, sync::Arc};
 
@@ -131,15 +135,47 @@ pub(super) struct Postgres {
     connection: Option<Connection>,
 }
 
-/// A connection, prepared.
+/// A connection.
 struct Connection {
     client: Client,
-    /// The types of the columns.
-    columns: Columns,
-    /// How a row that is there already by its `id` is passed over; a row that breaks another rule is refused.
-    unless_there: String,
+    /// The table when it was last written to; the stage has the columns of then.
+    table: Option<Table>,
     /// Moves its bytes.
     _driver: AbortOnDropHandle<()>,
+}
+
+/// The table as it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    columns: Vec<Column>,
+    encoding: Encoding,
+    /// How a row that is there already by its `id` is passed over; a row that breaks another rule is refused.
+    unless_there: String,
+}
+
+/// A column that is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Column {
+    name: String,
+    /// Its type as it is written.
+    type_text: String,
+    /// The number of that type, of a domain that of what it is made of.
+    type_number: u32,
+}
+
+/// Why a transaction was given up.
+#[derive(Debug)]
+enum Broken {
+    /// The connection, the server or the rights.
+    Server(Error),
+    /// The table.
+    Table(Trouble),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Server(error)
+    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -167,12 +203,8 @@ impl Postgres {
                 (client, tokio::spawn(drive(connection)))
             }
         };
-        let mut connection = Connection {
-            client,
-            columns: Columns::default(),
-            unless_there: String::new(),
-            _driver: AbortOnDropHandle::new(driver),
-        };
+        let connection =
+            Connection { client, table: None, _driver: AbortOnDropHandle::new(driver) };
         let PostgresSettings { table, index, create, .. } = &self.settings;
         if *create {
             let sql = format!(
@@ -182,65 +214,92 @@ impl Postgres {
             let made = connection.client.batch_execute(&sql).await;
             made.map_err(|error| Trouble::of(format!("{table} cannot be made"), error))?;
         }
-        let types = self.types(&connection.client).await?;
-        connection.columns = Columns::of(table, &types)?;
-        let columns: Vec<String> =
-            types.iter().map(|(name, text, _)| format!("{name} {text}")).collect();
-        let stage = format!("CREATE TEMPORARY TABLE tidegate_stage ({})", columns.join(", "));
-        let made = connection.client.batch_execute(&stage).await;
-        made.map_err(|error| Trouble::of("no temporary table can be made", error))?;
+        Ok(connection)
+    }
+
+    /// Looks at the table in a transaction, which has the lock of a writer from then on: it stays as it was found until the end.
+    async fn look(&self, client: &Client) -> Result<Table, Broken> {
+        let table = &self.settings.table;
+        // The server takes the lock of a statement's table when it reads the statement (parse analysis), without asking for more
+        // rights than the statement itself needs; `LOCK TABLE` would, and knows no foreign tables.
+        let insert = format!("INSERT INTO {table} ({COLUMNS}) VALUES ($1, $2, $3, $4, $5)");
+        client.prepare(&insert).await.map_err(|error| match error.as_db_error() {
+            Some(_) => {
+                let what = format!("{table} cannot be written to; its columns must be {COLUMNS}");
+                Broken::Table(Trouble::of(what, error))
+            }
+            None => Broken::Server(error),
+        })?;
+        let name = table.replace('\'', "''");
+        let sql = format!(
+            "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
+             CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END \
+             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+             WHERE a.attrelid = to_regclass('{name}') AND a.attnum > 0 AND NOT a.attisdropped \
+             AND a.attname IN ('time', 'topic', 'payload', 'qos', 'id') ORDER BY a.attnum"
+        );
+        let found = client.query(&*sql, &[]).await?;
+        let columns: Vec<Column> = found
+            .iter()
+            .map(|row| Column { name: row.get(0), type_text: row.get(1), type_number: row.get(2) })
+            .collect();
+        let encoding = Encoding::of(table, &columns).map_err(Broken::Table)?;
         // Of a hypertable it is the one of (id, time), which names what there is of `id` as well.
         let unique = format!(
             "SELECT string_agg(quote_ident(a.attname), ', ') FROM pg_index i \
              CROSS JOIN LATERAL unnest(i.indkey) AS k(number) \
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number \
-             WHERE i.indrelid = to_regclass('{}') AND i.indisunique AND i.indisvalid AND i.indimmediate \
+             WHERE i.indrelid = to_regclass('{name}') AND i.indisunique AND i.indisvalid AND i.indimmediate \
              AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnatts = i.indnkeyatts \
-             GROUP BY i.indexrelid HAVING bool_or(a.attname = 'id') ORDER BY count(*) LIMIT 1",
-            table.replace('\'', "''")
+             GROUP BY i.indexrelid HAVING bool_or(a.attname = 'id') ORDER BY count(*) LIMIT 1"
         );
-        let found = connection.client.query_opt(&*unique, &[]).await;
-        let found =
-            found.map_err(|error| Trouble::of(format!("{table} cannot be looked at"), error))?;
-        if let Some(columns) = found.and_then(|row| row.get::<_, Option<String>>(0)) {
-            connection.unless_there = format!("ON CONFLICT ({columns}) DO NOTHING");
-        }
-        Ok(connection)
-    }
-
-    /// The columns of the table that are written: name, type as it is written, and its number, of a domain that of what it is made of.
-    async fn types(&self, client: &Client) -> Result<Vec<(String, String, u32)>, Trouble> {
-        let table = &self.settings.table;
-        let sql = format!(
-            "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
-             CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END \
-             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
-             WHERE a.attrelid = to_regclass('{}') AND a.attnum > 0 AND NOT a.attisdropped \
-             AND a.attname IN ('time', 'topic', 'payload', 'qos', 'id')",
-            table.replace('\'', "''")
-        );
-        let found = client.query(&*sql, &[]).await;
-        let found =
-            found.map_err(|error| Trouble::of(format!("{table} cannot be looked at"), error))?;
-        Ok(found.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+        let found = client.query_opt(&*unique, &[]).await?;
+        let found = found.and_then(|row| row.get::<_, Option<String>>(0));
+        let unless_there =
+            found.map(|columns| format!("ON CONFLICT ({columns}) DO NOTHING")).unwrap_or_default();
+        Ok(Table { columns, encoding, unless_there })
     }
 
     /// Stores all that can be stored in one transaction, and says what cannot.
-    async fn store(&self, connection: &Connection, batch: &Batch) -> Result<Vec<Refusal>, Error> {
-        let (client, records) = (&connection.client, batch.records());
-        // Deferred constraints are checked at once, so that it is known which row it is.
-        client.batch_execute("BEGIN; SET CONSTRAINTS ALL IMMEDIATE").await?;
+    async fn store(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch,
+    ) -> Result<Vec<Refusal>, Broken> {
+        let Connection { client, table: known, .. } = connection;
+        let records = batch.records();
+        // Deferred constraints are checked at once, so that it is known which row it is. At a higher level of isolation the look at the
+        // table would show it as it was before the lock.
+        let begin = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE";
+        client.batch_execute(begin).await?;
+        let table = self.look(client).await?;
+        if known.as_ref().is_none_or(|known| known.columns != table.columns) {
+            let columns: Vec<String> = table
+                .columns
+                .iter()
+                .map(|column| format!("{} {}", column.name, column.type_text))
+                .collect();
+            client
+                .batch_execute(&format!(
+                    "DROP TABLE IF EXISTS pg_temp.tidegate_stage; CREATE TEMPORARY TABLE tidegate_stage ({})",
+                    columns.join(", ")
+                ))
+                .await?;
+        }
+        let table = known.insert(table);
         let mut refusals = Vec::new();
         // The last is the next one, so that rows keep their order.
         let mut parts: Vec<_> = std::iter::once(0..records.len()).collect();
         while let Some(part) = parts.pop() {
             client.batch_execute("SAVEPOINT part").await?;
-            let copied = self.copy(connection, &records[part.clone()]).await;
+            let copied = self.copy(client, table, &records[part.clone()]).await;
             batch.step();
             match copied {
                 Ok(()) => client.batch_execute("RELEASE SAVEPOINT part").await?,
                 Err(error) => {
-                    let Some(reason) = refusal(&error) else { return Err(error) };
+                    let Some(reason) = refusal(&error, &records[part.clone()]) else {
+                        return Err(error.into());
+                    };
                     // Released as well: savepoints of one name lie in each other, and thousands of them cost the server dearly.
                     client
                         .batch_execute("ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
@@ -259,8 +318,8 @@ impl Postgres {
         Ok(refusals)
     }
 
-    async fn copy(&self, connection: &Connection, records: &[Record]) -> Result<(), Error> {
-        let (table, Connection { client, unless_there, .. }) = (&self.settings.table, connection);
+    async fn copy(&self, client: &Client, found: &Table, records: &[Record]) -> Result<(), Error> {
+        let (table, Table { encoding, unless_there, .. }) = (&self.settings.table, found);
         // A message without a name of its own cannot be there already.
         let is_staged = records.iter().any(|record| record.id.is_some());
         let into = if is_staged { "tidegate_stage" } else { table };
@@ -268,7 +327,7 @@ impl Postgres {
         let mut sink = std::pin::pin!(client.copy_in::<_, Bytes>(&*statement).await?);
         let mut rows = BytesMut::from(COPY_HEAD);
         for record in records {
-            write_row(record, connection.columns, &mut rows);
+            write_row(record, *encoding, &mut rows);
             if rows.len() >= COPY_BYTES {
                 sink.feed(rows.split().freeze()).await?;
             }
@@ -292,13 +351,15 @@ impl Postgres {
 impl Destination for Postgres {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
         // Taken out while it is used: a dropped call leaves no transaction open.
-        let connection = match self.connection.take().filter(|kept| !kept.client.is_closed()) {
+        let mut connection = match self.connection.take().filter(|kept| !kept.client.is_closed()) {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let stored = self.store(&connection, batch).await;
-        let refusals =
-            stored.map_err(|error| Trouble::of("PostgreSQL did not take a batch", error))?;
+        let stored = self.store(&mut connection, batch).await;
+        let refusals = stored.map_err(|broken| match broken {
+            Broken::Server(error) => trouble(error),
+            Broken::Table(trouble) => trouble,
+        })?;
         self.connection = Some(connection);
         Ok(refusals)
     }
@@ -314,28 +375,72 @@ where
     }
 }
 
-/// Why a row will never be taken, if it is the row's fault.
-fn refusal(error: &Error) -> Option<String> {
-    let error: &DbError = error.as_db_error()?;
-    let code = error.code().code();
-    is_of_row(code).then(|| format!("{} (SQLSTATE {code})", error.message()))
+/// Why a batch waits, with the server's own words.
+fn trouble(error: Error) -> Trouble {
+    let what = match error.as_db_error().and_then(DbError::detail) {
+        Some(detail) => format!("PostgreSQL did not take a batch ({detail})"),
+        None => "PostgreSQL did not take a batch".to_owned(),
+    };
+    Trouble::of(what, error)
 }
 
-/// Whether an error is one row's and stays: its values (class 22), what the table asks of it (21, 23, 44), a trigger that says so (09, 20,
-/// 27, 38, 39, P0, or a class of its own), or an index that has no room for a value so long (54). Others are of the server, the table or
-/// the rights, and pass or are mended.
-fn is_of_row(code: &str) -> bool {
-    const OTHERS: &[&str] = &[
-        "00", "01", "02", "03", "08", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26",
-        "28", "2B", "2D", "2F", "34", "3B", "3D", "3F", "40", "42", "53", "55", "57", "58", "72",
-        "F0", "HV", "TS", "XX",
-    ];
-    code.get(..2).is_some_and(|class| !OTHERS.contains(&class))
+/// Why one of these rows will never be taken, if it is the row's fault.
+fn refusal(error: &Error, records: &[Record]) -> Option<String> {
+    let error: &DbError = error.as_db_error()?;
+    let code = error.code().code();
+    let cause = Cause {
+        code,
+        column: error.column(),
+        constraint: error.constraint(),
+        detail: error.detail(),
+    };
+    let brings_times = records.iter().any(|record| record.measured.is_some());
+    cause.is_of_row(brings_times).then(|| format!("{} (SQLSTATE {code})", error.message()))
+}
+
+/// The parts of an error by which it is known whose fault it is.
+#[derive(Clone, Copy, Default)]
+struct Cause<'a> {
+    code: &'a str,
+    column: Option<&'a str>,
+    constraint: Option<&'a str>,
+    detail: Option<&'a str>,
+}
+
+impl Cause<'_> {
+    /// Whether an error is one row's and stays: its values (class 22), what the table asks of it (21, 23, 44), a trigger that says so (09,
+    /// 20, 27, 38, 39, P0, or a class of its own), or an index that has no room for a value so long (54). Others are of the server, the
+    /// table or the rights, and pass or are mended. `brings_times` if the message said itself when it was measured.
+    fn is_of_row(self, brings_times: bool) -> bool {
+        const OTHERS: &[&str] = &[
+            "00", "01", "02", "03", "08", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25",
+            "26", "28", "2B", "2D", "2F", "34", "3B", "3D", "3F", "40", "42", "53", "55", "57",
+            "58", "72", "F0", "HV", "TS", "XX",
+        ];
+        match self.code {
+            // The format of what was sent, which is this program's.
+            "22P03" | "22P04" => false,
+            // A column that no message has a value for: the table was given one without a default.
+            "23502" => {
+                self.column.is_none_or(|column| COLUMNS.split(", ").any(|ours| ours == column))
+            }
+            // A check has a name. Without one no partition takes the row: where they go by the time at which this node received it, one
+            // is still to be made, or comes with the hour where this node's clock is ahead.
+            "23514" if self.constraint.is_none() => {
+                let goes_by_time = self.detail.is_some_and(|text| {
+                    text.starts_with("Partition key of the failing row contains (\"time\")")
+                        || text.starts_with("Partition key of the failing row contains (time)")
+                });
+                !goes_by_time || brings_times
+            }
+            code => code.get(..2).is_some_and(|class| !OTHERS.contains(&class)),
+        }
+    }
 }
 
 /// The types of the columns of a table, as far as they differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Columns {
+struct Encoding {
     payload: Payload,
     qos: Whole,
 }
@@ -359,13 +464,13 @@ enum Whole {
     Eight,
 }
 
-impl Columns {
-    /// Of columns by name, written type and number of that.
-    fn of(table: &str, types: &[(String, String, u32)]) -> Result<Self, Trouble> {
-        let mut columns = Self::default();
+impl Encoding {
+    /// Of these columns of the table.
+    fn of(table: &str, found: &[Column]) -> Result<Self, Trouble> {
+        let mut encoding = Self::default();
         for name in COLUMNS.split(", ") {
-            let Some((_, text, number)) = types.iter().find(|(found, ..)| found == name) else {
-                let what = if types.is_empty() {
+            let Some(column) = found.iter().find(|column| column.name == name) else {
+                let what = if found.is_empty() {
                     format!("there is no table {table}")
                 } else {
                     format!("{table} has no column {name}")
@@ -373,21 +478,21 @@ impl Columns {
                 return Err(Trouble::new(format!("{what}; its columns must be {COLUMNS}")));
             };
             // The numbers of types are fixed in PostgreSQL's own catalogue.
-            let allowed = match (name, number) {
+            let allowed = match (name, column.type_number) {
                 ("time", 1184 | 1114) => continue, // timestamptz, timestamp
                 ("topic" | "id", 25 | 1043 | 1042) => continue, // text, varchar, char
                 ("payload", 17 | 25 | 1043 | 1042 | 114) => continue, // bytea, text …, json
                 ("payload", 3802) => {
-                    columns.payload = Payload::Jsonb;
+                    encoding.payload = Payload::Jsonb;
                     continue;
                 }
                 ("qos", 21) => continue,
                 ("qos", 23) => {
-                    columns.qos = Whole::Four;
+                    encoding.qos = Whole::Four;
                     continue;
                 }
                 ("qos", 20) => {
-                    columns.qos = Whole::Eight;
+                    encoding.qos = Whole::Eight;
                     continue;
                 }
                 ("time", _) => "timestamptz or timestamp",
@@ -395,15 +500,16 @@ impl Columns {
                 ("qos", _) => "smallint, integer or bigint",
                 _ => "text or varchar",
             };
+            let text = &column.type_text;
             let what = format!("column {name} of {table} is of type {text}; it must be {allowed}");
             return Err(Trouble::new(what));
         }
-        Ok(columns)
+        Ok(encoding)
     }
 }
 
 /// One row in COPY's binary format: a length before each value.
-fn write_row(record: &Record, columns: Columns, out: &mut BytesMut) {
+fn write_row(record: &Record, encoding: Encoding, out: &mut BytesMut) {
     let text = |out: &mut BytesMut, bytes: &[u8]| {
         out.put_i32(i32::try_from(bytes.len()).expect("a packet is shorter than 256 MiB"));
         out.put_slice(bytes);
@@ -412,7 +518,7 @@ fn write_row(record: &Record, columns: Columns, out: &mut BytesMut) {
     out.put_i32(8);
     out.put_i64(micros(record.measured.unwrap_or(record.time)));
     text(out, record.topic.as_bytes());
-    match columns.payload {
+    match encoding.payload {
         Payload::Plain => text(out, &record.payload),
         Payload::Jsonb => {
             let bytes = i32::try_from(record.payload.len() + 1);
@@ -421,7 +527,7 @@ fn write_row(record: &Record, columns: Columns, out: &mut BytesMut) {
             out.put_slice(&record.payload);
         }
     }
-    match columns.qos {
+    match encoding.qos {
         Whole::Two => {
             out.put_i32(2);
             out.put_i16(record.qos as i16);
@@ -525,8 +631,9 @@ mod tests {
     #[test]
     fn an_error_is_a_rows_or_passes() {
         for (code, expected) in [
-            ("22P02", true), // no JSON
-            ("22021", true), // no UTF-8
+            ("22P02", true),  // no JSON
+            ("22021", true),  // no UTF-8
+            ("22P03", false), // what was sent is not of the column's format
             ("23514", true),
             ("54000", true),
             ("P0001", true), // RAISE in a trigger
@@ -540,31 +647,57 @@ mod tests {
             ("TS001", false),
             ("XX000", false),
         ] {
-            assert_eq!(is_of_row(code), expected, "{code}");
+            assert_eq!(Cause { code, ..Cause::default() }.is_of_row(false), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_asks_for_more_is_no_rows_fault() {
+        let not_null = |column| Cause { code: "23502", column: Some(column), ..Cause::default() };
+        assert!(not_null("id").is_of_row(false));
+        assert!(
+            !not_null("site").is_of_row(false),
+            "a column of the user's own, without a default"
+        );
+        let by_time =
+            "Partition key of the failing row contains (\"time\") = (2026-02-01 00:00:00+00).";
+        let by_topic = "Partition key of the failing row contains (topic) = (a).";
+        for (detail, constraint, brings_times, expected) in [
+            (by_time, None, false, false),
+            (by_time, None, true, true), // a message that says a year without a partition holds up no others
+            (by_topic, None, false, true),
+            ("Failing row contains (…).", Some("positive"), false, true),
+        ] {
+            let cause =
+                Cause { code: "23514", detail: Some(detail), constraint, ..Cause::default() };
+            assert_eq!(cause.is_of_row(brings_times), expected, "{detail}, {brings_times}");
         }
     }
 
     #[test]
     fn columns_of_other_types_are_named() {
-        let columns = |payload: (&str, u32), qos: (&str, u32)| {
-            let types = [
+        let encoding = |payload: (&str, u32), qos: (&str, u32)| {
+            let columns = [
                 ("time", ("timestamp", 1114)),
                 ("topic", ("text", 25)),
                 ("payload", payload),
                 ("qos", qos),
                 ("id", ("text", 25)),
             ];
-            let types =
-                types.map(|(name, (text, number))| (name.to_owned(), text.to_owned(), number));
-            Columns::of("t", &types).map_err(|trouble| trouble.what)
+            let columns = columns.map(|(name, (type_text, type_number))| Column {
+                name: name.to_owned(),
+                type_text: type_text.to_owned(),
+                type_number,
+            });
+            Encoding::of("t", &columns).map_err(|trouble| trouble.what)
         };
-        let expected = Columns { payload: Payload::Jsonb, qos: Whole::Eight };
-        assert_eq!(columns(("jsonb", 3802), ("bigint", 20)), Ok(expected));
-        assert_eq!(columns(("text", 25), ("smallint", 21)), Ok(Columns::default()));
-        let error = columns(("hstore", 99_999), ("smallint", 21)).unwrap_err();
+        let expected = Encoding { payload: Payload::Jsonb, qos: Whole::Eight };
+        assert_eq!(encoding(("jsonb", 3802), ("bigint", 20)), Ok(expected));
+        assert_eq!(encoding(("text", 25), ("smallint", 21)), Ok(Encoding::default()));
+        let error = encoding(("hstore", 99_999), ("smallint", 21)).unwrap_err();
         assert!(error.contains("column payload of t is of type hstore"), "{error}");
         assert!(error.contains("bytea, text, varchar, json or jsonb"), "{error}");
-        let error = Columns::of("t", &[]).unwrap_err().what;
+        let error = Encoding::of("t", &[]).unwrap_err().what;
         assert!(error.contains("there is no table t"), "{error}");
     }
 }

@@ -254,6 +254,147 @@ fn rows_are_stored_once_and_what_the_table_refuses_is_found() {
 }
 
 #[test]
+fn table_may_change_while_the_sink_is_connected() {
+    let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL"]) else { return };
+    let url = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        let json = b"{\"v\": 1}";
+        let batch = |named: bool| -> Batch {
+            let ids = ["edge/1/1", "edge/1/2"];
+            ids.iter().map(|id| record("a", json, named.then_some(*id))).collect()
+        };
+        // Named messages go by way of a temporary table, which has the table's types as well.
+        for (place, (from, to, content)) in [
+            ("payload jsonb, qos int", "payload TYPE text USING payload::text", "payload"),
+            ("payload text, qos int", "payload TYPE jsonb USING payload::jsonb", "payload::text"),
+            ("payload jsonb, qos int", "payload TYPE json", "payload::text"),
+            ("payload jsonb, qos int", "qos TYPE smallint", "payload::text"),
+            ("payload text, qos smallint", "qos TYPE bigint", "payload"),
+            (
+                "payload jsonb, qos int",
+                "payload TYPE bytea USING convert_to(payload::text, 'UTF8')",
+                "convert_from(payload, 'UTF8')",
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for named in [false, true] {
+                let table = format!("changes_{place}_{named}");
+                client
+                    .batch_execute(&format!(
+                        "CREATE TABLE {table} (time timestamptz, topic text, {from}, id text)"
+                    ))
+                    .await
+                    .unwrap();
+                let mut sink = sink(url, &table);
+                assert_eq!(sink.deliver(&batch(named)).await.unwrap(), [], "{table}");
+                client
+                    .batch_execute(&format!("TRUNCATE {table}; ALTER TABLE {table} ALTER {to}"))
+                    .await
+                    .unwrap();
+                assert_eq!(sink.deliver(&batch(named)).await.unwrap(), [], "{table}: {from}, {to}");
+                let sql = format!("SELECT {content}, qos::int FROM {table}");
+                let rows = client.query(&*sql, &[]).await.unwrap();
+                let rows: Vec<(String, i32)> =
+                    rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+                let expected = (String::from_utf8(json.to_vec()).unwrap(), 0);
+                assert_eq!(rows, [expected.clone(), expected], "{from}, then {to}");
+            }
+        }
+
+        // A unique index that came later tells what is there already.
+        client
+            .batch_execute(
+                "CREATE TABLE indexed (time timestamptz, topic text, payload bytea, qos smallint, id text)",
+            )
+            .await
+            .unwrap();
+        let mut settings = PostgresSettings::new(url, "indexed").unwrap();
+        settings.create = false;
+        let mut indexed = DestinationSettings::Postgres(settings).open().unwrap();
+        assert_eq!(indexed.deliver(&batch(true)).await.unwrap(), []);
+        client.batch_execute("CREATE UNIQUE INDEX ON indexed (id)").await.unwrap();
+        assert_eq!(indexed.deliver(&batch(true)).await.unwrap(), []);
+        assert_eq!(count(&client, "indexed").await, 2);
+
+        // A column that no message has a value for, and a time for which there is no partition yet, are no message's fault.
+        client.batch_execute("ALTER TABLE indexed ADD site text; TRUNCATE indexed").await.unwrap();
+        client.batch_execute("ALTER TABLE indexed ALTER site SET NOT NULL").await.unwrap();
+        let trouble = indexed.deliver(&batch(true)).await.unwrap_err();
+        assert!(tidegate_message::error_chain(&trouble).contains("site"), "{trouble:?}");
+        client.batch_execute("ALTER TABLE indexed ALTER site SET DEFAULT 'here'").await.unwrap();
+        assert_eq!(indexed.deliver(&batch(true)).await.unwrap(), []);
+        assert_eq!(count(&client, "indexed").await, 2);
+        client
+            .batch_execute(
+                "CREATE TABLE parted (time timestamptz, topic text, payload bytea, qos smallint, id text) PARTITION BY RANGE (time)",
+            )
+            .await
+            .unwrap();
+        let mut settings = PostgresSettings::new(url, "parted").unwrap();
+        settings.create = false;
+        let mut parted = DestinationSettings::Postgres(settings).open().unwrap();
+        let trouble = parted.deliver(&batch(false)).await.unwrap_err();
+        assert!(tidegate_message::error_chain(&trouble).contains("partition"), "{trouble:?}");
+        client
+            .batch_execute(
+                "CREATE TABLE january PARTITION OF parted FOR VALUES FROM ('2026-01-01') TO ('2026-02-02')",
+            )
+            .await
+            .unwrap();
+        // A message that brings a time without a partition is refused alone.
+        let mut far = record("a", b"far", None);
+        far.measured = Some(Instant::from_nanos(4_000_000_000_000_000_000));
+        let batch = Batch::from_iter([record("a", b"1", None), far, record("a", b"2", None)]);
+        let refusals = parted.deliver(&batch).await.unwrap();
+        assert_eq!(refusals.iter().map(|refusal| refusal.place).collect::<Vec<_>>(), [1]);
+        assert_eq!(count(&client, "parted").await, 2);
+    });
+}
+
+#[test]
+fn table_may_change_between_any_two_steps_of_a_batch() {
+    const BATCHES: i64 = 60;
+    let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL"]) else { return };
+    let url = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        let (client, _driver) = connect(url).await;
+        client
+            .batch_execute("CREATE TABLE restless (time timestamptz, topic text, payload jsonb, qos int, id text)")
+            .await
+            .unwrap();
+        let (changer, _changes) = connect(url).await;
+        let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let ends = is_over.clone();
+        let changing = tokio::spawn(async move {
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                for change in [
+                    "payload TYPE text USING payload::text, ALTER qos TYPE smallint",
+                    "payload TYPE jsonb USING payload::jsonb, ALTER qos TYPE int",
+                ] {
+                    let sql = format!("ALTER TABLE restless ALTER {change}");
+                    changer.batch_execute(&sql).await.unwrap();
+                }
+            }
+        });
+        let mut sink = sink(url, "restless");
+        for _ in 0..BATCHES {
+            let batch: Batch = (0..20).map(|_| record("a", b"{\"v\": 1}", None)).collect();
+            assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        changing.await.unwrap();
+        let sql = "SELECT count(*) FROM restless WHERE payload::text = '{\"v\": 1}' AND qos = 0";
+        let right: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+        assert_eq!(right, 20 * BATCHES);
+    });
+}
+
+#[test]
 fn a_database_that_is_cut_off_and_killed_loses_nothing() {
     let Some(peer) = Peer::start("with-postgres", &["POSTGRES_URL", "POSTGRES_PID"]) else {
         return;
