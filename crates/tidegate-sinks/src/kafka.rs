@@ -20,6 +20,11 @@
 //! never handed over before. Other producers of the topic do not harm that, unless they write as many records meanwhile. Of messages
 //! without `tidegate-id` that are alike to the nanosecond, one that was acknowledged may then be taken for one that comes again.
 //!
+//! Kafka refuses records by their time: those further ahead of the broker's clock than the topic allows (an hour by default), and those
+//! that are older. Neither is a message's fault, so no message is refused for it. Records that Kafka refuses so are sent with the time of
+//! now, as an outage may have been longer than the topic allows; the header keeps when they were received. Where that is refused as
+//! well, the clock of this node or of the broker is wrong, and the batch waits.
+//!
 //! A request that Kafka carries out only after the log was read back makes a record twice all the same; then `tidegate-id` in its
 //! header tells.
 
@@ -41,7 +46,8 @@ use rskafka::{
     topic::Topic,
 };
 use rustls::ClientConfig;
-use tidegate_message::{ID_PROPERTY, Secret, TIME_PROPERTY};
+use tidegate_message::{ID_PROPERTY, Instant, Secret, TIME_PROPERTY};
+use tidegate_process::clock;
 
 use self::{
     hash::partition_of,
@@ -134,6 +140,17 @@ pub(super) struct Kafka {
     is_open: bool,
     /// Tries in a row that failed because Kafka showed no records.
     tries_empty: u32,
+    /// Whether it was reported that Kafka refuses the times of messages.
+    told_times: bool,
+}
+
+/// The time of records there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stamp {
+    /// When this node received the message. Not when it was measured: a topic forgets by this time, and refuses some.
+    Received,
+    /// When it is sent.
+    Sent,
 }
 
 /// A connection, and what is known of the topic.
@@ -153,7 +170,7 @@ impl fmt::Debug for Cluster {
 impl Kafka {
     pub(super) fn new(settings: KafkaSettings) -> Self {
         let (cluster, ledgers) = (None, BTreeMap::new());
-        Self { settings, cluster, ledgers, is_open: false, tries_empty: 0 }
+        Self { settings, cluster, ledgers, is_open: false, tries_empty: 0, told_times: false }
     }
 
     async fn connect(&self) -> Result<Cluster, Trouble> {
@@ -269,7 +286,12 @@ impl Kafka {
         }
         let end = client.get_offset(OffsetAt::Latest).await.map_err(unread)?;
         let under_way_max = i64::from(self.settings.under_way_max);
-        let start = next.unwrap_or_else(|| end.saturating_sub(under_way_max));
+        // A topic that was deleted and made again begins at 0, and what an earlier try of this batch wrote there lies before `next`.
+        let start = match next {
+            Some(next) if next <= end => next,
+            Some(_) => 0,
+            None => end.saturating_sub(under_way_max),
+        };
         let found = self.read_back(client, start..end, batch).await?;
         if let Some(ledger) = self.ledgers.get_mut(&number) {
             ledger.reach(end);
@@ -330,7 +352,7 @@ impl Kafka {
     /// Produces those messages; returns those that Kafka refuses, and the offset behind the last one that it took, if
     /// any.
     async fn produce(
-        &self,
+        &mut self,
         client: &PartitionClient,
         batch: &Batch,
         places: &[usize],
@@ -338,27 +360,55 @@ impl Kafka {
         let records = batch.records();
         let (mut refusals, mut end) = (Vec::new(), None);
         // The last is the next one, so that records keep their order.
-        let mut parts = pieces(places, |place| records[*place].weight() as usize + 100);
-        parts.reverse();
-        while let Some(part) = parts.pop() {
-            let chosen = places[part.clone()].iter();
-            let produced = chosen.map(|place| kafka_record(&records[*place])).collect();
+        let pieces = pieces(places, |place| records[*place].weight() as usize + 100);
+        let mut parts: Vec<_> =
+            pieces.into_iter().rev().map(|part| (part, Stamp::Received)).collect();
+        while let Some((part, stamp)) = parts.pop() {
+            let now = clock::to_wall(clock::now());
+            let of = |record: &Record| match stamp {
+                Stamp::Received => record.time,
+                Stamp::Sent => now,
+            };
+            let chosen = places[part.clone()].iter().map(|place| &records[*place]);
+            let produced = chosen.map(|record| kafka_record(record, of(record))).collect();
             let answered = client.produce(produced, self.settings.compression.codec()).await;
             batch.step();
             match answered {
                 Ok(offsets) => end = offsets.last().map(|last| last + 1).or(end),
+                Err(error) if protocol(&error) == Some(ProtocolError::InvalidTimestamp) => {
+                    self.note_times(stamp, now, error)?;
+                    parts.push((part, Stamp::Sent));
+                }
                 Err(error) if is_records(&error) => {
                     if part.len() == 1 {
                         refusals.push(Refusal::new(places[part.start], error.to_string()));
                     } else {
                         let middle = part.start + part.len() / 2;
-                        parts.extend([middle..part.end, part.start..middle]);
+                        parts.extend([(middle..part.end, stamp), (part.start..middle, stamp)]);
                     }
                 }
                 Err(error) => return Err(Trouble::of("Kafka did not take a batch", error)),
             }
         }
         Ok((refusals, end))
+    }
+
+    /// Kafka refuses records for such times. Other times may do; where it refuses that of `now`, a clock has to be set first.
+    fn note_times(&mut self, stamp: Stamp, now: Instant, error: Error) -> Result<(), Trouble> {
+        let topic = &self.settings.topic;
+        if stamp == Stamp::Sent {
+            let what = format!(
+                "Kafka refuses records of {topic:?} with the time of this moment, {now} s since 1970: the clock of this node or of the broker \
+                 is wrong, or message.timestamp.after.max.ms and message.timestamp.before.max.ms of the topic allow too little"
+            );
+            return Err(Trouble::of(what, error));
+        }
+        if !std::mem::replace(&mut self.told_times, true) {
+            tracing::warn!(%topic,
+                "Kafka refuses the times at which messages were received (the topic's message.timestamp.before.max.ms and after.max.ms): \
+                 their records have the time at which they are sent, and the header tidegate-received says the other");
+        }
+        Ok(())
     }
 }
 
@@ -403,7 +453,7 @@ fn pieces(places: &[usize], bytes: impl Fn(&usize) -> usize) -> Vec<Range<usize>
     pieces
 }
 
-fn kafka_record(record: &Record) -> KafkaRecord {
+fn kafka_record(record: &Record, stamp: Instant) -> KafkaRecord {
     let received = record.time.as_nanos().to_string().into_bytes();
     let mut headers = BTreeMap::from([(RECEIVED_HEADER.to_owned(), received)]);
     if let Some(id) = &record.id {
@@ -412,8 +462,7 @@ fn kafka_record(record: &Record) -> KafkaRecord {
     if let Some(measured) = record.measured {
         headers.insert(TIME_PROPERTY.to_owned(), measured.as_nanos().to_string().into_bytes());
     }
-    // Not when it was measured: a topic forgets by this time, and refuses some.
-    let timestamp: DateTime<Utc> = DateTime::from_timestamp_nanos(record.time.as_nanos());
+    let timestamp: DateTime<Utc> = DateTime::from_timestamp_nanos(stamp.as_nanos());
     KafkaRecord {
         key: Some(record.topic.as_bytes().to_vec()),
         value: Some(record.payload.to_vec()),
@@ -445,14 +494,13 @@ fn is_records(error: &Error) -> bool {
             ProtocolError::MessageTooLarge
                 | ProtocolError::RecordListTooLarge
                 | ProtocolError::InvalidRecord
-                | ProtocolError::InvalidTimestamp
         )
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_message::Instant;
+    use rskafka::client::error::RequestContext;
 
     use super::{ledger::mark, *};
 
@@ -466,9 +514,35 @@ mod tests {
     }
 
     #[test]
+    fn refused_time_is_a_clock_to_be_set_and_no_messages_fault() {
+        let mut kafka = Kafka::new(KafkaSettings {
+            brokers: Vec::new(),
+            topic: "t".to_owned(),
+            create: true,
+            compression: Compression::None,
+            login: None,
+            tls: None,
+            under_way_max: 1,
+        });
+        let refused = || Error::ServerError {
+            protocol_error: ProtocolError::InvalidTimestamp,
+            error_message: None,
+            request: RequestContext::Partition("t".to_owned(), 0),
+            response: None,
+            is_virtual: false,
+        };
+        assert!(!is_records(&refused()));
+        let now = Instant::from_nanos(1_769_903_999_000_000_000);
+        assert!(kafka.note_times(Stamp::Received, now, refused()).is_ok(), "another time may do");
+        let trouble = kafka.note_times(Stamp::Sent, now, refused()).unwrap_err();
+        assert!(trouble.what.contains("clock") && trouble.what.contains("1769903999"), "{trouble}");
+    }
+
+    #[test]
     fn a_record_is_known_by_what_it_is() {
         let record =
             |payload: &str, nanos| Record::new("a", payload.to_owned(), Instant::from_nanos(nanos));
+        let kafka_record = |record: &Record| super::kafka_record(record, Instant::from_nanos(1));
         assert_eq!(mark(&record("x", 7)), mark_of(&kafka_record(&record("x", 7))));
         assert_ne!(mark(&record("x", 7)), mark(&record("x", 8)));
         // One that an uplink named is the same whenever it comes.

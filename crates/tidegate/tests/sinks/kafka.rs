@@ -177,6 +177,31 @@ fn records_have_keys_and_headers_and_none_is_there_twice() {
 }
 
 #[test]
+fn messages_whose_time_kafka_refuses_have_the_time_at_which_they_are_sent() {
+    let Some(peer) = Peer::start("with-kafka", &["KAFKA_BROKERS"]) else { return };
+    let brokers = &*peer.told[0];
+    let reactor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    reactor.block_on(async {
+        // Received by a clock that was a day ahead, and is right by now: topics take an hour.
+        let now = tidegate_process::clock::now();
+        let ahead = now + Duration::from_secs(86_400);
+        let batch: Batch = [now, ahead, now]
+            .into_iter()
+            .enumerate()
+            .map(|(number, time)| Record::new("a", number.to_string(), time))
+            .collect();
+        let mut sink = kafka(brokers, "times", Compression::Zstd).open().unwrap();
+        assert_eq!(deliver(&mut *sink, &batch).await, []);
+        let found = read(brokers, "times").await;
+        let values: Vec<&[u8]> = found[0].iter().map(|record| &*record.1).collect();
+        assert_eq!(values, [b"0", b"1", b"2"]);
+        let received = &found[0][1].2["tidegate-received"];
+        assert_eq!(*received, ahead.as_nanos().to_string());
+    });
+    assert!(peer.stop().success());
+}
+
+#[test]
 fn a_kafka_that_stops_answering_gets_everything_once() {
     let Some(peer) = Peer::start("with-kafka", &["KAFKA_BROKERS", "KAFKA_PID"]) else { return };
     let (brokers, pid) = (&*peer.told[0], &*peer.told[1]);
