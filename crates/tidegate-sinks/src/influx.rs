@@ -10,15 +10,19 @@
 //!
 //! A batch is taken when the database has said so (2xx): at least once, and as durable as the database is then. A point that comes
 //! twice is one point there, for databases of this kind know points by measurement, tags and time. So that two messages of one
-//! topic that were received in the same nanosecond stay two, times are moved by what the message says, less than two microseconds;
+//! series that were received in the same nanosecond stay two, the second has the [next nanosecond that is free](places);
 //! a time that a message brings ([`TIME_PROPERTY`](tidegate_message::TIME_PROPERTY)) is not moved. A field has one type there, so that
-//! each type of value has a field of its own. Of a batch that is refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
+//! each type of value has a field of its own, and none is called as these databases call what is theirs ([`RESERVED`]). Of a batch that is
+//! refused (400, 413, 422) each half is tried on its own, until the message is found that is refused alone.
+
+mod places;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     ops::Range,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -42,10 +46,11 @@ use tidegate_wire::{
     },
 };
 
+use self::places::{Places, Series};
 use super::{Batch, Destination, HTTP_ANSWER_BYTES_MAX, Record, Refusal, Trouble};
 
-/// Places of one nanosecond among which messages of one topic are spread, of as many nanoseconds.
-const SPREAD: i64 = 1024;
+/// Names that a tag or a field cannot have there: InfluxDB refuses such a tag, and leaves such a field out without a word.
+const RESERVED: [&str; 3] = ["time", "_field", "_measurement"];
 /// Longest time that a database is left alone because it said so.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Bytes of an answer that are quoted.
@@ -64,6 +69,8 @@ pub struct InfluxSettings {
     pub tls: Arc<ClientConfig>,
     /// The name of this node among those that a message passed.
     pub node: String,
+    /// The file of the places in time that a restart has to know, where messages outlive the process.
+    pub places: Option<PathBuf>,
 }
 
 /// InfluxDB 1 takes a password in the query of its address.
@@ -102,6 +109,7 @@ pub enum Encoding {
 pub(super) struct Influx {
     settings: InfluxSettings,
     client: HttpClient,
+    places: Places,
     stamps: Stamps,
     /// Those of the node that takes the lines, where it is one of this program.
     peer: Option<Stamps>,
@@ -110,7 +118,8 @@ pub(super) struct Influx {
 impl Influx {
     pub(super) fn new(settings: InfluxSettings) -> Self {
         let client = HttpClient::new(settings.tls.clone(), HTTP_ANSWER_BYTES_MAX);
-        Self { stamps: Stamps::new(&settings.node), settings, client, peer: None }
+        let places = Places::new(settings.places.clone());
+        Self { stamps: Stamps::new(&settings.node), settings, client, places, peer: None }
     }
 
     /// The messages of a batch by the nodes that they passed, which a request says of all its lines; those that were at the database before
@@ -166,10 +175,12 @@ impl Influx {
 #[async_trait]
 impl Destination for Influx {
     async fn deliver(&mut self, batch: &Batch) -> Result<Vec<Refusal>, Trouble> {
-        let (mut refusals, mut taken) = (Vec::new(), HashSet::new());
+        let mut refusals = Vec::new();
+        self.places.begin();
         for (passed, places) in self.parts(batch) {
-            refusals.extend(self.deliver_part(batch, &passed, &places, &mut taken).await?);
+            refusals.extend(self.deliver_part(batch, &passed, &places).await?);
         }
+        self.places.commit();
         refusals.sort_by_key(|refusal: &Refusal| refusal.place);
         Ok(refusals)
     }
@@ -177,14 +188,14 @@ impl Destination for Influx {
 
 impl Influx {
     /// Delivers messages that passed the same nodes.
-    async fn deliver_part<'a>(
+    async fn deliver_part(
         &mut self,
-        batch: &'a Batch,
+        batch: &Batch,
         passed: &[String],
         places: &[usize],
-        taken: &mut HashSet<(&'a str, i64)>,
     ) -> Result<Vec<Refusal>, Trouble> {
-        let mut lines = Lines::new(&self.settings.encoding, batch.records(), places, taken);
+        let encoding = &self.settings.encoding;
+        let mut lines = Lines::new(encoding, batch.records(), places, &mut self.places);
         // The last is the next one, so that lines keep their order.
         let mut parts: Vec<_> = std::iter::once(0..lines.ends.len()).collect();
         while let Some(part) = parts.pop() {
@@ -201,7 +212,8 @@ impl Influx {
                     let Range { start, end } = part;
                     if part.len() == 1 {
                         let reason = said(&answer);
-                        lines.refusals.push(Refusal::new(lines.ends[start].0, reason));
+                        let End { place, at, .. } = lines.ends[start];
+                        lines.refusals.push(Refusal { at, ..Refusal::new(place, reason) });
                     } else {
                         let middle = start + (end - start) / 2;
                         parts.extend([middle..end, start..middle]);
@@ -246,35 +258,77 @@ fn said(answer: &Response<Bytes>) -> String {
 /// The lines of a batch.
 struct Lines {
     bytes: Bytes,
-    /// Of each message that has lines, its place in the batch and where they end.
-    ends: Vec<(usize, usize)>,
+    /// Of the messages that have lines.
+    ends: Vec<End>,
     /// Messages that have none.
     refusals: Vec<Refusal>,
 }
 
+/// Where the lines of a message end.
+#[derive(Clone, Copy)]
+struct End {
+    /// The message's place in the batch.
+    place: usize,
+    bytes: usize,
+    /// The time of its first line that has one of this node's.
+    at: Option<Instant>,
+}
+
+/// The time of a message, from line to line.
+struct Clock<'a> {
+    record: &'a Record,
+    places: &'a mut Places,
+    /// Its first time that was asked for.
+    first: Option<Instant>,
+    /// How often it was asked.
+    asked: u32,
+}
+
+impl Clock<'_> {
+    /// The time of a line of that series.
+    fn time(&mut self, series: Series) -> Instant {
+        let Record { measured, topic, payload, id, time, is_repeated, .. } = self.record;
+        if let Some(measured) = measured {
+            return *measured;
+        }
+        let mut hasher = DefaultHasher::new();
+        (topic, payload, id, self.asked).hash(&mut hasher);
+        self.asked += 1;
+        let nanos = self.places.place(series, time.as_nanos(), hasher.finish(), *is_repeated);
+        let at = Instant::from_nanos(nanos);
+        self.first.get_or_insert(at);
+        at
+    }
+}
+
+/// By what a database knows a series, whatever the order of its tags.
+fn series<'a>(measurement: &str, tags: impl Iterator<Item = (&'a str, &'a str)>) -> Series {
+    let mut tags: Vec<_> = tags.collect();
+    tags.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    (measurement, tags).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Lines {
-    /// Those of the messages at `places`. `taken` are the times that messages of the batch have.
-    fn new<'a>(
-        encoding: &Encoding,
-        records: &'a [Record],
-        places: &[usize],
-        taken: &mut HashSet<(&'a str, i64)>,
-    ) -> Self {
+    /// Those of the messages at `chosen`.
+    fn new(encoding: &Encoding, records: &[Record], chosen: &[usize], places: &mut Places) -> Self {
         let mut out = Vec::new();
         let (mut ends, mut refusals) = (Vec::new(), Vec::new());
         let mut writer = LineWriter::new(Precision::Nanoseconds);
-        for &place in places {
+        for &place in chosen {
             let record = &records[place];
             let start = out.len();
-            let time = record.measured.unwrap_or_else(|| free_time(record, taken));
+            let mut clock = Clock { record, places: &mut *places, first: None, asked: 0 };
             let written = match encoding {
-                Encoding::Lines => copy_lines(record, time, &mut out),
+                Encoding::Lines => copy_lines(&mut writer, &mut clock, &mut out),
                 Encoding::Values { measurement } => {
-                    write_values(&mut writer, measurement, record, time, &mut out)
+                    write_values(&mut writer, measurement, &mut clock, &mut out)
                 }
             };
+            let at = clock.first;
             match written {
-                Ok(()) => ends.push((place, out.len())),
+                Ok(()) => ends.push(End { place, bytes: out.len(), at }),
                 Err(reason) => {
                     out.truncate(start);
                     refusals.push(Refusal::new(place, reason));
@@ -286,34 +340,55 @@ impl Lines {
 
     /// The lines of those messages.
     fn bytes(&self, part: &Range<usize>) -> Bytes {
-        let start = part.start.checked_sub(1).map_or(0, |before| self.ends[before].1);
-        self.bytes.slice(start..self.ends[part.end - 1].1)
+        let start = part.start.checked_sub(1).map_or(0, |before| self.ends[before].bytes);
+        self.bytes.slice(start..self.ends[part.end - 1].bytes)
     }
 }
 
-/// A time that no other message of this topic has: near that of its receipt, at a place that what it says decides, so that it has
-/// the same when it comes again.
-fn free_time<'a>(record: &'a Record, taken: &mut HashSet<(&'a str, i64)>) -> Instant {
-    let mut hasher = DefaultHasher::new();
-    record.payload.hash(&mut hasher);
-    record.id.hash(&mut hasher);
-    let offset = (hasher.finish() % SPREAD.unsigned_abs()) as i64;
-    let mut nanos = record.time.as_nanos().saturating_add(offset);
-    while !taken.insert((&*record.topic, nanos)) {
-        nanos = nanos.saturating_add(1);
-    }
-    Instant::from_nanos(nanos)
-}
-
-fn copy_lines(record: &Record, time: Instant, out: &mut Vec<u8>) -> Result<(), String> {
+fn copy_lines(
+    writer: &mut LineWriter,
+    clock: &mut Clock<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
     let start = out.len();
-    for line in line_protocol::Batch::new(&record.payload, Precision::Nanoseconds) {
+    let payload = &clock.record.payload;
+    for line in line_protocol::Batch::new(payload, Precision::Nanoseconds) {
         let line = line.map_err(|error| error.to_string())?;
-        out.extend_from_slice(line.text().as_bytes());
-        if line.timestamp().is_none() {
-            out.extend_from_slice(format!(" {}", time.as_nanos()).as_bytes());
+        let measurement = line.measurement().unescaped();
+        let tags: Vec<_> =
+            line.tags().map(|(name, value)| (name.unescaped(), value.unescaped())).collect();
+        let time = line.timestamp().unwrap_or_else(|| {
+            clock.time(series(&measurement, tags.iter().map(|(name, value)| (&**name, &**value))))
+        });
+        let is_reserved = |name: &str| RESERVED.contains(&name);
+        if !tags.iter().any(|(name, _)| is_reserved(name))
+            && !line.fields().any(|(name, _)| is_reserved(&name.unescaped()))
+        {
+            out.extend_from_slice(line.text().as_bytes());
+            if line.timestamp().is_none() {
+                out.extend_from_slice(format!(" {}", time.as_nanos()).as_bytes());
+            }
+            out.push(b'\n');
+            continue;
         }
-        out.push(b'\n');
+        let own = |name: &str, suffix| match is_reserved(name) {
+            true => format!("{name}{suffix}"),
+            false => name.to_owned(),
+        };
+        let tags: Vec<_> = tags.iter().map(|(name, value)| (own(name, TAG), value)).collect();
+        let fields = line.fields().map(|(name, value)| {
+            let suffix = match value {
+                line_protocol::Value::Text(_) => TEXT,
+                line_protocol::Value::Boolean(_) => BOOL,
+                _ => NUMBER,
+            };
+            (own(&name.unescaped(), suffix), FieldValue::Read(value))
+        });
+        let fields: Vec<_> = fields.collect();
+        let tags: Vec<_> = tags.iter().map(|(name, value)| (&**name, &***value)).collect();
+        let fields: Vec<_> = fields.iter().map(|(name, value)| (&**name, *value)).collect();
+        let written = writer.write(out, &measurement, &tags, &fields, Some(time));
+        written.map_err(|error| error.to_string())?;
     }
     if out.len() == start { Err("the payload has no line".to_owned()) } else { Ok(()) }
 }
@@ -321,10 +396,10 @@ fn copy_lines(record: &Record, time: Instant, out: &mut Vec<u8>) -> Result<(), S
 fn write_values(
     writer: &mut LineWriter,
     measurement: &str,
-    record: &Record,
-    time: Instant,
+    clock: &mut Clock<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
+    let record = clock.record;
     let text = std::str::from_utf8(&record.payload)
         .map_err(|_| "the payload is neither a number nor JSON nor text".to_owned())?;
     let text = text.trim_start_matches('\u{feff}');
@@ -334,6 +409,7 @@ fn write_values(
     let fields: Vec<(&str, FieldValue<'_>)> =
         fields.fields.iter().map(|(name, value)| (&**name, *value)).collect();
     let tags = [("topic", &*record.topic)];
+    let time = clock.time(series(measurement, tags.into_iter()));
     writer.write(out, measurement, &tags, &fields, Some(time)).map_err(|error| error.to_string())
 }
 
@@ -341,6 +417,8 @@ fn write_values(
 const TEXT: &str = "_text";
 const BOOL: &str = "_bool";
 const NUMBER: &str = "_number";
+/// That of a tag whose name is [`RESERVED`].
+const TAG: &str = "_tag";
 
 /// Fields with names of their own.
 #[derive(Default)]
@@ -356,7 +434,7 @@ impl<'a> Fields<'a> {
             FieldValue::Text(_) => TEXT,
             FieldValue::Boolean(_) => BOOL,
             // `{"t":"a","t_text":5}`: a field that looks like that of a text, in any message, is never a number.
-            _ if name.ends_with(TEXT) || name.ends_with(BOOL) => NUMBER,
+            _ if name.ends_with(TEXT) || name.ends_with(BOOL) || RESERVED.contains(&name) => NUMBER,
             _ => "",
         };
         let wanted = format!("{name}{suffix}");

@@ -163,6 +163,7 @@ fn influx(port: u16, shown: &Shown, authorization: &str) -> SinkSettings {
         encoding: Encoding::Values { measurement: "m".to_owned() },
         tls: shown.client.clone(),
         node: "here".to_owned(),
+        places: None,
     };
     SinkSettings { destination: DestinationSettings::Influx(destination), ..settings("a/#") }
 }

@@ -266,7 +266,9 @@ fn influx(
     };
     let tls = tls(name, section, is_tls)?;
     let node = numbered(config, purpose)?;
-    Ok(DestinationSettings::Influx(InfluxSettings { url, authorization, encoding, tls, node }))
+    let places = Some(super::folder(config).join(format!("{name}.places")));
+    let settings = InfluxSettings { url, authorization, encoding, tls, node, places };
+    Ok(DestinationSettings::Influx(settings))
 }
 
 /// The name of the node among those that a message passed.
