@@ -24,7 +24,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::{Deserialize, Serialize};
 use tidegate_message::Instant;
 use tidegate_process::clock;
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 use tidegate_wire::mqtt::QoS;
 
 use super::{Batch, Record};
@@ -115,10 +115,9 @@ impl RefusedFile {
     ) -> io::Result<usize> {
         let path = self.refused();
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+            files::folder(folder, files::PRIVATE_FOLDER)?;
         }
-        let is_new = !path.exists();
-        let mut file = regular::append(&path)?;
+        let mut file = files::append(&path, files::PRIVATE)?;
         let before = file.metadata()?.len();
         let written = self.write(&mut file, before, refused).and_then(|count| {
             file.sync_data()?;
@@ -127,9 +126,6 @@ impl RefusedFile {
         if written.is_err() {
             // A line that is cut would be no message; where that is refused as well, the reader passes over it.
             file.set_len(before)?;
-        }
-        if is_new && let Some(folder) = path.parent() {
-            File::open(folder)?.sync_all()?;
         }
         written
     }
@@ -317,7 +313,7 @@ mod tests {
         let records: Vec<Record> = (0..6).map(record).collect();
         assert_eq!(write(&file, &records[..2]), 2);
         // A loss of power cut off a line.
-        let mut cut = regular::append(&file.refused()).unwrap();
+        let mut cut = files::append(&file.refused(), files::PRIVATE).unwrap();
         cut.write_all(b"{\"received\":9,\"topic\":\"a").unwrap();
         assert_eq!(write(&file, &records[2..]), 4);
         let found: Vec<Refused> = read(&file.refused()).unwrap().map(Result::unwrap).collect();

@@ -23,7 +23,7 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
-use tidegate_sys::regular;
+use tidegate_sys::{files, regular};
 
 /// Places that are remembered, of about a hundred bytes each.
 const PLACES_MAX: usize = 1 << 17;
@@ -190,9 +190,8 @@ fn write(path: &Path, places: &[((Series, i64), Taken)]) -> io::Result<()> {
     }
     let digest = Sha256::digest(&bytes);
     bytes.extend(&digest[..DIGEST_BYTES]);
-    let beside = path.with_extension("places-new");
-    fs::write(&beside, bytes)?;
-    fs::rename(beside, path)
+    files::folder(path.parent().unwrap_or(Path::new("")), files::PRIVATE_FOLDER)?;
+    files::put(path, &bytes, files::PRIVATE)
 }
 
 fn read(path: &Path) -> io::Result<Vec<((Series, i64), Taken)>> {
