@@ -170,8 +170,10 @@ pub(crate) fn recover<D: Disk>(
     let kept = newest.map_or(Position(0), |header| header.kept.min(header.base));
     let mut refused = Position(0);
     let mut blank = Vec::new();
+    let mut was_cut = false;
     for (segment, header, name) in segments {
         if let Segment::Blank(kept) = segment {
+            was_cut |= kept.is_none();
             blank.extend(kept.map(|kept| (kept, name)));
             continue;
         }
@@ -181,6 +183,10 @@ pub(crate) fn recover<D: Disk>(
                 false => found.recovered.next < first,
             };
             found.settle(disk, &mut blank, is_gap, &names);
+            // Between others, that they are missing is found below.
+            if is_gap && was_cut && found.recovered.segments.is_empty() {
+                found.report.findings.push(Finding::Lost { from: kept, to: first });
+            }
         }
         if let Segment::Refused(next) = &segment
             && *next <= REFUSED_MAX

@@ -569,6 +569,22 @@ fn files_of_zeros_are_set_aside_where_entries_are_missing() {
 }
 
 #[test]
+fn entries_of_a_file_that_was_emptied_are_missing_also_where_it_is_the_oldest() {
+    let scratch = Scratch::new("emptied");
+    let whole = small_log(&scratch.path("log"));
+    for (emptied, expected) in [(None, 0), (Some(0), 1), (Some(1), 1)] {
+        let mut files = whole.clone();
+        if let Some(at) = emptied {
+            files[at as usize].1.clear();
+        }
+        let running = open(disk_of(&files), 1000);
+        let lost = |finding: &&Finding| matches!(finding, Finding::Lost { .. });
+        let found = running.report.findings.iter().filter(lost).count();
+        assert_eq!(found, expected, "{emptied:?}: {:?}", running.report);
+    }
+}
+
+#[test]
 fn a_log_that_was_damaged_goes_on() {
     let scratch = Scratch::new("goes-on");
     let mut files = small_log(&scratch.path("log"));

@@ -431,8 +431,7 @@ fn a_journal_of_which_something_is_missing_is_set_aside_and_the_rest_is_served()
 fn an_emptied_segment_is_named_after_a_kill_as_after_an_orderly_end() {
     for is_killed in [true, false] {
         for (which, at) in [("the oldest", 0), ("one between", 1), ("the newest", usize::MAX)] {
-            let contents = if at == 0 { &["zeros"][..] } else { &["zeros", "nothing"][..] };
-            for &content in contents {
+            for content in ["zeros", "nothing"] {
                 let folder = tempfile::tempdir().expect("a folder");
                 let live = JournalSettings { bytes_max: 4 << 20, ..settings(folder.path()) };
                 let (_, mut shards) = node(1);
