@@ -88,7 +88,6 @@ impl PostgresSettings {
     pub fn new(url: &str, table: &str) -> Result<Self, SinkError> {
         let mut config: Config = url.parse().map_err(|_: Error| SinkError::Destination {
             // The parser quotes a part of it that may be of a password.
-
             problem: format!(
                 "url is {}, which is not an address of PostgreSQL, such as postgresql://user@host/database",
                 Confidential::from(url),

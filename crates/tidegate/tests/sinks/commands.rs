@@ -22,9 +22,20 @@ impl Drop for Node {
     }
 }
 
+/// The program, with a node of MQTT and a sink alone: it needs no certificates.
 fn tidegate(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.arg("--config").arg(folder.join("site.toml")).args(arguments);
+    command.current_dir(folder).env_remove("TIDEGATE_CONFIG");
+    for setting in [
+        &*format!("node.data_dir={}", folder.join("data").display()),
+        "node.health_listen=127.0.0.1:0",
+        "mqtt.enabled=true",
+        "mqtt.listener.main.listen=127.0.0.1:0",
+        "sink.x.topics=a/#",
+    ] {
+        command.args(["--set", setting]);
+    }
+    command.args(arguments);
     command
 }
 
@@ -39,12 +50,6 @@ fn sinks(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 fn commands_show_refused_messages_and_a_running_node_takes_them_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let config = format!(
-        "[node]\ndata_dir = {:?}\napi_listen = \"127.0.0.1:0\"\nhealth_listen = \"127.0.0.1:0\"\n[link]\nlisten = \"127.0.0.1:0\"\n\
-         [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n[sink.x]\ntopics = \"a/#\"\n",
-        folder.join("data")
-    );
-    fs::write(folder.join("site.toml"), config).unwrap();
     let state = folder.join("data/state/sinks");
     fs::create_dir_all(&state).unwrap();
     fs::write(state.join("x.refused"), REFUSED).unwrap();
