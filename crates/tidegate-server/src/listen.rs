@@ -211,22 +211,33 @@ impl SocketFile {
     /// # Errors
     /// The system's, or that something else has the path.
     pub(super) fn listen(path: &Path, mode: SocketMode) -> io::Result<(UnixListener, Self)> {
-        if socket_at(path)? {
+        let stale = socket_at(path)?.then(|| {
+            let mut stale = path.as_os_str().to_owned();
+            stale.push(format!(".{}.old", std::process::id()));
+            PathBuf::from(stale)
+        });
+        if let Some(stale) = &stale {
             if is_in_use(path)? {
                 let text = "another process listens there, or it cannot be seen whether one does; \
                             end that process, or name another path";
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
             }
-            // Of a process that was killed.
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            // Of a process that was killed. It is kept until the new one is there: a listener knows its file by a number, which the system
+            // gives out again.
+            unless_gone(fs::rename(path, stale))?;
         }
-        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        // Under its own name, so that it may be as long as the system lets it be.
-        socket.bind(&socket2::SockAddr::unix(path)?)?;
+        let bind = || {
+            let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+            socket.set_nonblocking(true)?;
+            // Under its own name, so that it may be as long as the system lets it be.
+            socket.bind(&socket2::SockAddr::unix(path)?)?;
+            Ok::<_, io::Error>(socket)
+        };
+        let bound = bind();
+        if let Some(stale) = &stale {
+            unless_gone(fs::remove_file(stale))?;
+        }
+        let socket = bound?;
         let found = fs::symlink_metadata(path)?;
         let file = Self { path: path.to_owned(), id: (found.dev(), found.ino()) };
         // Until it listens, there is no connection.
@@ -248,6 +259,14 @@ impl Drop for SocketFile {
             // The next start takes its place.
             tracing::warn!(%error, path = %self.path.display(), "the socket cannot be removed");
         }
+    }
+}
+
+/// No error where the file is gone already.
+fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 
