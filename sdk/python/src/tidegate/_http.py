@@ -148,8 +148,8 @@ def answer_of(
 ) -> tuple[http.client.HTTPResponse, bool]:
     """The answer to a request, and whether all of the request was sent.
 
-    A node answers before it has read a body that it does not take, and after a while reads no more of it: sending fails then, and the answer,
-    which says why, is there all the same.
+    A node answers before it has read a body that it does not take, and after a while reads no more of it: sending fails then, and the
+    answer, which says why, is there all the same.
 
     Raises:
         OSError: the request could not be sent, and no answer came.
