@@ -268,7 +268,7 @@ impl Replay {
             match serde_json::from_slice::<Line>(&line).ok().and_then(Line::message) {
                 Some(message) => batch.push(message.record),
                 None => {
-                    tracing::warn!(file = %self.path.display(), "a line that is no message is passed over")
+                    tracing::warn!(file = %self.path.display(), "a line that is no message is passed over");
                 }
             }
         }

@@ -321,10 +321,10 @@ impl Serving {
         }
         match said {
             Some(said) => {
-                tracing::warn!(camera = %self.camera.name, %said, "capture times of the camera")
+                tracing::warn!(camera = %self.camera.name, %said, "capture times of the camera");
             }
             None => {
-                tracing::info!(camera = %self.camera.name, "capture times of the camera are by its clock")
+                tracing::info!(camera = %self.camera.name, "capture times of the camera are by its clock");
             }
         }
     }

@@ -423,65 +423,61 @@ impl Broker {
             self.acknowledge(key, AckKind::Pubrel, id, ReasonCode::SUCCESS);
             return Step::More;
         }
-        match &entry.kept {
-            Some(queued) => {
-                let copied =
-                    connection.outbox.hands_out() || queued.payload_bytes() <= copy_bytes_max;
-                if !copied && connection.outbox.data_bytes() > 0 {
-                    return Step::Enough;
-                }
-                let incoming = queued.begun().as_incoming();
-                let outgoing = Outgoing {
-                    message: &incoming,
-                    qos: queued.qos,
-                    retain: queued.retain,
-                    dup: entry.is_sent,
-                    ids: queued.ids.as_slice(),
-                };
-                // An exchange that an earlier connection began may have been allowed by rules of its time.
-                let authorize = self.shared.authorize();
-                let topic = queued.message.topic();
-                let is_allowed = match is_repeated {
-                    true => session.may_have(authorize, topic),
-                    false => session.may_still_have(authorize, topic),
-                };
-                // This connection may take less than the one before (MQTT-3.1.2-25).
-                let fits = outgoing.fits(connection, now);
-                if !is_allowed || !fits {
-                    let awaits = entry.awaits;
-                    let mut kept = session.inflight.end(id, awaits).flatten();
-                    connection.resend.pop_front();
-                    if !is_allowed
-                        && awaits == Awaits::Puback
-                        && let Some(queued) = kept.take_if(|queued| queued.group.is_some())
-                    {
-                        self.pass_on(now, session_key, *queued);
-                        return Step::More;
-                    }
-                    let number = kept.map_or(0, |queued| queued.number);
-                    done(&mut self.keeper, session, number);
-                    let count = u64::from(is_allowed);
-                    for dropped in [&mut session.dropped, &mut self.statistics.dropped] {
-                        dropped.too_large += count;
-                        dropped.not_allowed += 1 - count;
-                    }
+        if let Some(queued) = &entry.kept {
+            let copied = connection.outbox.hands_out() || queued.payload_bytes() <= copy_bytes_max;
+            if !copied && connection.outbox.data_bytes() > 0 {
+                return Step::Enough;
+            }
+            let incoming = queued.begun().as_incoming();
+            let outgoing = Outgoing {
+                message: &incoming,
+                qos: queued.qos,
+                retain: queued.retain,
+                dup: entry.is_sent,
+                ids: queued.ids.as_slice(),
+            };
+            // An exchange that an earlier connection began may have been allowed by rules of its time.
+            let authorize = self.shared.authorize();
+            let topic = queued.message.topic();
+            let is_allowed = match is_repeated {
+                true => session.may_have(authorize, topic),
+                false => session.may_still_have(authorize, topic),
+            };
+            // This connection may take less than the one before (MQTT-3.1.2-25).
+            let fits = outgoing.fits(connection, now);
+            if !is_allowed || !fits {
+                let awaits = entry.awaits;
+                let mut kept = session.inflight.end(id, awaits).flatten();
+                connection.resend.pop_front();
+                if !is_allowed
+                    && awaits == Awaits::Puback
+                    && let Some(queued) = kept.take_if(|queued| queued.group.is_some())
+                {
+                    self.pass_on(now, session_key, *queued);
                     return Step::More;
                 }
-                write_message(
-                    connection,
-                    &mut self.buffers,
-                    &outgoing,
-                    queued,
-                    now,
-                    Some(id),
-                    (copied, None),
-                );
-                self.statistics.sent += 1;
-                self.statistics.packets_sent += 1;
-                self.statistics.sent_bytes += queued.payload_bytes() as u64;
-                session.inflight.note_sent(id);
+                let number = kept.map_or(0, |queued| queued.number);
+                done(&mut self.keeper, session, number);
+                let count = u64::from(is_allowed);
+                for dropped in [&mut session.dropped, &mut self.statistics.dropped] {
+                    dropped.too_large += count;
+                    dropped.not_allowed += 1 - count;
+                }
+                return Step::More;
             }
-            None => {}
+            write_message(
+                connection,
+                &mut self.buffers,
+                &outgoing,
+                queued,
+                now,
+                Some(id),
+                (copied, None),
+            );
+            self.statistics.sent += 1;
+            self.statistics.packets_sent += 1;
+            self.statistics.sent_bytes += queued.payload_bytes() as u64;
+            session.inflight.note_sent(id);
         }
         connection.unacknowledged += 1;
         connection.resend.pop_front();

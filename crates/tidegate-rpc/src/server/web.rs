@@ -140,7 +140,7 @@ async fn show_plain(
     next: Next,
 ) -> Response {
     let (parts, _) = request.into_parts();
-    if let Err(refused) = looked_at(&front.pages, &parts) {
+    if let Some(refused) = foreign(&front.pages, &parts) {
         return refused;
     }
     next.run(Request::from_parts(parts, Body::empty())).await
@@ -149,24 +149,26 @@ async fn show_plain(
 /// Lets a request pass that no page has made which may not.
 async fn sift(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    if let Err(refused) = looked_at(&front.pages, &parts) {
+    if let Some(refused) = foreign(&front.pages, &parts) {
         return refused;
     }
     next.run(Request::from_parts(parts, body)).await
 }
 
-/// The answer to a request of a page that may not ask.
-fn looked_at(pages: &Pages, parts: &Parts) -> Result<(), Response> {
-    let caller = caller(parts).map_err(|error| Failure::new(error).into_response())?;
-    pages.check_parts(parts, caller.peer.address()).map_err(|foreign| {
-        let text = foreign.to_string();
-        let failure = match foreign {
-            Foreign::Page { .. } => Failure::new(ApiError::new(Code::ACTION_DENIED, text)),
-            Foreign::Host | Foreign::Name { .. } => Failure::invalid(text),
-        };
-        let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
-        failure.with_status(status).into_response()
-    })
+/// The answer to a request of a page that may not ask; none to one that may.
+fn foreign(pages: &Pages, parts: &Parts) -> Option<Response> {
+    let caller = match caller(parts) {
+        Ok(caller) => caller,
+        Err(error) => return Some(Failure::new(error).into_response()),
+    };
+    let foreign = pages.check_parts(parts, caller.peer.address()).err()?;
+    let text = foreign.to_string();
+    let failure = match foreign {
+        Foreign::Page { .. } => Failure::new(ApiError::new(Code::ACTION_DENIED, text)),
+        Foreign::Host | Foreign::Name { .. } => Failure::invalid(text),
+    };
+    let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+    Some(failure.with_status(status).into_response())
 }
 
 /// Gives a request the caller of its connection, whatever else it shows.

@@ -17,7 +17,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -215,7 +215,7 @@ fn read(path: &Path) -> io::Result<Vec<((Series, i64), Taken)>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::{collections::HashSet, fs};
 
     use super::*;
 

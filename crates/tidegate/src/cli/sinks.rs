@@ -4,7 +4,7 @@
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -109,7 +109,7 @@ fn file_of(config: &Config, folder: &Path, sink: &str) -> Result<RefusedFile, Ap
 }
 
 /// The messages of a file; none where there is no file.
-fn read(path: &PathBuf) -> Result<Vec<Refused>, ApiError> {
+fn read(path: &Path) -> Result<Vec<Refused>, ApiError> {
     match refused::read(path).and_then(Iterator::collect) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.map_err(|error| failed(path, error)),
