@@ -208,6 +208,6 @@ yard-1 gives no frames: its frames are refused: too \u{fffd} large
         assert_eq!(parsed[1]["no_frames"], "its frames are refused: too \u{7} large");
         assert_eq!(parsed[2]["width"], serde_json::Value::Null);
         assert_eq!(parsed[1]["substream_of"], "north");
-        assert_eq!(parsed[2].as_object().unwrap().len(), 17);
+        assert_eq!(parsed[2].as_object().unwrap().len(), 18);
     }
 }

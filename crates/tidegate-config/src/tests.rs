@@ -275,7 +275,7 @@ fn secrets_are_not_printed_and_what_is_hidden_is_not_read() {
 const PLAIN_TEXTS: &str = "token_issuer token_audience token_name_claim token_groups_claim hwaccel cameras model topic labels \
     home_assistant topics identity xdp_interface xdp_fields xdp_keep tcp_congestion policy_query_topic policy_size_profile auto_id_prefix \
     client_id topics_out topics_in local_prefix remote_prefix paths client_pins filter detector dead_letter compression partition time_unit \
-    region table encoding measurement critical layouts user face_model plain_identity plain_hosts";
+    region table encoding measurement critical layouts user face_model plain_identity plain_hosts origins";
 
 #[test]
 fn each_text_is_known_to_hold_no_secret() {

@@ -106,12 +106,17 @@ test("a page uses it with the cookie of its session", { timeout: 60_000, skip: b
   });
   const quiet = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
   const arguments_ = ["--headless", "--no-sandbox", ...quiet, `--user-data-dir=${folder}`, "--remote-debugging-port=0", `${node.url}/public/`];
-  const process_ = spawn(browser as string, arguments_, { stdio: "ignore" });
+  // In a process group of its own, which ends as a whole: its children write to the folder for a while after it.
+  const process_ = spawn(browser as string, arguments_, { stdio: "ignore", detached: true });
   t.after(async () => {
     process_.kill("SIGTERM");
     if (process_.exitCode === null && process_.signalCode === null) await once(process_, "exit");
     await node.stop();
-    // Its children end a little later.
+    try {
+      process.kill(-(process_.pid as number), "SIGKILL");
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
+    }
     rmSync(folder, { recursive: true, force: true, maxRetries: 50, retryDelay: 20 });
   });
   const end = Date.now() + 45_000;

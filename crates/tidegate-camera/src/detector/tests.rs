@@ -5,8 +5,7 @@ use super::{
     *,
 };
 
-const FOUND: &str =
-    r#"send({"id": id, "boxes": [[1, 2, 3 + len(payload), 9.5, 0.5, "thing"]], "took_ms": 1.5})"#;
+const FOUND: &str = r#"time.sleep(0.01); send({"id": id, "boxes": [[1, 2, 3 + len(payload), 9.5, 0.5, "thing"]], "took_ms": 1.5})"#;
 
 #[tokio::test]
 async fn requests_and_boxes_round_trip() {

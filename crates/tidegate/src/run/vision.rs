@@ -282,7 +282,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("whole.py");
         let text = r#"
-import json, os, socket, struct
+import json, os, socket, struct, time
 stream = socket.socket(socket.AF_UNIX)
 stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
 stream = stream.makefile("rwb")
@@ -293,6 +293,8 @@ def send(message):
 send({"type": "hello", "protocol": 2, "detector": "whole", "models": [{"name": "whole"}]})
 while lengths := stream.read(8):
     text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
+    # Longer than it says: no stage is longer than all of them.
+    time.sleep(0.01)
     send({"id": json.loads(text)["id"], "boxes": [[1, 2, 3, 4, 0.5, "x"]], "classes": [[0.25, "y"]],
           "poses": [[[1, 2, 0.5]]], "size": [64, 48], "took_ms": 3, "decode_ms": 1})
 "#;

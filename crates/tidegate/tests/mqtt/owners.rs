@@ -74,7 +74,8 @@ fn commands_of_root_leave_a_service_its_files() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    pki::init(&folder.path().join("data/pki"), &InitRequest::default()).expect("certificates");
+    let request = InitRequest { cameras: vec!["cam1".to_owned()], ..InitRequest::default() };
+    pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
     let users = folder.path().join("data/users");
     let users = users.to_str().expect("a name");
     fs::write(folder.path().join("tidegate.toml"), "").expect("a configuration");

@@ -578,6 +578,7 @@ fn file_of_users_that_is_emptied_or_cut_ends_no_session() {
     program.reload(&text);
     let line = program.line_with("more than half of the users are gone");
     assert!(has_word(&line, "ERROR") && has_word(&line, "hours=72"), "{line}");
+    program.line_with("configuration of MQTT reloaded");
     assert!(come().is_err(), "he is refused at once");
     fs::write(&file, &whole).expect("a file");
     program.reload(&text);

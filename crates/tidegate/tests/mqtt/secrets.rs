@@ -7,10 +7,12 @@ use std::{
 };
 
 use tidegate_identity::pki::{self, InitRequest};
+use tidegate_load::client::{Client, Outgoing};
+use tidegate_wire::mqtt::QoS;
 
 use crate::{
     poll::poll,
-    program::{LONGEST, signal},
+    program::{LONGEST, options_of, signal},
 };
 
 /// Each key that may hold a secret, in each form in which users write one; `S` stands for it.
@@ -143,6 +145,16 @@ fn no_output_holds_a_secret_of_the_configuration() {
     let file = File::create(&log).expect("a file");
     let mut node = Node(program(folder, &["node"]).stderr(file).spawn().expect("the program"));
     let read = || fs::read_to_string(&log).expect("the log");
+    let serves = || {
+        let log = read();
+        let (_, address) = log.split_once("listener=main address=")?;
+        address.split_whitespace().next()?.parse().ok()
+    };
+    let address = poll(LONGEST, serves).unwrap_or_else(|| panic!("{}", read()));
+    let mut client = Client::connect(options_of(address)).expect("it serves this machine");
+    let message =
+        Outgoing { topic: "a", payload: b"1", qos: QoS::AtLeastOnce, ..Outgoing::default() };
+    assert!(!client.publish(&message).expect("it is answered").is_failure());
     let are_down = || (read().matches("sink down").count() >= sinks).then_some(());
     poll(LONGEST, are_down).unwrap_or_else(|| panic!("{}", read()));
     signal(node.0.id(), "TERM");

@@ -924,34 +924,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_camera_elsewhere_redirects_to_no_address_of_this_machine() {
-        let Some(here) = crate::source::tests::own_address() else {
-            println!("skipped: this machine has no address but loopback");
-            return;
-        };
-        for (address, is_followed) in [(here, false), ("127.0.0.1".parse().unwrap(), true)] {
-            let camera = TcpListener::bind((address, 0)).await.unwrap();
-            let inner = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let (to, place) = (inner.local_addr().unwrap(), camera.local_addr().unwrap());
-            let redirecting = async {
-                let mut wire = BufReader::new(camera.accept().await.unwrap().0);
-                serve(&mut wire, |_| FINE.to_owned()).await;
-                let moved = format!("RTSP/1.0 302 Moved\r\nLocation: rtsp://{to}/1\r\n\r\n");
-                serve(&mut wire, |_| moved).await;
-            };
-            let address = CameraAddress::parse(&format!("rtsp://{place}/1")).unwrap();
-            let opened = async { Session::open(&address, RtspTransport::Tcp).await.map(|_| ()) };
-            let reached = async { inner.accept().await.map(|_| ()).unwrap() };
-            let followed = async {
-                tokio::select! {
-                    () = reached => None,
-                    opened = opened => opened.err(),
+    async fn camera_of_this_machine_redirects_within_it_and_nowhere_nearer() {
+        let loopback = "127.0.0.1".parse().unwrap();
+        let inner = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let within = inner.local_addr().unwrap().to_string();
+        for here in crate::source::tests::own_address().into_iter().chain([loopback]) {
+            for (to, is_followed) in [(&*within, true), ("169.254.169.254:554", false)] {
+                let camera = TcpListener::bind((here, 0)).await.unwrap();
+                let place = camera.local_addr().unwrap();
+                let redirecting = async {
+                    let mut wire = BufReader::new(camera.accept().await.unwrap().0);
+                    serve(&mut wire, |_| FINE.to_owned()).await;
+                    let moved = format!("RTSP/1.0 302 Moved\r\nLocation: rtsp://{to}/1\r\n\r\n");
+                    serve(&mut wire, |_| moved).await;
+                };
+                let address = CameraAddress::parse(&format!("rtsp://{place}/1")).unwrap();
+                let opened =
+                    async { Session::open(&address, RtspTransport::Tcp).await.map(|_| ()) };
+                let reached = async { inner.accept().await.map(|_| ()).unwrap() };
+                let followed = async {
+                    tokio::select! {
+                        () = reached => None,
+                        opened = opened => opened.err(),
+                    }
+                };
+                let ((), error) = tokio::join!(redirecting, followed);
+                match is_followed {
+                    true => assert!(error.is_none(), "{error:?}"),
+                    false => assert!(matches!(error, Some(RtspError::Inward { .. })), "{error:?}"),
                 }
-            };
-            let ((), error) = tokio::join!(redirecting, followed);
-            match is_followed {
-                true => assert!(error.is_none(), "{error:?}"),
-                false => assert!(matches!(error, Some(RtspError::Inward { .. })), "{error:?}"),
             }
         }
     }

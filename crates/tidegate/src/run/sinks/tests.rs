@@ -27,7 +27,7 @@ fn problems_are_named_with_the_way_out() {
         ("kind = \"memory\"\ntopics = \"a\"\nbatch_messages = 0", "batch_messages must be from 1"),
         ("kind = \"memory\"\ntopics = \"a/#\"\ndead_letter = \"a/b\"", "come back"),
         ("kind = \"influx\"\ntopics = \"a\"", "url must be where lines are posted"),
-        ("kind = \"influx\"\ntopics = \"a\"\nurl = \"ftp://x/\"", "url is \"ftp://x/\""),
+        ("kind = \"influx\"\ntopics = \"a\"\nurl = \"ftp://x/\"", "url is ftp://x/; it must be"),
         ("kind = \"influx\"\ntopics = \"a\"\nurl = \"http://u:p@x/\"", "no password"),
         (
             "kind = \"influx\"\ntopics = \"a\"\nurl = \"http://x/\"\nencoding = \"xml\"",
