@@ -105,6 +105,10 @@ fn commands_of_root_leave_a_service_its_files() {
         let (owner, mode) = ((found.uid(), found.gid()), found.mode() & 0o777);
         assert!(owner == (SERVICE, SERVICE) && mode & 0o022 == 0, "{path:?} {owner:?} {mode:o}");
     }
+    // A certificate that was revoked is a problem, and no matter of owners.
+    for file in ["cam1.pem", "cam1.key"] {
+        fs::remove_file(own.join("pki").join(file)).expect("it was made");
+    }
     command(&["doctor"], "", "cam2");
 
     // A file that the node cannot read is refused, and the command says so.
