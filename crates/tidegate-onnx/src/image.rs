@@ -157,7 +157,7 @@ fn png(data: &[u8], gray: bool) -> Result<Pixels, ImageError> {
     };
     let size = Size { width: side(16), height: side(20) };
     check(size)?;
-    if data.len() < 32 || data[data.len() - 8..data.len() - 4] != *b"IEND" {
+    if !is_whole(data) {
         return Err(cut());
     }
     let failed = |source| ImageError::Png { bytes: data.len(), source };
@@ -190,6 +190,19 @@ fn png(data: &[u8], gray: bool) -> Result<Pixels, ImageError> {
     let orientation =
         exif.map_or(Orientation::UPRIGHT, |tiff| Orientation::of_exif(&[EXIF, tiff].concat()));
     Ok(turned(coloured(Pixels { size, channels, data }, gray), orientation))
+}
+
+/// Whether a PNG image has its last chunk. Bytes may follow it, as libpng allows, and the four letters may stand within another.
+fn is_whole(data: &[u8]) -> bool {
+    let mut at = PNG.len();
+    while let Some((length, rest)) = data.get(at..).and_then(|rest| rest.split_first_chunk::<4>()) {
+        // Its length, its kind, its bytes and their sum.
+        at += 12 + u32::from_be_bytes(*length) as usize;
+        if rest.starts_with(b"IEND") {
+            return at <= data.len();
+        }
+    }
+    false
 }
 
 /// Stored pixels as they are seen.

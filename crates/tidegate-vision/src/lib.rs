@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  POST /v1/detect/NAME ─┐
-//!  WS   /v1/detect/NAME ─┤ rights ─▶ body, bounded and charged ─▶ header of the image ─▶ Detector ─▶ JSON
+//!  WS   /v1/detect/NAME ─┤ rights ─▶ body, bounded and charged ─▶ image, if whole ─▶ Detector ─▶ JSON
 //!  /v2/… ────────────────┤                                                              (a pool of workers)
 //!  the paper's server ───┘
 //! ```
@@ -13,8 +13,8 @@
 //! Copies of an image, for the common case: the socket's bytes are gathered once into a buffer that is used again, and from there written
 //! once into the memory that the worker reads. A body that came in one piece is not gathered.
 //!
-//! Always true: no body is decoded before it is whole and within its bound; no worker is asked about bytes whose header is no image's of
-//! an allowed size; a caller that goes away, or whose right is taken away, takes its request out of the queue; a request ends with an answer or an error that names its
+//! Always true: no body is decoded before it is whole and within its bound; no worker is asked about bytes that are not an image of an allowed
+//! size, or about a JPEG image that is not whole; a caller that goes away, or whose right is taken away, takes its request out of the queue; a request ends with an answer or an error that names its
 //! reason.
 
 mod answer;
@@ -75,6 +75,7 @@ use self::{
     budget::Budget,
     classic::Classic,
     detector::Pooled,
+    image::Inspector,
     refused::bytes_answer,
     socket::Speech,
 };
@@ -94,6 +95,7 @@ struct Shared {
     detector: Arc<dyn Detector>,
     access: Access,
     receiver: Receiver,
+    inspector: Inspector,
     /// WebSockets that are open: they outlive the request that opened them.
     sockets: TaskTracker,
     sockets_open: AtomicUsize,
@@ -125,6 +127,7 @@ impl Vision {
             image_bytes_max: settings.image_bytes_max,
             silent_max: settings.request_timeout,
         };
+        let inspector = Inspector::default();
         let sockets = TaskTracker::new();
         let sockets_open = AtomicUsize::new(0);
         let classic = Classic::default();
@@ -133,6 +136,7 @@ impl Vision {
             detector,
             access,
             receiver,
+            inspector,
             sockets,
             sockets_open,
             classic,
@@ -222,7 +226,7 @@ impl Vision {
         since: Instant,
     ) -> Result<Detected, Refused> {
         let size = match &image {
-            Image::Encoded(bytes) => image::size(bytes)?,
+            Image::Encoded(bytes) => self.0.inspector.look(bytes).await?,
             Image::Pixels { shape: [height, width, _], bytes } => {
                 let side = |side: u32| {
                     let wrong =

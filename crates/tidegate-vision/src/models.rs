@@ -13,7 +13,7 @@ use crate::{
     FRONT, ModelInfo, Vision,
     answer::milliseconds,
     body::Form,
-    caller, image,
+    caller,
     refused::{Refused, json_answer},
 };
 
@@ -88,7 +88,7 @@ pub(crate) async fn teach(
     let receiver = &vision.0.receiver;
     let received = receiver.receive(identity.key, form, request.into_body()).await?;
     let (image, _charge) = received.image()?;
-    image::size(&image)?;
+    vision.0.inspector.look(&image).await?;
     let taught = vision.0.detector.train(identity.key, &model, &subject, image).await;
     tell(&vision, &identity, "teach model", &model, &taught);
     let images = taught?;

@@ -100,6 +100,7 @@ impl Refused {
             Self::Image(error) => match error {
                 ImageError::Kind { .. } => Code::IMAGE_TYPE,
                 ImageError::Pixels { .. } => Code::IMAGE_TOO_LARGE,
+                ImageError::Unread => Code::DETECTOR_UNAVAILABLE,
                 _ => Code::IMAGE_INVALID,
             },
             Self::NoRoom(_) | Self::Sockets { .. } => Code::LIMIT_REACHED,

@@ -118,6 +118,13 @@ class BadImageTest(unittest.TestCase):
     def test_one_pixel_and_bytes_behind_the_end_are_fine(self):
         one = np.full((1, 1, 3), 50, np.uint8)
         self.assertEqual(Picture(jpeg(one) + b"camera's own words").size, Size(1, 1))
+        whole = cv2.imencode(".png", one)[1].tobytes()
+        self.assertEqual(Picture(whole + b"camera's own words").size, Size(1, 1))
+        self.assertEqual(Picture(whole + b"\0").size, Size(1, 1))
+        # Letters within a chunk are no end.
+        text = b"tEXtIEND0000"
+        chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+        self.refused(whole[:33] + chunk[:-4], "cut off")
         self.assertEqual(Picture(bytes([1, 2, 3]), [1, 1, 3]).pixels(gray=True).shape, (1, 1))
 
     def test_pixels_are_of_their_shape(self):

@@ -143,8 +143,14 @@ def check_png(data: bytes | bytearray | memoryview) -> None:
     if len(head) < 16 or head[4:8] != b"IHDR":
         raise FrameError(f"{len(data)} bytes are not an image: a PNG image without its header")
     check_size(*struct.unpack(">II", head[8:16]))
-    if bytes(data[-8:-4]) != b"IEND":
-        raise FrameError(f"the PNG image is cut off after {len(data)} bytes")
+    # Chunk by chunk: bytes may follow the last one, as libpng allows, and the four letters may stand within another.
+    at = len(PNG)
+    while at + 12 <= len(data):
+        kind = bytes(data[at + 4 : at + 8])
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+        if kind == b"IEND" and at <= len(data):
+            return
+    raise FrameError(f"the PNG image is cut off after {len(data)} bytes")
 
 
 def check_jpeg(data: bytes) -> None:

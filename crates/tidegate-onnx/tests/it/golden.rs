@@ -74,7 +74,9 @@ fn images() -> Vec<(String, Vec<u8>, Option<[usize; 3]>)> {
     let indexed = png(64, 48, ColorType::Indexed, BitDepth::Four, &indexed);
     images.push(("PNG of a palette".to_owned(), indexed, None));
     let bits = png(64, 48, ColorType::Grayscale, BitDepth::One, &pattern(8, 48, 1));
+    let followed = [&bits[..], b"a camera's own words"].concat();
     images.push(("PNG of bits".to_owned(), bits, None));
+    images.push(("PNG with bytes behind its end".to_owned(), followed, None));
     images
 }
 
@@ -557,8 +559,11 @@ fn images_that_are_of_no_use_are_refused() {
             let error = answer["error"].as_str().unwrap_or_default();
             assert!(error.contains(part), "{}: {part}: {answer}", worker.name);
         }
-        let behind = [&*whole, b"a camera's own words"].concat();
-        assert_eq!(worker.ask(detect("m"), &behind)["size"], json!([64, 48]), "{}", worker.name);
+        for whole in [&*whole, &*lossless] {
+            let behind = [whole, b"a camera's own words"].concat();
+            let answer = worker.ask(detect("m"), &behind);
+            assert_eq!(answer["size"], json!([64, 48]), "{}", worker.name);
+        }
     }
 }
 

@@ -1,22 +1,39 @@
-//! Images by their headers: enough for what does not decode them.
+//! Images that are made here.
 
-/// A gray JPEG image of that size, its picture left to the imagination.
+use tidegate_jpeg::{Codec, Packed};
+use turbojpeg::{Transform, Transformer};
+
+/// A JPEG image of that size: of one colour that changes slowly, and of a length whose base64 has padding. Of one that is too large for any
+/// decoder only the header says so.
 pub(crate) fn jpeg(width: u16, height: u16) -> Vec<u8> {
-    let (w, h) = (width.to_be_bytes(), height.to_be_bytes());
-    let mut image = vec![0xff, 0xd8];
-    // SOF0: 8 bits, one component.
-    image.extend([0xff, 0xc0, 0, 11, 8, h[0], h[1], w[0], w[1], 1, 1, 0x11, 0]);
-    // SOS, and coded data.
-    image.extend([0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0]);
-    image.extend((0..=250_u8).flat_map(|byte| [byte, byte ^ 0x5a, byte.wrapping_mul(7)]));
-    image.retain(|byte| *byte != 0xfe);
-    let coded: Vec<u8> = image.split_off(25);
-    image.extend(coded.into_iter().filter(|byte| *byte != 0xff));
-    image.extend([0xff, 0xd9]);
-    while image.len() % 3 != 1 {
-        image.insert(25, 7);
+    let is_drawn = u32::from(width) * u32::from(height) <= 1 << 20;
+    let mut pixels = Packed::default();
+    let (w, h) = if is_drawn { (width, height) } else { (8, 8) };
+    pixels.reset(w, h);
+    for (at, value) in pixels.data_mut().iter_mut().enumerate() {
+        let (x, y) = ((at / 3) % usize::from(w), at / 3 / usize::from(w));
+        *value = (60 + x / 3 + y / 2) as u8;
     }
+    let mut image = Vec::new();
+    Codec::new().encode_bgr(&pixels, 60, &mut image).unwrap();
+    if !is_drawn {
+        let frame = image.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+        image[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
+        image[frame + 7..frame + 9].copy_from_slice(&width.to_be_bytes());
+    }
+    // A comment, behind the start.
+    let comment = [&[0xff, 0xfe, 0, 8][..], b"\xfb\xff\xbe\xfb\xff\xbe"].concat();
+    let padding = (7 - (image.len() + comment.len()) % 3) % 3;
+    image.splice(2..2, comment.into_iter().chain(std::iter::repeat_n(b'x', padding)));
+    image[5] += padding as u8;
     image
+}
+
+/// The same picture in several scans.
+pub(crate) fn progressive(width: u16, height: u16) -> Vec<u8> {
+    let mut transform = Transform::default();
+    transform.progressive = true;
+    Transformer::new().unwrap().transform_to_vec(&transform, &jpeg(width, height)).unwrap()
 }
 
 /// A PNG image of that size, without its picture.

@@ -79,6 +79,14 @@ async fn bad_input_is_answered_with_its_status_and_a_reason() {
         ),
         (
             "face",
+            "image/jpeg",
+            [&jpeg[..jpeg.len() - 40], &[0xff, 0xd9]].concat(),
+            422,
+            "vision.image.invalid",
+            "cut within its picture",
+        ),
+        (
+            "face",
             "image/png",
             images::png(20_000, 10_000),
             413,
@@ -272,6 +280,10 @@ async fn models_are_listed_loaded_and_taught() {
     assert_eq!(*echo.taught.lock().unwrap(), ["Ann Lee"]);
     let refused = served.post("/v1/models/recognize/subjects/Ann", "%PDF").await;
     assert_eq!(refused.status, 415);
+    let cut = images::jpeg(90, 90);
+    let cut = [&cut[..cut.len() - 20], &[0xff, 0xd9]].concat();
+    assert_eq!(served.post("/v1/models/recognize/subjects/Ann", cut).await.status, 422);
+    assert_eq!(*echo.taught.lock().unwrap(), ["Ann Lee"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
