@@ -9,7 +9,9 @@
 //! each client. Memory that is released on demand is not counted: messages that may be dropped or go to disk, and those of sessions that
 //! end with their connection.
 //!
-//! There are two shares: one of what is left behind and retained, and a larger one of what waits for clients that are connected. So
+//! What waits on disk has a share of its own, of the bytes that the disk may have: of each message once for each identity, too.
+//!
+//! There are two shares of memory: one of what is left behind and retained, and a larger one of what waits for clients that are connected. So
 //! what an identity left behind does not hold up those of its clients that read.
 //!
 //! Always true: a charge to an account is returned with the memory that it was for; parts of this program have no account.
@@ -69,6 +71,8 @@ pub(crate) struct Account {
     retained: AtomicU64,
     /// Sessions without a connection.
     sessions: AtomicU64,
+    /// Bytes that wait on disk for its sessions.
+    spilled: AtomicU64,
     refused: AtomicU64,
 }
 
@@ -106,6 +110,7 @@ impl Accounts {
             partial: AtomicU64::new(0),
             retained: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
+            spilled: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         });
         all.by_owner.insert(owner, Arc::downgrade(&account));
@@ -223,6 +228,19 @@ impl Account {
         self.sessions.load(Ordering::Relaxed)
     }
 
+    /// Bytes that wait on disk for its sessions, of each message once.
+    pub(crate) fn spilled(&self) -> u64 {
+        self.spilled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_spilled(&self, bytes: u64) {
+        self.spilled.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract_spilled(&self, bytes: u64) {
+        self.spilled.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn add(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_add(bytes, Ordering::Relaxed);
@@ -278,50 +296,61 @@ impl Holders {
     /// time.
     const MOST: usize = 16;
 
-    /// It is held for that account once more.
-    pub(crate) fn add(&mut self, account: &Arc<Account>, bytes: u64) {
+    /// It is held for that account once more; whether it counts there from now on.
+    pub(crate) fn add(&mut self, account: &Arc<Account>) -> bool {
         match self {
-            Self::None => {
-                account.add(bytes);
-                *self = Self::One(account.clone(), 1);
+            Self::None => *self = Self::One(account.clone(), 1),
+            Self::One(one, count) if Arc::ptr_eq(one, account) => {
+                *count += 1;
+                return false;
             }
-            Self::One(one, count) if Arc::ptr_eq(one, account) => *count += 1,
             Self::One(one, count) => {
-                account.add(bytes);
                 *self = Self::Many(vec![(one.clone(), *count), (account.clone(), 1)]);
             }
             Self::Many(all) => match all.iter().position(|(one, _)| Arc::ptr_eq(one, account)) {
-                Some(at) => all[at].1 += 1,
-                None if all.len() < Self::MOST => {
-                    account.add(bytes);
-                    all.push((account.clone(), 1));
+                Some(at) => {
+                    all[at].1 += 1;
+                    return false;
                 }
-                None => {}
+                None if all.len() < Self::MOST => all.push((account.clone(), 1)),
+                None => return false,
             },
         }
+        true
     }
 
-    /// It is held for that account once less.
-    pub(crate) fn remove(&mut self, account: &Arc<Account>, bytes: u64) {
+    /// It is held for that account once less; whether it counts there no longer.
+    pub(crate) fn remove(&mut self, account: &Arc<Account>) -> bool {
         match self {
             Self::One(one, count) if Arc::ptr_eq(one, account) => {
                 *count -= 1;
-                if *count == 0 {
-                    account.subtract(bytes);
+                let is_over = *count == 0;
+                if is_over {
                     *self = Self::None;
                 }
+                is_over
             }
             Self::Many(all) => {
                 let at = all.iter().position(|(one, _)| Arc::ptr_eq(one, account));
-                let Some(at) = at else { return };
+                let Some(at) = at else { return false };
                 all[at].1 -= 1;
-                if all[at].1 == 0 {
-                    account.subtract(bytes);
+                let is_over = all[at].1 == 0;
+                if is_over {
                     all.swap_remove(at);
                 }
+                is_over
             }
             // One of more than it counts in.
-            Self::None | Self::One(..) => {}
+            Self::None | Self::One(..) => false,
+        }
+    }
+
+    /// Whether it is held for that account.
+    pub(crate) fn has(&self, account: &Arc<Account>) -> bool {
+        match self {
+            Self::None => false,
+            Self::One(one, _) => Arc::ptr_eq(one, account),
+            Self::Many(all) => all.iter().any(|(one, _)| Arc::ptr_eq(one, account)),
         }
     }
 }
@@ -433,17 +462,15 @@ mod tests {
         let accounts = Accounts::new(0.5);
         let [ada, bob, cleo] = ["ada", "bob", "cleo"].map(|name| accounts.of(&user(name)).unwrap());
         let mut holders = Holders::default();
-        for account in [&ada, &ada, &bob, &cleo, &bob] {
-            holders.add(account, 10);
-        }
-        assert_eq!([ada.bytes(), bob.bytes(), cleo.bytes()], [10, 10, 10]);
-        for (account, expected) in
-            [(&ada, [10, 10, 10]), (&bob, [10, 10, 10]), (&ada, [0, 10, 10]), (&bob, [0, 0, 10])]
+        for (account, counts) in
+            [(&ada, true), (&ada, false), (&bob, true), (&cleo, true), (&bob, false)]
         {
-            holders.remove(account, 10);
-            assert_eq!([ada.bytes(), bob.bytes(), cleo.bytes()], expected);
+            assert_eq!(holders.add(account), counts);
+            assert!(holders.has(account));
         }
-        holders.remove(&cleo, 10);
-        assert_eq!(cleo.bytes(), 0);
+        for (account, is_over) in [(&ada, false), (&bob, false), (&ada, true), (&bob, true)] {
+            assert_eq!((holders.remove(account), holders.has(account)), (is_over, !is_over));
+        }
+        assert!(!holders.remove(&ada) && holders.remove(&cleo) && !holders.has(&cleo));
     }
 }

@@ -94,7 +94,7 @@ pub struct SessionConfig {
     pub queue_idle_max: Duration,
     /// The policy for QoS 0 messages beyond that. Default [`Overflow::DropOldest`].
     pub overflow_qos0: Overflow,
-    /// The policy for QoS 1 and 2 messages beyond that. Default [`Overflow::Disconnect`].
+    /// The policy for QoS 1 and 2 messages beyond that. Default [`Overflow::Spill`].
     pub overflow: Overflow,
     /// When large messages start. Default `deadline`.
     pub policy: Policy,
@@ -183,9 +183,14 @@ pub enum Overflow {
     /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
     /// publisher. Messages for it until then are refused as under [`Overflow::Disconnect`].
     BlockPublisher,
+    /// Messages that find no place wait on disk and come back in order. Where the session has as many as may wait, its identity has
+    /// its share of the disk ([`BrokerConfig::identity_share`]), or the disk takes nothing, its own oldest go, one for one: no
+    /// publisher and no other session is refused anything for it. To a part of this program it is
+    /// [`Overflow::SpillDisconnect`], since parts lose nothing that was acknowledged.
+    Spill,
     /// Messages that find no place wait on disk and come back in order. Where the disk takes nothing, QoS 0 messages that find no
     /// place are dropped, and for the others [`Overflow::Disconnect`] holds.
-    Spill,
+    SpillDisconnect,
 }
 
 impl Default for BrokerConfig {
@@ -252,7 +257,7 @@ impl Default for SessionConfig {
             queue_messages_max: 100_000,
             queue_idle_max: Duration::from_secs(3600),
             overflow_qos0: Overflow::DropOldest,
-            overflow: Overflow::Disconnect,
+            overflow: Overflow::Spill,
             policy: Policy::default(),
             large_bytes: 10_000,
             inflight_max: None,
@@ -307,13 +312,14 @@ impl SessionConfig {
 }
 
 impl Overflow {
-    const WORDS: [(&str, Self); 6] = [
+    const WORDS: [(&str, Self); 7] = [
         ("drop-oldest", Self::DropOldest),
         ("drop-newest", Self::DropNewest),
         ("latest", Self::Latest),
         ("disconnect", Self::Disconnect),
         ("block-publisher", Self::BlockPublisher),
         ("spill", Self::Spill),
+        ("spill-disconnect", Self::SpillDisconnect),
     ];
 
     /// The policy of that number, as `as u8` gives it.
@@ -327,9 +333,24 @@ impl Overflow {
         matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
     }
 
+    /// Whether waiting messages may go to disk.
+    pub(crate) fn spills(self) -> bool {
+        matches!(self, Self::Spill | Self::SpillDisconnect)
+    }
+
+    /// Whether what waits may be dropped once neither memory nor disk has room for it.
+    pub(crate) fn yields(self) -> bool {
+        self.drops() || self == Self::Spill
+    }
+
     /// Whether waiting messages keep their memory, even if others need it.
     pub(crate) fn is_firm(self) -> bool {
-        !self.drops() && self != Self::Spill
+        !self.drops() && !self.spills()
+    }
+
+    /// The policy as it holds for a session that is a part's, or a client's.
+    pub(crate) fn for_part(self, is_part: bool) -> Self {
+        if is_part && self == Self::Spill { Self::SpillDisconnect } else { self }
     }
 
     /// Its word in configuration.

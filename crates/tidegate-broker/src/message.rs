@@ -167,13 +167,17 @@ impl Message {
     /// It is retained for that account, or waits for one of its sessions, once more.
     pub(crate) fn hold_for(&self, account: &Arc<Account>) {
         let mut holders = self.holders.lock().expect("no panic while it is held");
-        holders.add(account, self.charge.bytes());
+        if holders.add(account) {
+            account.add(self.charge.bytes());
+        }
     }
 
     /// The same, once less.
     pub(crate) fn release_for(&self, account: &Arc<Account>) {
         let mut holders = self.holders.lock().expect("no panic while it is held");
-        holders.remove(account, self.charge.bytes());
+        if holders.remove(account) {
+            account.subtract(self.charge.bytes());
+        }
     }
 
     /// It is no message any more: the budget has what it took, and whatever else waits for it on disk is let go.

@@ -197,11 +197,15 @@ struct Counts {
     droppable_bytes: u64,
     /// And of messages that may go to disk.
     spillable_bytes: u64,
+    /// And of those of them that may be dropped where they cannot.
+    yielding_bytes: u64,
     /// Messages on disk, and their bytes.
     spilled: usize,
     spilled_bytes: u64,
     /// The account of those that stay in memory.
     account: Option<Arc<Account>>,
+    /// The account of those on disk.
+    disk_account: Option<Arc<Account>>,
 }
 
 impl Queue {
@@ -217,10 +221,35 @@ impl Queue {
         self.counts.account = account;
     }
 
+    /// The account that its messages on disk count in from now on.
+    pub(crate) fn set_disk_account(&mut self, account: Option<Arc<Account>>) {
+        let former = self.counts.disk_account.as_ref().map(Arc::as_ptr);
+        if former != account.as_ref().map(Arc::as_ptr) {
+            self.leave_disk_account();
+            if let Some(account) = &account {
+                self.on_disk().for_each(|spilled| spilled.hold_for(account));
+            }
+            self.counts.disk_account = account;
+        }
+    }
+
     fn leave_account(&mut self) {
         if let Some(account) = self.counts.account.take() {
             self.firm().for_each(|message| message.release_for(&account));
         }
+    }
+
+    fn leave_disk_account(&mut self) {
+        if let Some(account) = self.counts.disk_account.take() {
+            self.on_disk().for_each(|spilled| spilled.release_for(&account));
+        }
+    }
+
+    fn on_disk(&self) -> impl Iterator<Item = &Arc<Spilled>> {
+        self.iter().filter_map(|queued| match &queued.message {
+            Held::Disk(spilled) => Some(spilled),
+            Held::Memory(_) | Held::Gone(_) => None,
+        })
     }
 
     /// Messages that stay in memory even if others need it.
@@ -254,6 +283,11 @@ impl Queue {
     /// Bytes in memory of the messages that may go to disk.
     pub(crate) fn spillable_bytes(&self) -> u64 {
         self.counts.spillable_bytes
+    }
+
+    /// Bytes in memory of those of them that may be dropped where they cannot.
+    pub(crate) fn yielding_bytes(&self) -> u64 {
+        self.counts.yielding_bytes
     }
 
     /// Messages on disk.
@@ -334,6 +368,7 @@ impl Queue {
     /// All that wait, in the order in which they came.
     pub(crate) fn into_waiting(mut self) -> Vec<Queued> {
         self.leave_account();
+        self.leave_disk_account();
         let mut all: Vec<Queued> = std::mem::take(&mut self.small.waiting).into();
         all.extend(std::mem::take(&mut self.large.waiting));
         all.retain(|queued| !queued.message.is_gone());
@@ -419,12 +454,16 @@ impl Queue {
         self.left(queued);
     }
 
-    /// Takes out the oldest message that may be dropped, or the oldest of all.
-    pub(crate) fn drop_oldest(&mut self, of_all: bool) -> Option<Queued> {
-        if self.counts.droppable_bytes == 0 && !of_all {
-            return None;
-        }
-        let may_go = |queued: &Queued| of_all || queued.overflow.drops();
+    /// Takes out the oldest message that may be dropped.
+    pub(crate) fn drop_oldest(&mut self) -> Option<Queued> {
+        // Where none may, it need not be looked for.
+        let has_some = self.counts.droppable_bytes > 0;
+        has_some.then(|| self.drop_oldest_if(|queued| queued.overflow.drops())).flatten()
+    }
+
+    /// Takes out the oldest message that `may_go`.
+    pub(crate) fn drop_oldest_if(&mut self, may_go: impl Fn(&Queued) -> bool) -> Option<Queued> {
+        let may_go = |queued: &Queued| !queued.message.is_gone() && may_go(queued);
         let position = |class: &Class| class.waiting.iter().position(may_go);
         let sequence = |class: &Class, at: usize| class.waiting[at].sequence;
         match (position(&self.small), position(&self.large)) {
@@ -618,6 +657,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         self.leave_account();
+        self.leave_disk_account();
     }
 }
 
@@ -631,14 +671,16 @@ impl Counts {
                     message.hold_for(account);
                 }
             }
-            Held::Disk(_) => {
+            Held::Disk(spilled) => {
                 self.spilled += 1;
                 self.spilled_bytes += bytes;
+                self.disk_account.iter().for_each(|account| spilled.hold_for(account));
             }
             Held::Gone(_) => {}
         }
         self.droppable_bytes += droppable_bytes(queued);
-        self.spillable_bytes += spillable_bytes(queued);
+        self.spillable_bytes += memory_bytes(queued, Overflow::spills);
+        self.yielding_bytes += memory_bytes(queued, |overflow| overflow == Overflow::Spill);
     }
 
     fn subtract(&mut self, queued: &Queued) {
@@ -650,14 +692,16 @@ impl Counts {
                     message.release_for(account);
                 }
             }
-            Held::Disk(_) => {
+            Held::Disk(spilled) => {
                 self.spilled -= 1;
                 self.spilled_bytes -= bytes;
+                self.disk_account.iter().for_each(|account| spilled.release_for(account));
             }
             Held::Gone(_) => {}
         }
         self.droppable_bytes -= droppable_bytes(queued);
-        self.spillable_bytes -= spillable_bytes(queued);
+        self.spillable_bytes -= memory_bytes(queued, Overflow::spills);
+        self.yielding_bytes -= memory_bytes(queued, |overflow| overflow == Overflow::Spill);
     }
 }
 
@@ -665,9 +709,10 @@ fn droppable_bytes(queued: &Queued) -> u64 {
     if queued.overflow.drops() { queued.message.charged() } else { 0 }
 }
 
-fn spillable_bytes(queued: &Queued) -> u64 {
-    let is_spillable = queued.overflow == Overflow::Spill && queued.message.memory().is_some();
-    if is_spillable { queued.message.charged() } else { 0 }
+/// Bytes of a message in memory whose policy `is_counted`.
+fn memory_bytes(queued: &Queued, is_counted: impl Fn(Overflow) -> bool) -> u64 {
+    let is_counted = is_counted(queued.overflow) && queued.message.memory().is_some();
+    if is_counted { queued.message.charged() } else { 0 }
 }
 
 #[cfg(test)]
@@ -706,7 +751,7 @@ mod tests {
         queue.push(queued("t", Overflow::DropOldest, "large"), true);
         queue.push(queued("t", Overflow::DropOldest, "larger"), true);
         assert!(queue.large().is_none());
-        assert!(queue.drop_oldest(false).is_some());
+        assert!(queue.drop_oldest().is_some());
         assert!(queue.large().is_none(), "the small one came first");
         queue.pop_small();
         assert!(queue.large().is_some());
@@ -829,6 +874,10 @@ mod tests {
             let droppable = queue.iter().filter(|queued| queued.overflow.drops());
             let droppable: u64 = droppable.map(|queued| queued.message.charged()).sum();
             assert_eq!(queue.droppable_bytes(), droppable);
+            let in_memory = queue.iter().filter(|queued| queued.message.memory().is_some());
+            let yielding = in_memory.filter(|queued| queued.overflow == Overflow::Spill);
+            let yielding: u64 = yielding.map(|queued| queued.message.charged()).sum();
+            assert_eq!(queue.yielding_bytes(), yielding);
             let soonest = model.iter().filter_map(|m| m.expires).min();
             assert!(soonest.is_none_or(|at| queue.next_expiry().unwrap() <= at));
             let expiring = queue.expiring.len();
@@ -841,20 +890,21 @@ mod tests {
     #[test]
     fn what_has_left_has_no_place_whatever_the_policy() {
         use rand::{RngExt, SeedableRng, rngs::SmallRng};
-        const POLICIES: [Overflow; 6] = [
+        const POLICIES: [Overflow; 7] = [
             Overflow::DropOldest,
             Overflow::DropNewest,
             Overflow::Latest,
             Overflow::Disconnect,
             Overflow::BlockPublisher,
             Overflow::Spill,
+            Overflow::SpillDisconnect,
         ];
         for seed in 0..280 {
             println!("seed {seed}");
             let mut random = SmallRng::seed_from_u64(seed);
             // Each policy by itself, and all together.
             let policies =
-                POLICIES.get(seed as usize % 7).map_or(&POLICIES[..], std::slice::from_ref);
+                POLICIES.get(seed as usize % 8).map_or(&POLICIES[..], std::slice::from_ref);
             let mut tried = Tried::new();
             let mut now = Instant::EPOCH;
             for number in 0..300_u64 {
@@ -877,8 +927,12 @@ mod tests {
                     tried.evict(random.random());
                 }
                 if random.random_ratio(1, 16) {
-                    let dropped = tried.queue.drop_oldest(false);
+                    let dropped = tried.queue.drop_oldest();
                     tried.left(dropped, |m| m.overflow.drops());
+                }
+                if random.random_ratio(1, 16) {
+                    let dropped = tried.queue.drop_oldest_if(|queued| queued.overflow.yields());
+                    tried.left(dropped, |m| m.overflow.yields());
                 }
                 if random.random_ratio(1, 50) {
                     let names = [&["$share/g/#"][..], &["$share/g/#", "$share/h/#"]];

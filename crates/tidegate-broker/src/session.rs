@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_message::{Action, Authorize, Identity, Instant, Target};
+use tidegate_message::{Action, Authorize, Identity, IdentityKind, Instant, Target};
 use tidegate_wire::mqtt::{PacketId, QoS, Version};
 
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
     scans::RetainedScans,
     shared::Shared,
     slab::{Key, USES},
+    spill::NoPlace,
 };
 
 /// Names a session on a node: its shard, its slot there, and which use of the slot.
@@ -84,6 +85,8 @@ pub(crate) fn filter_bytes(filter: &str) -> u64 {
 pub(crate) struct SessionState {
     /// Whether it has a connection.
     pub(crate) connected: AtomicBool,
+    /// Whether it is of a part of this program.
+    is_part: AtomicBool,
     /// Whether its queue is over half full; then a shared subscription chooses another member.
     pub(crate) behind: AtomicBool,
     /// Its identity: other shards, too, ask the rules whether it may have a message before they ask it for a place.
@@ -121,6 +124,7 @@ impl SessionState {
     pub(crate) fn new(overflow: Overflow, identity: Arc<Identity>) -> Self {
         Self {
             connected: AtomicBool::new(false),
+            is_part: AtomicBool::new(identity.kind == IdentityKind::Internal),
             behind: AtomicBool::new(false),
             identity: RwLock::new(identity),
             full: AtomicBool::new(false),
@@ -174,12 +178,18 @@ impl SessionState {
         if self.is_idle.load(Ordering::Acquire) {
             return Overflow::DropOldest;
         }
-        exception.unwrap_or_else(|| Overflow::of_number(self.overflow.load(Ordering::Relaxed)))
+        let usual = || Overflow::of_number(self.overflow.load(Ordering::Relaxed));
+        exception.unwrap_or_else(usual).for_part(self.is_part())
+    }
+
+    /// Whether it is of a part of this program.
+    pub(crate) fn is_part(&self) -> bool {
+        self.is_part.load(Ordering::Relaxed)
     }
 
     /// Whether a QoS 1 or 2 message of a topic with that exception finds no place and must not be dropped.
     pub(crate) fn refuses(&self, exception: Option<Overflow>) -> bool {
-        self.is_full() && !self.overflow(exception).drops()
+        self.is_full() && !self.overflow(exception).yields()
     }
 
     /// Counts a message that is on its way, whether or not there is room for it.
@@ -225,12 +235,13 @@ impl SessionState {
             Overflow::Disconnect => {
                 is_first || has_place && bytes <= self.room_bytes.load(Ordering::Acquire)
             }
-            Overflow::Spill => is_first || has_place,
+            Overflow::SpillDisconnect => is_first || has_place,
             // Its publishers are not read from any more; the others drop something.
             Overflow::BlockPublisher
             | Overflow::DropOldest
             | Overflow::DropNewest
-            | Overflow::Latest => true,
+            | Overflow::Latest
+            | Overflow::Spill => true,
         };
         match fits {
             true => Reserved::Place,
@@ -302,6 +313,9 @@ pub(crate) struct Session {
     /// A message that found no place was kept here under [`Overflow::Disconnect`], for which its connection ended, and more than
     /// half of what may wait still does.
     pub(crate) is_full: bool,
+    /// Its oldest messages were dropped under [`Overflow::Spill`], which the log says, and more than half of what may wait still
+    /// does.
+    pub(crate) is_losing: bool,
     /// QoS 1 and 2 messages, and bytes of them, that its connection lets be in flight; 0 without one.
     pub(crate) window: (u16, u64),
     /// The disk did not take what it was to give back, and has taken nothing of it since.
@@ -415,6 +429,7 @@ impl Session {
         self.allowed_by = None;
         // The former one may not have been allowed to have what this one is.
         self.retained.send_all();
+        self.state.is_part.store(self.identity.kind == IdentityKind::Internal, Ordering::Relaxed);
         *self.state.identity.write().expect("no panic while it is set") = self.identity.clone();
         true
     }
@@ -450,9 +465,19 @@ impl Session {
         if !behind {
             self.set_idle(self.is_gone);
             self.is_full = false;
+            self.is_losing = false;
             shared.forget_full(&self.state);
         }
         behind
+    }
+
+    /// Says in the log that its oldest messages are dropped, once until it has caught up.
+    #[cold]
+    pub(crate) fn note_losing(&mut self, cause: &NoPlace) {
+        if !std::mem::replace(&mut self.is_losing, true) {
+            tracing::warn!(client = %self.client_id, identity = %self.identity.name, messages = self.queue.len(), bytes_on_disk = self.queue.spilled_bytes(), %cause,
+                "the client does not read what waits for it: its oldest messages are dropped from now on, and counted");
+        }
     }
 
     /// Whether more than half of what may wait does.
@@ -490,7 +515,7 @@ impl Session {
                 let bytes = self.queue.bytes().saturating_add(bytes);
                 is_over || bytes.saturating_add(coming_bytes as u64) > self.config.queue_bytes_max
             }
-            Overflow::Spill => is_over,
+            Overflow::SpillDisconnect => is_over,
             _ => false,
         }
     }
@@ -518,8 +543,10 @@ impl Session {
         if self.is_idle || self.connection.is_some() && !self.is_kept() {
             self.queue.bytes()
         } else {
-            let spillable_bytes = if self.cannot_spill { 0 } else { self.queue.spillable_bytes() };
-            self.queue.droppable_bytes() + spillable_bytes
+            let queue = &self.queue;
+            let bytes =
+                if self.cannot_spill { queue.yielding_bytes() } else { queue.spillable_bytes() };
+            queue.droppable_bytes() + bytes
         }
     }
 

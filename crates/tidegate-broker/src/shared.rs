@@ -223,6 +223,17 @@ impl Shared {
         self.accounts.allow_bytes(account, is_connected, bytes, used, limit)
     }
 
+    /// Whether `bytes` more may wait on disk for `account`, where `used` of `limit` are in use.
+    pub(crate) fn disk_share_allows(
+        &self,
+        account: &Account,
+        bytes: u64,
+        used: u64,
+        limit: u64,
+    ) -> bool {
+        self.accounts.allow(account.spilled().min(used), bytes, used, limit)
+    }
+
     /// Whether `account` may hold `bytes` more of packets that have not come whole, of one that has `own` bytes already.
     pub(crate) fn partial_share_allows(&self, account: &Account, own: u64, bytes: u64) -> bool {
         let (half, all) = (&self.receiving, account.partial());

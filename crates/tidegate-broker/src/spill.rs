@@ -25,9 +25,11 @@ use bytes::Bytes;
 use tidegate_message::{Code, Instant, Payload};
 
 use crate::{
+    accounts::{Account, Holders},
     budget::{Budget, Charge},
     message::{Body, Incoming, Message},
-    session::SessionKey,
+    session::{Dropped, SessionKey},
+    shared::Shared,
 };
 use tidegate_journal::{Record, StoredMessage};
 
@@ -57,6 +59,9 @@ pub trait Spill: Send + Sync + fmt::Debug {
 
     /// Bytes that it takes.
     fn bytes(&self) -> u64;
+
+    /// Bytes that it may take.
+    fn bytes_max(&self) -> u64;
 }
 
 /// Where a message is on disk; the [`Spill`] gives the position its meaning.
@@ -107,6 +112,16 @@ pub enum SpillError {
         /// The limit on their bytes.
         limit: u64,
     },
+    /// The identity of the session has its share of that.
+    #[error(
+        "the messages that wait on disk for {identity} take its share (mqtt.identity_share) of the {limit} bytes that mqtt.spill_bytes gives to all"
+    )]
+    Share {
+        /// The identity.
+        identity: String,
+        /// The limit on the bytes of all.
+        limit: u64,
+    },
     /// The disk has no room.
     #[error("the disk has no room for messages that wait")]
     Full(#[source] Arc<std::io::Error>),
@@ -126,8 +141,33 @@ impl SpillError {
     /// The stable code of this error.
     pub fn code(&self) -> Code {
         match self {
-            Self::None | Self::Bound { .. } | Self::Full(_) => Code::STORAGE_FULL,
+            Self::None | Self::Bound { .. } | Self::Share { .. } | Self::Full(_) => {
+                Code::STORAGE_FULL
+            }
             Self::Failed(_) => Code::STORAGE_FAILED,
+        }
+    }
+}
+
+/// Why a message has no place in a queue.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoPlace {
+    /// As many wait as may.
+    #[error("as many wait as mqtt.queue_messages_max lets")]
+    Messages,
+    /// The memory of the queue is full, and its client was disconnected for that: it has the disk again once nothing of it is there.
+    #[error("the client was disconnected since its queue was full, and that still is")]
+    Disconnected,
+    /// The memory of the queue is full, and the disk takes nothing of it.
+    #[error(transparent)]
+    Disk(#[from] SpillError),
+}
+
+impl NoPlace {
+    pub(crate) fn count(&self, dropped: &mut Dropped) {
+        match self {
+            Self::Messages => dropped.queue_full += 1,
+            Self::Disconnected | Self::Disk(_) => dropped.spill_full += 1,
         }
     }
 }
@@ -145,6 +185,8 @@ pub(crate) struct Spilled {
     is_lost: AtomicBool,
     /// The session that fetched it first shares it with the others.
     in_memory: Mutex<Weak<Message>>,
+    /// The accounts that it counts in.
+    holders: Mutex<Holders>,
     disk: Arc<dyn Spill>,
     _charge: Charge,
 }
@@ -157,6 +199,24 @@ impl Spilled {
 
     pub(crate) fn place(&self) -> Place {
         self.place
+    }
+
+    fn holders(&self) -> MutexGuard<'_, Holders> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It waits for a session of that account, once more.
+    pub(crate) fn hold_for(&self, account: &Arc<Account>) {
+        if self.holders().add(account) {
+            account.add_spilled(self.charged);
+        }
+    }
+
+    /// The same, once less.
+    pub(crate) fn release_for(&self, account: &Arc<Account>) {
+        if self.holders().remove(account) {
+            account.subtract_spilled(self.charged);
+        }
     }
 
     fn shared(&self) -> MutexGuard<'_, Weak<Message>> {
@@ -252,6 +312,28 @@ impl Spilling {
         self.budget.used() > self.budget.limit() / 4 * 3
     }
 
+    /// Puts a message on disk for a session of that account, as [`Spilling::write`] does, if its share has room.
+    ///
+    /// # Errors
+    /// Also [`SpillError::Share`], which is the identity's matter and no failure of the disk.
+    pub(crate) fn write_for(
+        &mut self,
+        shared: &Shared,
+        account: Option<&Arc<Account>>,
+        message: &Arc<Message>,
+    ) -> Result<Arc<Spilled>, SpillError> {
+        if let (Some(account), Some(disk)) = (account, &self.disk) {
+            let counts = |spilled: &Arc<Spilled>| spilled.holders().has(account);
+            let (bytes, limit) = (message.charged(), disk.bytes_max());
+            if !message.spilled.get().is_some_and(counts)
+                && !shared.disk_share_allows(account, bytes, disk.bytes(), limit)
+            {
+                return Err(SpillError::Share { identity: account.name(), limit });
+            }
+        }
+        self.write(message)
+    }
+
     /// Puts a message on disk, unless it is there.
     ///
     /// # Errors
@@ -295,6 +377,7 @@ impl Spilling {
             place,
             is_lost: AtomicBool::new(false),
             in_memory: Mutex::new(Arc::downgrade(message)),
+            holders: Mutex::default(),
             disk,
             _charge: charge,
         };

@@ -28,6 +28,7 @@ mod spill;
 mod subscribe;
 mod sys;
 mod will;
+mod yielding;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,8 +48,8 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::{
-    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Denied, Output, Peer, Refused,
-    SLICES_MAX, SessionConfig, Shared,
+    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Denied, Output, Overflow,
+    Peer, Refused, SLICES_MAX, SessionConfig, Shared,
     spill::{Spill, simulated::SimulatedSpill},
 };
 
@@ -163,7 +164,17 @@ pub(crate) fn seconds(count: u64) -> Duration {
 
 /// Settings of tests: no `$SYS`, and each identity may have all, so that the bounds of the node are what is met.
 pub(crate) fn settings() -> BrokerConfig {
-    BrokerConfig { sys_interval: Duration::ZERO, identity_share: 1.0, ..BrokerConfig::default() }
+    BrokerConfig {
+        sys_interval: Duration::ZERO,
+        identity_share: 1.0,
+        session: refusing(),
+        ..BrokerConfig::default()
+    }
+}
+
+/// The usual settings of sessions, but for the policy of full queues: most tests are of what it does to others.
+pub(crate) fn refusing() -> SessionConfig {
+    SessionConfig { overflow: Overflow::Disconnect, ..SessionConfig::default() }
 }
 
 /// Runs a test on a node of one shard and on one of three, and looks at the end whether all memory is given back.

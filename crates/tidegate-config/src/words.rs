@@ -156,8 +156,10 @@ words! {
         Disconnect = "disconnect",
         /// Its publishers are not read from until half of what waits is gone.
         BlockPublisher = "block-publisher",
-        /// Messages that find no place wait on disk.
+        /// Messages that find no place wait on disk; where that has none either, the oldest go.
         Spill = "spill",
+        /// Messages that find no place wait on disk; where that has none either, the subscriber is disconnected.
+        SpillDisconnect = "spill-disconnect",
     }
 
     /// When large messages start; the numbers of each policy have keys of their own.

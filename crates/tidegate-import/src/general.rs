@@ -47,8 +47,8 @@ impl Import {
         }
         if queue_bytes.is_some() || queue_messages.is_some() {
             self.warnings.push(
-                "a queue is bounded for QoS 0 as well, and one of QoS 1 and 2 that is full ends its connection; Mosquitto dropped \
-                 the new message: see mqtt.overflow"
+                "a queue is bounded for QoS 0 as well, and where one of QoS 1 and 2 is full, its oldest messages are dropped; Mosquitto \
+                 dropped the new one: see mqtt.overflow"
                     .to_owned(),
             );
         }

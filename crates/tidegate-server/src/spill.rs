@@ -307,6 +307,10 @@ impl Spill for DiskSpill {
     fn bytes(&self) -> u64 {
         self.state().bytes
     }
+
+    fn bytes_max(&self) -> u64 {
+        self.settings.bytes_max
+    }
 }
 
 impl Reader {

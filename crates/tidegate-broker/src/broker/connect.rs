@@ -533,6 +533,7 @@ impl Broker {
             lapses_at: None,
             dropped: Default::default(),
             is_full: false,
+            is_losing: false,
             window: (0, 0),
             cannot_spill: false,
             noted_gives: 0,

@@ -93,34 +93,54 @@ impl Broker {
             return false;
         }
         let mut is_left = false;
-        if queued.overflow == Overflow::Spill
-            && !self.spilling.place(session, &mut queued, is_large)
-        {
-            (queued.overflow, is_left) = (fallback(queued.qos), true);
+        let mut is_placed = false;
+        if queued.overflow.spills() {
+            let mut gone = 0;
+            loop {
+                let Err(no_place) =
+                    self.spilling.place(&self.shared, session, &mut queued, is_large, gone)
+                else {
+                    is_placed = true;
+                    break;
+                };
+                if queued.overflow == Overflow::SpillDisconnect {
+                    (queued.overflow, is_left) = (fallback(queued.qos), true);
+                    break;
+                }
+                let dropped = session.queue.drop_oldest_if(|queued| queued.overflow.yields());
+                no_place.count(&mut session.dropped);
+                no_place.count(&mut self.statistics.dropped);
+                // All that waits is under policies that keep it.
+                let Some(dropped) = dropped else { return false };
+                done(&mut self.keeper, session, dropped.number);
+                gone += 1;
+                session.note_losing(&no_place);
+            }
         }
         // One may always wait, or what is larger than all that may could never be sent.
-        while queued.message.memory().is_some()
+        while !is_placed
+            && queued.message.memory().is_some()
             && !session.queue.is_empty()
             && (session.queue.bytes() + bytes > config.queue_bytes_max
                 || session.queue.len() >= config.queue_messages_max)
         {
-            let goes_on = session.is_idle && !queued.overflow.drops();
+            let goes_on = session.is_idle && !queued.overflow.yields();
             let gone = match queued.overflow {
                 _ if goes_on => {
-                    let gone = session.queue.drop_oldest(true);
+                    let gone = session.queue.drop_oldest_if(|_| true);
                     if let Some(gone) = &gone {
                         done(&mut self.keeper, session, gone.number);
                     }
                     gone.is_some()
                 }
                 Overflow::DropOldest | Overflow::Latest => {
-                    let gone = session.queue.drop_oldest(false);
+                    let gone = session.queue.drop_oldest();
                     if let Some(gone) = &gone {
                         done(&mut self.keeper, session, gone.number);
                     }
                     gone.is_some()
                 }
-                Overflow::DropNewest | Overflow::Spill => false,
+                Overflow::DropNewest | Overflow::Spill | Overflow::SpillDisconnect => false,
                 // It had a place when it was accepted.
                 Overflow::Disconnect if session.is_full && self.promised => break,
                 Overflow::Disconnect if session.is_full => false,
@@ -189,5 +209,6 @@ impl Broker {
 
 /// The policy for a message to a session that is full.
 pub(super) fn overflow(session: &Session, qos: QoS, route: &Route) -> Overflow {
-    route.overflow.unwrap_or_else(|| session.config.overflow_of(qos))
+    let overflow = route.overflow.unwrap_or_else(|| session.config.overflow_of(qos));
+    overflow.for_part(session.state.is_part())
 }

@@ -99,7 +99,7 @@ impl Broker {
                 .max(session.queue.len())
                 .max(GONE_MESSAGES_MAX),
             queue_bytes_max: config.queue_bytes_max.max(session.queue.bytes()),
-            overflow: Overflow::Spill,
+            overflow: Overflow::SpillDisconnect,
             ..SessionConfig::clone(config)
         });
         session.set_idle(true);
@@ -151,7 +151,7 @@ impl Broker {
             let session = self.sessions.get_mut(key).expect("found above");
             let count = session.queue.len().div_ceil(2);
             for _ in 0..count {
-                let Some(dropped) = session.queue.drop_oldest(true) else { break };
+                let Some(dropped) = session.queue.drop_oldest_if(|_| true) else { break };
                 done(&mut self.keeper, session, dropped.number);
                 session.dropped.queue_full += 1;
                 self.statistics.dropped.queue_full += 1;

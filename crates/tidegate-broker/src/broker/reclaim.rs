@@ -110,10 +110,18 @@ impl Broker {
         let session = self.sessions.get_mut(key).expect("just found");
         let mut freed = 0;
         if session.queue.spillable_bytes() > 0 {
-            freed = self.spilling.give(session, bytes);
+            freed = self.spilling.give(&self.shared, session, bytes);
         }
         while freed < bytes {
-            let Some(dropped) = session.queue.drop_oldest(session.is_idle) else { break };
+            // Those on disk free no memory.
+            let (is_idle, cannot_spill) = (session.is_idle, session.cannot_spill);
+            let dropped = match is_idle || cannot_spill {
+                true => session.queue.drop_oldest_if(|queued| {
+                    queued.message.memory().is_some() && (is_idle || queued.overflow.yields())
+                }),
+                false => session.queue.drop_oldest(),
+            };
+            let Some(dropped) = dropped else { break };
             done(&mut self.keeper, session, dropped.number);
             freed += dropped.message.charged();
             session.dropped.budget_full += 1;

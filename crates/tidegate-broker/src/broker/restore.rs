@@ -256,6 +256,7 @@ impl Broker {
         let stored = Arc::downgrade(&recovered.message);
         let mut queued = self.restored(now, recovered, restoring, true);
         let session = self.sessions.get_mut(key).expect("just begun");
+        queued.overflow = queued.overflow.for_part(session.state.is_part());
         self.spilling.place_restored(session, &mut queued);
         if let (Some(stored), Held::Disk(spilled)) = (stored.upgrade(), &queued.message) {
             restoring.note(&stored, spilled);

@@ -162,6 +162,7 @@ impl Session {
         *self.state.account.write().expect("no panic while it is set") = account.clone();
         self.inflight.set_account(account.clone(), self.connection.is_some());
         self.queue.set_account(account.filter(|_| !self.is_idle));
+        self.queue.set_disk_account(self.account.clone());
     }
 
     /// Its connection has ended, or a new one has come.

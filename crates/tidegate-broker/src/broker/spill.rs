@@ -14,9 +14,10 @@ use crate::{
     config::Overflow,
     message::Message,
     queue::{Held, Queue, Queued},
-    session::Session,
+    session::{Dropped, Session},
+    shared::Shared,
     slab::Key,
-    spill::{Spill, SpillError, Spilled, Spilling, Wanted, WantedBy},
+    spill::{NoPlace, Spill, SpillError, Spilled, Spilling, Wanted, WantedBy},
 };
 
 /// Bytes of each class of a queue that are to be in memory while more is on disk: enough to send while the next is
@@ -35,7 +36,7 @@ enum Reader {
 }
 
 impl Broker {
-    /// Lets messages under [`Overflow::Spill`] wait on `disk` where they find no room in memory; without one they are as that
+    /// Lets messages under [`Overflow::Spill`] or [`Overflow::SpillDisconnect`] wait on `disk` where they find no room in memory; without one they are as that
     /// says of a disk that takes nothing.
     pub fn set_spill(&mut self, disk: Option<Arc<dyn Spill>>) {
         self.spilling.disk = disk;
@@ -61,7 +62,7 @@ impl Broker {
             let is_over = |spilled: &Spilled| spilled.is_lost() || spilled.is_expired(now);
             for queued in session.queue.take_up(is_large, FETCH_BYTES, is_over) {
                 let is_lost = matches!(&queued.message, Held::Disk(spilled) if spilled.is_lost());
-                let count = |dropped: &mut crate::Dropped| {
+                let count = |dropped: &mut Dropped| {
                     *(if is_lost { &mut dropped.spill_lost } else { &mut dropped.expired }) += 1;
                 };
                 count(&mut session.dropped);
@@ -165,39 +166,54 @@ impl Broker {
 }
 
 impl Spilling {
-    /// Finds a place for a message under [`Overflow::Spill`] that is to be put into a session's queue: in memory, where it is, or
-    /// on disk. False if there is none.
+    /// Finds a place for a message under [`Overflow::Spill`] or [`Overflow::SpillDisconnect`] that is to be put into a session's queue,
+    /// from which some are `gone` to make room for it: in memory, where it is, or on disk.
+    ///
+    /// # Errors
+    /// There is none.
     pub(super) fn place(
         &mut self,
+        shared: &Shared,
         session: &mut Session,
         queued: &mut Queued,
         is_large: bool,
-    ) -> bool {
+        gone: u64,
+    ) -> Result<(), NoPlace> {
+        let account = session.account.clone();
         let (queue, config) = (&mut session.queue, &session.config);
         let bytes = queued.message.charged();
         let is_over =
             |queue: &Queue| !queue.is_empty() && queue.bytes() + bytes > config.queue_bytes_max;
-        if !queue.is_empty() && queue.len() >= config.queue_messages_max {
-            return false;
+        // One for one: a queue that was restored, or whose settings have changed, may be longer, and loses no more for that.
+        if !queue.is_empty() && queue.len() >= config.queue_messages_max && gone == 0 {
+            return Err(NoPlace::Messages);
         }
         let is_large = queue.goes_to_large(queued.message.topic(), is_large);
         let is_pressed = !queue.is_empty() && self.is_called_for();
-        if session.is_full || !(queue.has_spilled(is_large) || is_over(queue) || is_pressed) {
-            return !is_over(queue);
+        // One that was disconnected takes up the disk again once nothing of it is there.
+        let is_kept_off = session.is_full && queued.overflow == Overflow::SpillDisconnect;
+        if is_kept_off || !(queue.has_spilled(is_large) || is_over(queue) || is_pressed) {
+            return if is_over(queue) { Err(NoPlace::Disconnected) } else { Ok(()) };
         }
         if !is_large && !queue.has_spilled(false) && !is_pressed {
             // Large ones make way, so that a small one does not wait for the disk as well.
-            while is_over(queue) && matches!(queue.evict(true, |m| self.write(m)), Some(Ok(_))) {}
+            let mut write = |m: &_| self.write_for(shared, account.as_ref(), m);
+            while is_over(queue) && matches!(queue.evict(true, &mut write), Some(Ok(_))) {}
             if !is_over(queue) {
-                return true;
+                return Ok(());
             }
         }
-        let Some(Ok(spilled)) = queued.message.memory().map(|message| self.write(message)) else {
-            return !is_over(queue);
-        };
-        queued.message = Held::Disk(spilled);
-        session.cannot_spill = false;
-        true
+        // One that a session leaves to another may be there already.
+        let Some(message) = queued.message.memory() else { return Ok(()) };
+        match self.write_for(shared, account.as_ref(), message) {
+            Ok(spilled) => {
+                queued.message = Held::Disk(spilled);
+                session.cannot_spill = false;
+                Ok(())
+            }
+            Err(error) if is_over(queue) => Err(error.into()),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Finds a place for a message of an earlier process at the end of a session's queue: on disk where its session, or the node, has
@@ -216,12 +232,14 @@ impl Spilling {
     }
 
     /// Sends so many bytes of what waits for a session to disk, the newest first; how many it were.
-    pub(super) fn give(&mut self, session: &mut Session, bytes: u64) -> u64 {
+    pub(super) fn give(&mut self, shared: &Shared, session: &mut Session, bytes: u64) -> u64 {
+        let account = session.account.clone();
+        let mut write = |m: &_| self.write_for(shared, account.as_ref(), m);
         let mut given = 0;
         while given < bytes.max(GIVE_BYTES) && !session.cannot_spill {
             let evicted = [true, false]
                 .into_iter()
-                .find_map(|is_large| session.queue.evict(is_large, |m| self.write(m)));
+                .find_map(|is_large| session.queue.evict(is_large, &mut write));
             match evicted {
                 Some(Ok(bytes)) => given += bytes,
                 Some(Err(_)) => session.cannot_spill = true,

@@ -159,7 +159,7 @@ impl Class {
     /// The newest before what is on disk that may go there.
     pub(super) fn newest_spillable(&self) -> Option<(usize, &Arc<Message>)> {
         let near = self.waiting.range(..self.near).enumerate().rev();
-        near.filter(|(_, queued)| queued.overflow == Overflow::Spill)
+        near.filter(|(_, queued)| queued.overflow.spills())
             .find_map(|(at, queued)| Some((at, queued.message.memory()?)))
     }
 

@@ -116,4 +116,8 @@ impl Spill for SimulatedSpill {
     fn bytes(&self) -> u64 {
         self.state().bytes
     }
+
+    fn bytes_max(&self) -> u64 {
+        self.state().bytes_max
+    }
 }

@@ -250,8 +250,8 @@ fn not_allowed(world: &World) -> u64 {
 #[test]
 fn what_waits_is_not_sent_once_the_right_to_it_is_gone() {
     // Also where most of it waits on disk.
-    let overflow = crate::Overflow::Spill;
-    let session = SessionConfig { queue_bytes_max: 20_000, overflow, ..SessionConfig::default() };
+    let overflow = crate::Overflow::SpillDisconnect;
+    let session = SessionConfig { queue_bytes_max: 20_000, overflow, ..refusing() };
     let small = BrokerConfig { session, ..settings() };
     for (config, count) in [(settings(), 6), (small, 40)] {
         with_taken_of(config, |world, rules| {
@@ -753,7 +753,7 @@ fn full(world: &mut World, name: &str, filters: &[&str]) {
 }
 
 fn small_queues() -> BrokerConfig {
-    let session = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+    let session = SessionConfig { queue_messages_max: 5, ..refusing() };
     BrokerConfig { session, ..settings() }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn connack_tells_what_the_server_takes() {
     // 3.2.2.3
-    let session = SessionConfig { packet_bytes_max: 70_000, ..SessionConfig::default() };
+    let session = SessionConfig { packet_bytes_max: 70_000, ..refusing() };
     let config = BrokerConfig { session, receive_maximum: 9, ..settings() };
     each_with(config, |world| {
         let a = world.connect(v5("a"));
@@ -265,7 +265,7 @@ fn versions_that_are_not_spoken_are_refused() {
             for version in versions {
                 let connect = Connect { version, ..v5("a") };
                 let versions = crate::Versions::of(spoken.iter().copied());
-                let config = SessionConfig { versions, ..SessionConfig::default() };
+                let config = SessionConfig { versions, ..refusing() };
                 let found = world.try_connect_with(connect, config);
                 assert_eq!(found.is_ok(), spoken.contains(&version), "{spoken:?} {version:?}");
                 if let Err(refused) = found {
@@ -279,8 +279,8 @@ fn versions_that_are_not_spoken_are_refused() {
 
 #[test]
 fn identifiers_are_given_as_the_settings_say() {
-    let config = SessionConfig { auto_id_prefix: "site7/".into(), ..SessionConfig::default() };
-    let none = SessionConfig { allow_zero_length_client_id: false, ..SessionConfig::default() };
+    let config = SessionConfig { auto_id_prefix: "site7/".into(), ..refusing() };
+    let none = SessionConfig { allow_zero_length_client_id: false, ..refusing() };
     each(|world| {
         let at = world.try_connect_with(v5(""), config.clone()).unwrap();
         let given = world.connack(at).properties.assigned_client_id.unwrap();

@@ -207,7 +207,7 @@ fn nothing_follows_our_disconnect() {
 #[test]
 fn packets_over_our_maximum_are_refused_before_they_have_come() {
     // 3.2.2.3.6: 0x95; before MQTT 5 the connection just ends (3.1.1, section 4.8)
-    let few = SessionConfig { packet_bytes_max: 1000, ..SessionConfig::default() };
+    let few = SessionConfig { packet_bytes_max: 1000, ..refusing() };
     each(|world| {
         for first in [0x30, 0x82, 0xa2] {
             let at = world.join_with(v5("a"), few.clone());
@@ -237,7 +237,7 @@ fn packets_over_our_maximum_are_refused_before_they_have_come() {
 
 /// Two levels and five bytes at most.
 fn short_topics() -> SessionConfig {
-    SessionConfig { topic_levels_max: 2, topic_bytes_max: 5, ..SessionConfig::default() }
+    SessionConfig { topic_levels_max: 2, topic_bytes_max: 5, ..refusing() }
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_head_without_end_is_not_waited_for() {
         let at = world.join(v5("a"));
         world.raw(at, &[0x40, 0x80, 0x80, 0x80, 0x7f, 0, 1]);
         assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
-        let few = SessionConfig { packet_bytes_max: 1 << 20, ..SessionConfig::default() };
+        let few = SessionConfig { packet_bytes_max: 1 << 20, ..refusing() };
         let at = world.join_with(v5("a"), few);
         world.raw(at, &[0x82, 0x80, 0x80, 0x80, 0x7f, 0, 1]);
         assert_eq!(world.end_reason(at), Some(ReasonCode::PACKET_TOO_LARGE));
@@ -521,7 +521,7 @@ fn an_acknowledgement_of_another_kind_ends_the_connection() {
 
 #[test]
 fn topics_with_control_characters_are_let_in_where_that_is_set() {
-    let open = SessionConfig { topic_control_characters: true, ..SessionConfig::default() };
+    let open = SessionConfig { topic_control_characters: true, ..refusing() };
     for topic in ["a\nb", "\u{1}", "a/\u{9f}", "\u{ffff}"] {
         each_with(BrokerConfig { session: open.clone(), ..settings() }, |world| {
             let s = world.join(v5("s"));
@@ -541,7 +541,7 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
             assert!(!world.is_open(at));
             // A message that a part of the process carries is refused by itself, so that the rest continues; large
             // ones alike.
-            let local = SessionConfig { is_local: true, ..SessionConfig::default() };
+            let local = SessionConfig { is_local: true, ..refusing() };
             let at = world.join_with(v5("local"), local);
             for text in ["x", &"x".repeat(100_000)] {
                 let id = world.publish(at, message(topic, AtLeastOnce, text)).unwrap();
@@ -565,8 +565,7 @@ fn topics_with_control_characters_are_let_in_where_that_is_set() {
 #[test]
 fn features_denied_by_connack_are_refused() {
     // MQTT-3.2.2-9, -11, -12: Maximum QoS; MQTT-3.2.2-13, -14: Retain Available
-    let less =
-        SessionConfig { max_qos: AtLeastOnce, retain_available: false, ..SessionConfig::default() };
+    let less = SessionConfig { max_qos: AtLeastOnce, retain_available: false, ..refusing() };
     each(|world| {
         let at = world.try_connect_with(v5("a"), less.clone()).unwrap();
         let told = world.connack(at).properties;

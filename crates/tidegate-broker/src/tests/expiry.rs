@@ -10,7 +10,7 @@ fn dropped(world: &World) -> Dropped {
 }
 
 fn config(overflow: Overflow) -> SessionConfig {
-    SessionConfig { queue_messages_max: 100, overflow, ..SessionConfig::default() }
+    SessionConfig { queue_messages_max: 100, overflow, ..refusing() }
 }
 
 /// Publishes one that is of worth for so many seconds, under a fresh identifier.
@@ -23,8 +23,12 @@ fn publish(world: &mut World, at: At, qos: QoS, text: &str, expiry: u8) -> Packe
 
 #[test]
 fn a_queue_of_what_has_expired_takes_a_fresh_message() {
-    let overflows =
-        [Overflow::Disconnect, Overflow::DropNewest, Overflow::BlockPublisher, Overflow::Spill];
+    let overflows = [
+        Overflow::Disconnect,
+        Overflow::DropNewest,
+        Overflow::BlockPublisher,
+        Overflow::SpillDisconnect,
+    ];
     for overflow in overflows {
         for qos in [AtLeastOnce, ExactlyOnce] {
             // Whether the shards' timers are late.
@@ -118,7 +122,7 @@ fn expired_messages_take_none_of_the_nodes_memory() {
 
 #[test]
 fn what_expires_on_disk_gives_its_place_back() {
-    let session = SessionConfig { queue_bytes_max: 10_000, ..config(Overflow::Spill) };
+    let session = SessionConfig { queue_bytes_max: 10_000, ..config(Overflow::SpillDisconnect) };
     each_with(BrokerConfig { session, ..settings() }, |world| {
         let s = world.join(kept("s"));
         world.subscribe(s, "t", AtLeastOnce);

@@ -293,7 +293,7 @@ fn latency_queries_keep_to_the_protocol() {
     // Ours: a QoS 1 message on a topic that the subscriber asked for, whose acknowledgement tells the round trip.
     use tidegate_schedule::{PaperConfig, Policy};
     let policy = Policy::Conservative(PaperConfig::default());
-    let config = SessionConfig { policy, ..SessionConfig::default() };
+    let config = SessionConfig { policy, ..refusing() };
     each(|world| {
         let s = world.join_with(kept("s"), config.clone());
         world.acknowledges(s, false);
@@ -376,7 +376,7 @@ fn withheld(world: &World) -> u64 {
 fn a_large_message_is_withheld_in_a_dip_until_its_deadline_at_most() {
     let large = "x".repeat(1_000_000);
     each(|world| {
-        let (s, p) = warmed(world, SessionConfig::default());
+        let (s, p) = warmed(world, refusing());
         world.publish(p, message("large", AtMostOnce, &large));
         assert_eq!((world.messages(s).len(), withheld(world)), (1, 0), "0.8 s, but as always");
         // A tenth of that, while small messages come; none of them ever waits in a queue.
@@ -416,7 +416,7 @@ fn small_messages_that_go_at_once_end_with_the_large_one_that_waited() {
     // They are of its share while it waits, and of no share after.
     let large = "x".repeat(20_000);
     each(|world| {
-        let (s, p) = warmed(world, SessionConfig::default());
+        let (s, p) = warmed(world, refusing());
         world.publish(p, message("large", AtMostOnce, &large));
         for _ in 0..2_000 {
             world.publish(p, message("small", AtMostOnce, &"s".repeat(1_000)));
@@ -455,7 +455,7 @@ fn a_path_is_looked_at_once_a_second_where_large_messages_come() {
 /// A session of the paper's conservative policy: threshold_l 0.5 s, T_Q 5 s.
 fn conservative() -> SessionConfig {
     let policy = tidegate_schedule::Policy::Conservative(Default::default());
-    SessionConfig { policy, ..SessionConfig::default() }
+    SessionConfig { policy, ..refusing() }
 }
 
 #[test]
@@ -591,7 +591,7 @@ fn settings_of_policies_are_checked() {
     let wild = BrokerConfig { query_topic: "latency/#".into(), ..settings() };
     assert!(matches!(wild.check_policies(), Err(PolicyConfigError::QueryTopic(_))));
     let policy = Policy::Deadline(DeadlineConfig { quantum_bytes: 0, ..DeadlineConfig::default() });
-    let session = SessionConfig { policy, ..SessionConfig::default() };
+    let session = SessionConfig { policy, ..refusing() };
     let found = BrokerConfig { session, ..settings() }.check_policies();
     assert_eq!(found, Err(PolicyConfigError::Policy(PolicyError::QuantumBytes(0))));
 }
@@ -603,7 +603,7 @@ fn a_session_may_have_more_in_flight() {
         let config = SessionConfig {
             inflight_max: Some(5),
             inflight_bytes_max: Some(1 << 20),
-            ..SessionConfig::default()
+            ..refusing()
         };
         let s = world.join_with(v5("inside"), config);
         world.acknowledges(s, false);

@@ -11,8 +11,8 @@ const COUNT: usize = 1_000;
 fn on_disk() -> BrokerConfig {
     let session = SessionConfig {
         queue_bytes_max: 10_000,
-        overflow: Overflow::Spill,
-        ..SessionConfig::default()
+        overflow: Overflow::SpillDisconnect,
+        ..refusing()
     };
     BrokerConfig { session, ..settings() }
 }

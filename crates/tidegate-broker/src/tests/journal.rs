@@ -1370,7 +1370,7 @@ fn the_journals_say_what_is_so_whatever_happens() {
                 queue_messages_max: [3, 100_000][random.random_range(0..2)],
                 overflow: [Overflow::DropOldest, Overflow::DropNewest, Overflow::Latest]
                     [random.random_range(0..3)],
-                ..SessionConfig::default()
+                ..refusing()
             },
             ..settings()
         };

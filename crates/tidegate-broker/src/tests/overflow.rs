@@ -4,12 +4,7 @@ use super::*;
 use crate::{Dropped, Overflow, TopicConfig};
 
 fn config(overflow: Overflow, messages: usize) -> SessionConfig {
-    SessionConfig {
-        queue_messages_max: messages,
-        overflow,
-        overflow_qos0: overflow,
-        ..SessionConfig::default()
-    }
+    SessionConfig { queue_messages_max: messages, overflow, overflow_qos0: overflow, ..refusing() }
 }
 
 fn dropped(world: &World) -> Dropped {
@@ -94,7 +89,7 @@ fn a_refused_newest_message_leaves_nothing_behind_under_latest() {
             overflow_qos0: Overflow::Latest,
             overflow: Overflow::DropNewest,
             queue_messages_max: 2,
-            ..SessionConfig::default()
+            ..refusing()
         };
         let keeps = SessionConfig { overflow: Overflow::Disconnect, ..config.clone() };
         let s = world.join_with(kept("s"), keeps);
@@ -624,7 +619,7 @@ fn waiting_messages_are_dropped_by_their_own_topics_policy_alone() {
         overflow: Some(Overflow::DropOldest),
     }];
     each_with(BrokerConfig { topics, ..settings() }, |world| {
-        let limits = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+        let limits = SessionConfig { queue_messages_max: 5, ..refusing() };
         let s = world.join_with(kept("s"), limits.clone());
         world.subscribe(s, "#", AtLeastOnce);
         world.cut(s);
@@ -776,8 +771,8 @@ fn fetched(world: &mut World, name: &str, limits: &SessionConfig) -> Vec<String>
 fn what_is_acknowledged_on_one_shard_is_accepted_on_all() {
     // By count, by bytes, with a disk that takes nothing, for one session and for several that are full at different times.
     let by_count = config(Overflow::Disconnect, 50);
-    let by_bytes = SessionConfig { queue_bytes_max: 200_000, ..SessionConfig::default() };
-    let on_disk = config(Overflow::Spill, 50);
+    let by_bytes = SessionConfig { queue_bytes_max: 200_000, ..refusing() };
+    let on_disk = config(Overflow::SpillDisconnect, 50);
     for (limits, bytes) in [(by_count, 10), (by_bytes, 20_000), (on_disk, 10)] {
         for qos in [AtLeastOnce, ExactlyOnce] {
             each(|world| {
@@ -1079,7 +1074,7 @@ fn filters_aliases_and_retained_places_are_inside_the_budget() {
 
 #[test]
 fn nobody_is_refused_for_a_session_that_was_full_and_away_for_long() {
-    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::Spill] {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::SpillDisconnect] {
         // Whether it left before it was full.
         for leaves_first in [true, false] {
             let session = SessionConfig { queue_idle_max: seconds(600), ..config(overflow, 10) };
@@ -1181,7 +1176,7 @@ fn a_session_that_is_full_without_another_message_is_idle_in_time_too() {
 
 #[test]
 fn a_session_that_was_full_before_a_restart_is_idle_in_time() {
-    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::Spill] {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::SpillDisconnect] {
         for shards in [1, 3] {
             let session = SessionConfig { queue_idle_max: seconds(600), ..config(overflow, 10) };
             let settings = BrokerConfig { session, ..settings() };
@@ -1213,7 +1208,7 @@ fn a_session_is_not_full_by_a_message_that_another_refused() {
     for order in [["s", "t", "p"], ["s", "p", "t"], ["p", "s", "t"], ["t", "s", "p"]] {
         each(|world| {
             order.iter().for_each(|name| _ = world.placed(name));
-            let limits = SessionConfig { queue_bytes_max: 20_000, ..SessionConfig::default() };
+            let limits = SessionConfig { queue_bytes_max: 20_000, ..refusing() };
             for name in ["s", "t"] {
                 let at = world.join_with(kept(name), limits.clone());
                 world.subscribe(at, name, ExactlyOnce);

@@ -77,7 +77,7 @@ fn dropped(world: &World) -> Dropped {
 
 #[test]
 fn a_part_that_is_configured_keeps_its_session_however_long_it_is_away() {
-    each_keeping(&SessionConfig::default(), |world| {
+    each_keeping(&refusing(), |world| {
         away(world);
         let p = world.join(v5("p"));
         assert_eq!(publish(world, p, "0"), ReasonCode::SUCCESS);
@@ -97,7 +97,7 @@ fn a_part_that_is_configured_keeps_its_session_however_long_it_is_away() {
 
 #[test]
 fn a_part_that_is_gone_refuses_no_publisher_and_ends_when_its_grace_is_over() {
-    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::Spill] {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::SpillDisconnect] {
         let config = SessionConfig { queue_messages_max: 10, overflow, ..Default::default() };
         let each = |world: &mut World| {
             world.disk.set_bytes_max(0);
@@ -188,7 +188,7 @@ fn a_mistake_in_the_configuration_costs_nothing() {
 
 #[test]
 fn an_administrator_ends_what_is_left_of_a_part_and_no_part_that_is_configured() {
-    each_keeping(&SessionConfig::default(), |world| {
+    each_keeping(&refusing(), |world| {
         away(world);
         let all = |_: &str, _: &Identity| true;
         let now = world.now;

@@ -252,7 +252,7 @@ fn a_message_whose_dead_letter_finds_no_room_is_refused_and_may_come_again() {
                 queue_messages_max: 5,
                 overflow: Overflow::Disconnect,
                 overflow_qos0: Overflow::Disconnect,
-                ..SessionConfig::default()
+                ..refusing()
             };
             let s = world.join_with(kept("s"), limits.clone());
             world.subscribe(s, "dead", ExactlyOnce);
@@ -303,11 +303,8 @@ fn a_message_whose_dead_letter_finds_no_room_is_refused_and_may_come_again() {
 #[test]
 fn before_mqtt_5_a_connection_ends_with_a_message_whose_dead_letter_is_refused() {
     with_operator(|world| {
-        let limits = SessionConfig {
-            queue_messages_max: 1,
-            overflow: Overflow::Disconnect,
-            ..SessionConfig::default()
-        };
+        let limits =
+            SessionConfig { queue_messages_max: 1, overflow: Overflow::Disconnect, ..refusing() };
         let s = world.join_with(kept("s"), limits);
         world.subscribe(s, "dead", AtLeastOnce);
         world.cut(s);

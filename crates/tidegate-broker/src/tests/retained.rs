@@ -431,7 +431,7 @@ fn texts_of(got: &[Delivery], topic: &str) -> Vec<String> {
 fn a_message_that_was_looked_up_is_not_sent_once_another_is_in_its_place() {
     for qos in [AtMostOnce, AtLeastOnce] {
         each(|world| {
-            let (p, s) = owed(world, SessionConfig::default());
+            let (p, s) = owed(world, refusing());
             // Looked up, and not yet in the queue.
             world.publish(p, retained("a/0300", qos, "new"));
             world.publish(p, retained("a/0301", qos, ""));
@@ -483,7 +483,7 @@ fn a_message_that_the_queue_dropped_comes_from_what_is_retained() {
 #[test]
 fn a_message_of_qos_0_comes_once_where_the_session_came_back_before() {
     each(|world| {
-        let (p, s) = owed(world, SessionConfig::default());
+        let (p, s) = owed(world, refusing());
         world.cut(s);
         world.publish(p, retained("a/0598", AtMostOnce, "away"));
         let mut connect = kept("s");

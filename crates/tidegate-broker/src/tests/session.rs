@@ -170,7 +170,7 @@ fn ended_sessions_leave_no_timers_behind() {
     let (now, broker) = (world.now, &mut world.shards[0]);
     let mut pass = |connect: Connect| {
         let identity = Identity::anonymous(&connect.client_id);
-        let config = Arc::new(SessionConfig::default());
+        let config = Arc::new(refusing());
         let request = ConnectRequest { connect, identity, config, authentication_data: None };
         let key = broker.connect(now, request).expect("the broker accepts");
         broker.closed(now, key);

@@ -100,7 +100,7 @@ fn a_members_own_qos_and_identifier_count() {
 
 #[test]
 fn a_slow_member_does_not_hold_up_the_group() {
-    let config = SessionConfig { queue_bytes_max: 4_000, ..SessionConfig::default() };
+    let config = SessionConfig { queue_bytes_max: 4_000, ..refusing() };
     each(|world| {
         let slow = world.join_with(v5("slow"), config.clone());
         let quick = world.join_with(v5("quick"), config.clone());
@@ -294,8 +294,8 @@ fn a_member_that_ends_after_a_restart_leaves_what_waits_to_another() {
 fn messages_on_disk_for_a_member_that_ends_go_to_another() {
     let session = SessionConfig {
         queue_bytes_max: 10_000,
-        overflow: crate::Overflow::Spill,
-        ..SessionConfig::default()
+        overflow: crate::Overflow::SpillDisconnect,
+        ..refusing()
     };
     each_with(BrokerConfig { session, ..settings() }, |world| {
         let first = world.join(kept("first"));
@@ -322,7 +322,7 @@ fn messages_on_disk_for_a_member_that_ends_go_to_another() {
 
 #[test]
 fn members_that_are_full_take_what_was_accepted_for_another() {
-    let config = SessionConfig { queue_messages_max: 5, ..SessionConfig::default() };
+    let config = SessionConfig { queue_messages_max: 5, ..refusing() };
     each_with(BrokerConfig { session: config, ..settings() }, |world| {
         let members = ["first", "second"].map(|name| world.join(kept(name)));
         for at in members {

@@ -304,9 +304,9 @@ fn members_of_a_group_whose_identity_has_its_share_are_passed_over() {
 
 #[test]
 fn messages_that_give_way_keep_no_identity_out_of_its_share() {
-    for overflow in [Overflow::DropOldest, Overflow::Spill] {
+    for overflow in [Overflow::DropOldest, Overflow::SpillDisconnect] {
         each_with(four_megabytes(), |world| {
-            let gives = SessionConfig { overflow, ..SessionConfig::default() };
+            let gives = SessionConfig { overflow, ..refusing() };
             for n in 0..10 {
                 let at = world.join_with(of("ada", kept(&format!("a{n}"))), gives.clone());
                 world.subscribe(at, &format!("a/{n}"), AtLeastOnce);
@@ -483,7 +483,7 @@ fn sessions_left_behind_do_not_hold_up_clients_of_their_identity_that_read() {
 
 #[test]
 fn sessions_of_an_identity_with_its_share_that_are_away_for_long_hold_up_no_one() {
-    let session = SessionConfig { queue_idle_max: seconds(600), ..SessionConfig::default() };
+    let session = SessionConfig { queue_idle_max: seconds(600), ..refusing() };
     each_with(BrokerConfig { session, ..four_megabytes() }, |world| {
         left_behind(world, 40);
         let p = world.join(of("bob", v5("p")));

@@ -12,9 +12,9 @@ use tidegate_schedule::Policy;
 fn config(queue_bytes_max: u64) -> SessionConfig {
     SessionConfig {
         queue_bytes_max,
-        overflow: Overflow::Spill,
-        overflow_qos0: Overflow::Spill,
-        ..SessionConfig::default()
+        overflow: Overflow::SpillDisconnect,
+        overflow_qos0: Overflow::SpillDisconnect,
+        ..refusing()
     }
 }
 
@@ -270,10 +270,13 @@ fn a_backlog_waits_on_disk_after_a_restart_whatever_is_usual_for_sessions() {
         queue_bytes_max: 10_000,
         queue_messages_max: 50,
         overflow: Overflow::Disconnect,
-        ..SessionConfig::default()
+        ..refusing()
     };
-    let own =
-        SessionConfig { queue_messages_max: 100_000, overflow: Overflow::Spill, ..usual.clone() };
+    let own = SessionConfig {
+        queue_messages_max: 100_000,
+        overflow: Overflow::SpillDisconnect,
+        ..usual.clone()
+    };
     let config = BrokerConfig { session: usual, ..settings() };
     for (shards, is_gated) in [(1, false), (3, true)] {
         let mut world = World::keeping(config.clone(), shards, is_gated);

@@ -132,7 +132,7 @@ fn wildcards_do_not_match_topics_of_the_server() {
 
 #[test]
 fn subscriptions_of_a_session_are_limited() {
-    let session = SessionConfig { topic_levels_max: 3, ..SessionConfig::default() };
+    let session = SessionConfig { topic_levels_max: 3, ..refusing() };
     let config = BrokerConfig { subscriptions_max: 2, session, ..settings() };
     each_with(config, |world| {
         let at = world.join(v5("a"));

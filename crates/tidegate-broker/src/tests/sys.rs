@@ -26,7 +26,7 @@ fn watch(world: &mut World) -> At {
 
 /// A subscriber of `t` for which three messages of a byte wait, one was dropped, and of which the kernel takes nothing.
 fn slow(world: &mut World, name: &str, publisher: At) -> At {
-    let config = SessionConfig { queue_messages_max: 3, ..SessionConfig::default() };
+    let config = SessionConfig { queue_messages_max: 3, ..refusing() };
     let slow = world.join_with(v5(name), config);
     world.subscribe(slow, "t", AtMostOnce);
     world.room(slow, 0);

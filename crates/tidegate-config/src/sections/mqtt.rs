@@ -66,10 +66,12 @@ section! {
         spill_bytes: ByteCount = ByteCount(1 << 30)
             => "0, or at least 1MiB" if |it, _| it.spill_bytes.0 == 0 || it.spill_bytes.0 >= 1 << 20,
         /// The policy for QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
-        /// `disconnect`, `block-publisher` or `spill` (they wait on disk). Default `drop-oldest`.
+        /// `disconnect`, `block-publisher`, `spill` (they wait on disk; where that has no room either, the oldest go) or `spill-disconnect`
+        /// (the same, and then as `disconnect`). Default `drop-oldest`.
         overflow_qos0: Overflow = Overflow::DropOldest,
-        /// The same for QoS 1 and 2. Default `disconnect`: the subscriber is disconnected, its session and what waits are kept.
-        overflow: Overflow = Overflow::Disconnect,
+        /// The same for QoS 1 and 2. Default `spill`. Bridges, sinks and uplinks of this node take `spill` as `spill-disconnect`: what was
+        /// acknowledged for them is not dropped.
+        overflow: Overflow = Overflow::Spill,
         /// When large messages start: `deadline`, `conservative`, `probabilistic`, `historic` or `none`. Default `deadline`.
         policy: Policy = Policy::Deadline,
         /// Of `deadline`: longest that a large message may predictably hold up a small one while the path is congested. Default

@@ -183,7 +183,7 @@ impl Oracle {
             is_lossless: is_roomy && client.session.queue_messages_max >= 100_000,
             may_lose: matches!(
                 client.session.overflow,
-                Overflow::DropOldest | Overflow::DropNewest | Overflow::Latest
+                Overflow::DropOldest | Overflow::DropNewest | Overflow::Latest | Overflow::Spill
             ),
             ..Subscriber::default()
         };

@@ -131,8 +131,8 @@ impl Plan {
     /// The same, where what finds no room waits on disk, for everyone.
     pub(super) fn spilling(mut self) -> Self {
         for client in &mut self.clients {
-            client.session.overflow = Overflow::Spill;
-            client.session.overflow_qos0 = Overflow::Spill;
+            client.session.overflow = Overflow::SpillDisconnect;
+            client.session.overflow_qos0 = Overflow::SpillDisconnect;
             client.session.queue_messages_max = 100_000;
         }
         self.spills = Some(u64::MAX);
@@ -142,13 +142,14 @@ impl Plan {
     /// Two clients publish to others that read from all topics and have little room each, under every policy, on as many shards as
     /// there are clients. The publishers know of every message whether it was accepted.
     pub(super) fn overflowing(mut self, seed: u64) -> Self {
-        const OVERFLOWS: [Overflow; 6] = [
+        const OVERFLOWS: [Overflow; 7] = [
             Overflow::DropOldest,
             Overflow::DropNewest,
             Overflow::Latest,
             Overflow::Disconnect,
             Overflow::BlockPublisher,
             Overflow::Spill,
+            Overflow::SpillDisconnect,
         ];
         let random = &mut SmallRng::seed_from_u64(seed);
         self.shards = random.random_range(2..6);

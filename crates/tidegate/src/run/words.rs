@@ -43,7 +43,7 @@ same! {
     Durability is tidegate_log::Durability { Memory, Page, Disk }
     IngestKind is Kind { Udp, Coap, Http, WebSocket }
     Originals is Originals { Covered, Clear }
-    Overflow is tidegate_broker::Overflow { DropOldest, DropNewest, Latest, Disconnect, BlockPublisher, Spill }
+    Overflow is tidegate_broker::Overflow { DropOldest, DropNewest, Latest, Disconnect, BlockPublisher, Spill, SpillDisconnect }
     Protocol is Protocol { Tcp, Tls, WebSocket, SecureWebSocket }
     ProxyProtocol is tidegate_wire::proxy::Accepted { V1, V2, Any }
     ReceiveMethod is Method { Auto, Uring, Batch, Plain }

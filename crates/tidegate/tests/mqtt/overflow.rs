@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
 };
 
-use tidegate_load::client::{Client, Options};
+use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_wire::mqtt::{
     Ack, Connect, ConnectProperties, FixedHeader, Packet, PacketId, Publish, PublishProperties,
     QoS, ReasonCode, RetainHandling, SubscribeFilter, Version,
@@ -152,11 +152,11 @@ fn what_a_node_of_two_shards_acknowledges_is_delivered() {
     // One session on each shard, whichever the names are placed on: four of them are on both, but for one run in eight.
     let names = ["one", "two", "three", "four"];
     for (queue, qos, bytes, is_killed) in [
-        ("queue_messages_max = 5000", QoS::AtLeastOnce, 100, false),
-        ("queue_messages_max = 300", QoS::ExactlyOnce, 100, true),
-        ("queue_bytes_max = \"8MiB\"", QoS::AtLeastOnce, 500_000, true),
+        ("overflow = \"disconnect\"\nqueue_messages_max = 5000", QoS::AtLeastOnce, 100, false),
+        ("overflow = \"disconnect\"\nqueue_messages_max = 300", QoS::ExactlyOnce, 100, true),
+        ("overflow = \"disconnect\"\nqueue_bytes_max = \"8MiB\"", QoS::AtLeastOnce, 500_000, true),
         (
-            "overflow = \"spill\"\nqueue_bytes_max = \"64KiB\"\nspill_bytes = \"1MiB\"",
+            "overflow = \"spill-disconnect\"\nqueue_bytes_max = \"64KiB\"\nspill_bytes = \"1MiB\"",
             QoS::AtLeastOnce,
             5_000,
             false,
@@ -191,6 +191,56 @@ fn what_a_node_of_two_shards_acknowledges_is_delivered() {
             let lost: Vec<_> = accepted.difference(&came).collect();
             assert!(lost.is_empty(), "{queue}: {name} lacks {} of {}", lost.len(), accepted.len());
         }
+        program.stop();
+    }
+}
+
+#[test]
+fn one_stalled_subscriber_cuts_no_publisher() {
+    const COUNT: u32 = 100;
+    const BYTES: usize = 1 << 20;
+    // Memory for all messages that is less than theirs, and then a disk that is, too.
+    for (bounds, loses) in [("", false), ("spill_bytes = \"16MiB\"", true)] {
+        let program = Program::start(&settings(&format!(
+            "payload_bytes_max = \"64MiB\"\npacket_bytes_max = \"2MiB\"\n{bounds}"
+        )));
+        let [mut stalled, mut reads] = ["stalled", "reads"].map(|name| {
+            let mut client = lasting(&program, name);
+            let filter = SubscribeFilter {
+                filter: "t".to_owned(),
+                maximum_qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: RetainHandling::Send,
+            };
+            client.subscribe(&[filter]).expect("it is granted");
+            client
+        });
+        // Before MQTT 5 a refusal would end the connection.
+        let options = Options { version: Version::V4, ..options_of(program.address("main")) };
+        let mut publisher = Client::connect(options).expect("it is let in");
+        let mut payload = vec![b'x'; BYTES];
+        for number in 0..COUNT {
+            payload[..8].copy_from_slice(format!("{number:08}").as_bytes());
+            let message = Outgoing {
+                topic: "t",
+                payload: &payload,
+                qos: QoS::AtLeastOnce,
+                ..Outgoing::default()
+            };
+            let reason = publisher.publish(&message).expect("it is answered");
+            assert!(!reason.is_failure(), "{number}: {reason:?}");
+            let message = reads.receive(LONGEST).expect("it is connected").expect("it comes");
+            assert_eq!(message.payload, payload, "{number}");
+        }
+        let mut came = Vec::new();
+        while came.last() != Some(&(COUNT - 1)) {
+            let message = stalled.receive(LONGEST).expect("it is connected").expect("it comes");
+            let text = std::str::from_utf8(&message.payload[..8]).expect("a number");
+            came.push(text.parse::<u32>().expect("a number"));
+        }
+        assert!(came.is_sorted());
+        assert_eq!(came.len() < COUNT as usize, loses, "{} came", came.len());
         program.stop();
     }
 }
