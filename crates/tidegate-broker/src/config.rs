@@ -322,10 +322,14 @@ impl Overflow {
         ("spill-disconnect", Self::SpillDisconnect),
     ];
 
-    /// The policy of that number, as `as u8` gives it.
-    pub(crate) fn of_number(number: u8) -> Self {
-        let found = Self::WORDS.iter().find(|(_, overflow)| *overflow as u8 == number);
-        found.expect("a number of one of them").1
+    /// Its number, which journals have: those stay.
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The policy of that number, if there is one.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::WORDS.iter().map(|(_, overflow)| *overflow).find(|it| it.number() == number)
     }
 
     /// Whether what waits may be dropped.

@@ -178,7 +178,10 @@ impl SessionState {
         if self.is_idle.load(Ordering::Acquire) {
             return Overflow::DropOldest;
         }
-        let usual = || Overflow::of_number(self.overflow.load(Ordering::Relaxed));
+        let usual = || {
+            let number = self.overflow.load(Ordering::Relaxed);
+            Overflow::of_number(number).expect("it was one's")
+        };
         exception.unwrap_or_else(usual).for_part(self.is_part())
     }
 

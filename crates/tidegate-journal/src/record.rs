@@ -157,7 +157,13 @@ pub struct Opened {
     /// From where an anonymous client came, which tells it from others. Records of earlier versions do not say, and those of other
     /// clients need not.
     pub from: Option<CameFrom>,
+    /// The number of its policy for messages of QoS 1 and 2 that find no place, which the broker gives. Records of earlier versions do not
+    /// say.
+    pub overflow: Option<u8>,
 }
+
+/// Comes before the policy; no [`CameFrom`] begins so.
+const OVERFLOW: u8 = 8;
 
 /// From where a client came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,9 +386,13 @@ impl Record {
                 put.u8(level.expect("each has its place") as u8 + 3);
                 put.time(opened.expiry);
                 put.option(opened.will.as_ref(), Put::will);
-                // Records of versions that knew no addresses end here.
+                // Records of versions that knew no addresses, or no policies, end here.
                 if let Some(from) = opened.from {
                     put.from(from);
+                }
+                if let Some(overflow) = opened.overflow {
+                    put.u8(OVERFLOW);
+                    put.u8(overflow);
                 }
             }
             Self::Closed { session, expiry, ends_at, will } => {
@@ -835,7 +845,17 @@ impl<'a> Take<'a> {
             },
             expiry: self.time("expiry")?,
             will: self.option(Self::will)?,
-            from: if self.rest.is_empty() { None } else { Some(self.from()?) },
+            from: match self.rest.rest().first() {
+                None | Some(&OVERFLOW) => None,
+                Some(_) => Some(self.from()?),
+            },
+            overflow: match self.rest.rest().first() {
+                Some(&OVERFLOW) => {
+                    self.u8("overflow")?;
+                    Some(self.u8("overflow")?)
+                }
+                _ => None,
+            },
         })
     }
 

@@ -145,6 +145,7 @@ impl Draw {
                     2 => Some(CameFrom::Address(IpAddr::from(self.0.random::<[u8; 4]>()))),
                     _ => Some(CameFrom::Address(IpAddr::from(self.0.random::<[u8; 16]>()))),
                 },
+                overflow: self.some(|draw| draw.0.random()),
             }),
             1 => Record::Closed {
                 session,
@@ -284,6 +285,7 @@ fn opened(session: u64, name: &str) -> Record {
         expiry: None,
         will: None,
         from: None,
+        overflow: None,
     })
 }
 
@@ -297,7 +299,17 @@ fn a_session_of_a_version_that_knew_no_addresses_is_read() {
     assert_eq!(since[..before.len()], before);
     assert_eq!(since[before.len()..], [4, 192, 0, 2, 1]);
     // An address follows, or nothing.
-    for (rest, field) in [(&[5][..], "address"), (&[4, 1], "address"), (&[0, 0], "end")] {
+    let Record::Opened(session) = opened(7, "a") else { unreachable!() };
+    let since = encoded(&Record::Opened(Opened { overflow: Some(6), from, ..session }));
+    assert_eq!(since[before.len()..], [4, 192, 0, 2, 1, 8, 6]);
+    // An address follows, and a policy, or nothing.
+    for (rest, field) in [
+        (&[5][..], "address"),
+        (&[4, 1], "address"),
+        (&[0, 0], "end"),
+        (&[8], "overflow"),
+        (&[8, 1, 0], "end"),
+    ] {
         let bytes = Bytes::from([&before, rest].concat());
         assert_eq!(Record::decode(&bytes).unwrap_err(), RecordError::Field { field });
     }

@@ -138,6 +138,7 @@ impl Broker {
                 expiry: None,
                 will: None,
                 from: None,
+                overflow: None,
             })
         });
     }

@@ -225,6 +225,7 @@ mod tests {
             expiry: None,
             will: None,
             from: None,
+            overflow: None,
         };
         RecoveredSession {
             opened,

@@ -13,14 +13,14 @@ use tidegate_journal::{
     Journal, JournalError, Order, Recovered, RecoveredQueued, RecoveredSession, Source,
     StoredMessage, StoredWill,
 };
-use tidegate_message::{Identity, Instant};
+use tidegate_message::{Identity, IdentityKind, Instant};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Broker, journal_writer::Keeper, parts};
 use crate::{
     accounts::Account,
     budget::Budget,
-    config::TopicConfig,
+    config::{Overflow, SessionConfig, TopicConfig},
     connection::WillMessage,
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
@@ -37,6 +37,8 @@ struct Restoring {
     /// By where each is in memory, which its record keeps alive: those that several sessions wait for.
     messages: HashMap<usize, Restored>,
     topics: HashSet<Arc<str>>,
+    /// The settings of the session before.
+    config: Option<Arc<SessionConfig>>,
     /// Shard, former journal and place in that of each message, in order.
     places: Vec<(usize, usize, Order)>,
 }
@@ -49,7 +51,23 @@ struct Restored {
     on_disk: Option<Weak<Spilled>>,
 }
 
+/// The policy of a session for messages whose topic has none of its own.
+#[derive(Clone, Copy)]
+struct Policy {
+    usual: Overflow,
+    /// Whether it is a part's.
+    is_part: bool,
+}
+
 impl Restoring {
+    /// The same settings, in the memory of those of the session before that has them, too.
+    fn config(&mut self, config: SessionConfig) -> Arc<SessionConfig> {
+        if self.config.as_deref() != Some(&config) {
+            self.config = Some(Arc::new(config));
+        }
+        self.config.clone().expect("just set")
+    }
+
     /// Its number in the next journal of its shard: its place among those of that shard, from 1.
     fn number(&self, shard: usize, queued: &RecoveredQueued) -> u64 {
         let place = (shard, queued.journal, queued.order);
@@ -239,8 +257,10 @@ impl Broker {
     ) {
         self.numbers.session += 1;
         let key = self.insert_remainder(now, self.numbers.session);
+        // What waits for another is for no session to drop.
+        let policy = Policy { usual: Overflow::SpillDisconnect, is_part: true };
         for recovered in queue {
-            self.restore_queued(now, key, recovered, restoring);
+            self.restore_queued(now, key, recovered, restoring, policy);
         }
         self.note_remainder(key);
     }
@@ -252,11 +272,11 @@ impl Broker {
         key: Key,
         recovered: RecoveredQueued,
         restoring: &mut Restoring,
+        policy: Policy,
     ) {
         let stored = Arc::downgrade(&recovered.message);
-        let mut queued = self.restored(now, recovered, restoring, true);
+        let mut queued = self.restored(now, recovered, restoring, policy, true);
         let session = self.sessions.get_mut(key).expect("just begun");
-        queued.overflow = queued.overflow.for_part(session.state.is_part());
         self.spilling.place_restored(session, &mut queued);
         if let (Some(stored), Held::Disk(spilled)) = (stored.upgrade(), &queued.message) {
             restoring.note(&stored, spilled);
@@ -286,7 +306,13 @@ impl Broker {
             return;
         }
         self.shared.restore_session();
-        let config = Arc::new(self.shared.config().session.clone());
+        // Its other settings are known once its client is back. Its policy is known now, or what it is to keep might go before that.
+        let mut config = self.shared.config().session.clone();
+        let known = opened.overflow.and_then(Overflow::of_number);
+        config.overflow = known.unwrap_or(config.overflow);
+        let is_part = identity.kind == IdentityKind::Internal;
+        let policy = Policy { usual: config.overflow, is_part };
+        let config = restoring.config(config);
         let key = self.begin_session(&opened.client_id, identity.clone(), config, opened.version);
         if is_of_somebody {
             // All of those in one account would be held to the share of one. It has its own when its client is back.
@@ -297,7 +323,7 @@ impl Broker {
         let inflight: Vec<_> = inflight
             .into_iter()
             .map(|(id, queued)| {
-                (id, queued.map(|queued| self.restored(now, queued, restoring, false)))
+                (id, queued.map(|queued| self.restored(now, queued, restoring, policy, false)))
             })
             .collect();
         let authorize = self.shared.authorize();
@@ -323,7 +349,7 @@ impl Broker {
             {
                 while let Some((_, first)) = sent.pop_front_if(|(number, _)| *number < begun.number)
                 {
-                    before.push(self.restored(now, first, restoring, false));
+                    before.push(self.restored(now, first, restoring, policy, false));
                 }
             }
             exchanges.push((before, id, queued));
@@ -347,7 +373,7 @@ impl Broker {
             session.inflight.restore(id, queued.map(Box::new));
         }
         for recovered in waits {
-            self.restore_queued(now, key, recovered, restoring);
+            self.restore_queued(now, key, recovered, restoring, policy);
         }
         let session = self.sessions.get_mut(key).expect("just begun");
         session.ends_at = ends_at;
@@ -417,15 +443,16 @@ impl Broker {
         now: Instant,
         recovered: RecoveredQueued,
         restoring: &mut Restoring,
+        policy: Policy,
         may_be_on_disk: bool,
     ) -> Queued {
         let number = restoring.number(self.shard, &recovered);
         let RecoveredQueued { message: stored, qos, retain, ids, group, .. } = recovered;
         let message = restoring.message(self.shared.budget(), &stored, may_be_on_disk);
-        let config = &self.shared.config().session;
         let exception = TopicConfig::of(&self.shared.topics(), message.topic())
             .and_then(|exception| exception.overflow);
-        let overflow = exception.unwrap_or_else(|| config.overflow_of(qos));
+        // Those of QoS 0 are not written down.
+        let overflow = exception.unwrap_or(policy.usual).for_part(policy.is_part);
         let mut queued = Queued::new(message, qos, retain, Ids::of(&ids), now, overflow);
         queued.number = number;
         queued.group = group;
