@@ -121,7 +121,7 @@ pub enum Output {
     Close(ConnectionKey),
     /// Read nothing more from it, for now.
     Pause(ConnectionKey),
-    /// Read from it again.
+    /// Read from it again, what is left of its input first.
     Resume(ConnectionKey),
     /// A step of an authentication that began after CONNECT; the shell answers with [`Broker::authenticated`].
     Auth(ConnectionKey, Box<Auth>),

@@ -1,16 +1,16 @@
 //! The state of a session while a client is connected.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     num::NonZeroU16,
     sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use tidegate_message::{Instant, Payload, Position};
+use tidegate_message::{Instant, Payload, Position, TopicError};
 use tidegate_schedule::{LinkState, Schedule};
-use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, Subscribe, Unsubscribe, Version};
 
 use crate::{
     WRITE_BYTES_MAX,
@@ -91,6 +91,8 @@ pub(crate) struct Connection {
     pub(crate) drains: bool,
     /// A large PUBLISH that is being received.
     pub(crate) receiving: Option<Box<Receiving>>,
+    /// A SUBSCRIBE or UNSUBSCRIBE of many filters that is under way: nothing more is read until it is answered.
+    pub(crate) filters: Option<Box<Filters>>,
     /// Exchanges of former connections that are yet to be sent again, and those that wait for the disk to be sent at all.
     pub(crate) resend: VecDeque<Resend>,
     /// Answers to it that wait for the disk.
@@ -108,6 +110,25 @@ pub(crate) struct Connection {
     pub(crate) through: Option<(PacketId, ReasonCode)>,
     /// The topic of the first of these that is not allowed.
     pub(crate) denied: Option<Box<str>>,
+}
+
+/// The filters of a SUBSCRIBE or UNSUBSCRIBE, and what came of those before.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    pub(crate) asked: Asked,
+    pub(crate) reasons: Vec<ReasonCode>,
+    /// The first error of a filter that was refused.
+    pub(crate) invalid: Option<TopicError>,
+    /// Shared subscriptions with other members that were left.
+    pub(crate) left_groups: HashSet<String>,
+    /// When the next of them are looked at.
+    pub(crate) at: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Subscribe(Subscribe),
+    Unsubscribe(Unsubscribe),
 }
 
 /// An exchange that is to be sent.

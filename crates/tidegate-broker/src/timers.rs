@@ -24,6 +24,8 @@ pub(crate) enum Timer {
     Lapse(Key),
     /// The messages of an ended session go to others.
     HandOn(Key),
+    /// More of the filters of a SUBSCRIBE or UNSUBSCRIBE.
+    Filters(Key),
     /// Retained messages expire.
     Retained,
     /// `$SYS`.

@@ -50,6 +50,7 @@ impl Broker {
                     }
                 }
                 Timer::HandOn(key) => self.hand_on_more(now, key),
+                Timer::Filters(key) => self.more_filters(now, key),
                 Timer::Retained => self.forget_expired(now),
                 Timer::Journal => self.go_on_with_journal(now),
                 Timer::Sys => {

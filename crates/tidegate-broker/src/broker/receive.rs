@@ -31,7 +31,8 @@ const QOS_BITS: u8 = 0b0110;
 
 impl Broker {
     /// Takes whole packets, and what it can use of a large PUBLISH, from the front of `input`; how many bytes that was. The
-    /// caller keeps the rest and puts what comes next behind it; that is never more than [`CONTROL_BYTES_MAX`] bytes, unless it is a
+    /// caller keeps the rest and puts what comes next behind it, or gives it again at [`Output::Resume`](super::Output::Resume); but for what comes behind
+    /// many filters, that is never more than [`CONTROL_BYTES_MAX`] bytes, unless it is a
     /// SUBSCRIBE or UNSUBSCRIBE of [`SessionConfig::packet_bytes_max`](crate::SessionConfig) at most, for which the caller needs
     /// [memory](Self::charge_partial).
     pub fn receive(&mut self, now: Instant, key: ConnectionKey, input: &[u8]) -> usize {
@@ -81,6 +82,10 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(input.len()) };
         if connection.is_closing || connection.session.is_none() {
             return Ok(input.len());
+        }
+        if connection.filters.is_some() {
+            // It is answered first.
+            return Ok(0);
         }
         let version = connection.version;
         if connection.receiving.is_some() {

@@ -1,6 +1,6 @@
 //! Subscriptions (MQTT 5, sections 3.8 to 3.11).
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tidegate_journal::Record;
 use tidegate_message::{Action, Instant, Target, TopicError};
@@ -11,10 +11,17 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, Denied, Output, publish::Fault};
 use crate::{
+    connection::{Asked, Filters},
     scans::RetainedScan,
     session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     slab::Key,
+    timers::Timer,
 };
+
+/// Filters of a packet that are taken in one turn, about a millisecond, and the least time to the next: a packet may have as many as a
+/// session may have subscriptions, and no other client waits for all of them.
+pub(super) const FILTERS_STEP: usize = 256;
+const FILTERS_PAUSE: Duration = Duration::from_millis(1);
 
 impl Broker {
     pub(super) fn subscribe(
@@ -23,31 +30,136 @@ impl Broker {
         key: Key,
         packet: Subscribe,
     ) -> Result<(), Fault> {
-        let id = packet.subscription_id.unwrap_or(0);
         self.check_filters(key, packet.filters.iter().map(|asked| &*asked.filter), true)?;
-        let connection = self.connections.get(key).expect("it is being received from");
-        let version = connection.version;
-        let mut invalid = None;
-        let reasons = packet.filters.iter().map(|filter| {
-            self.subscribe_one(now, key, filter, id).unwrap_or_else(|error| {
-                tracing::debug!(connection = key.slot, filter = %filter.filter, %error, "filter refused");
-                invalid.get_or_insert(error);
-                ReasonCode::TOPIC_FILTER_INVALID
-            })
-        });
-        let mut answer = Suback {
-            packet_id: packet.packet_id,
-            reason_string: None,
-            user_properties: Vec::new(),
-            reasons: reasons.collect(),
+        self.begin_filters(now, key, Asked::Subscribe(packet))
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        now: Instant,
+        key: Key,
+        packet: Unsubscribe,
+    ) -> Result<(), Fault> {
+        self.check_filters(key, packet.filters.iter().map(String::as_str), false)?;
+        self.begin_filters(now, key, Asked::Unsubscribe(packet))
+    }
+
+    /// Takes the filters of a packet. Where they are many, others have their turn in between, and the connection is not read from.
+    fn begin_filters(&mut self, now: Instant, key: Key, asked: Asked) -> Result<(), Fault> {
+        let mut filters = Filters {
+            asked,
+            reasons: Vec::new(),
+            invalid: None,
+            left_groups: HashSet::new(),
+            at: None,
         };
-        if version == Version::V3 {
-            grant_all(&packet, &mut answer.reasons)?;
+        if self.some_filters(now, key, &mut filters) {
+            return self.end_filters(now, key, filters);
         }
-        let connection = self.connections.get(key).expect("it is being received from");
-        // MQTT-3.1.2-29
-        answer.reason_string =
-            invalid.filter(|_| connection.problem_information).map(|error| error.to_string());
+        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let session = connection.session.expect("checked before");
+        self.wait_with_filters(now, key, filters);
+        self.pause(self.session_key(session));
+        Ok(())
+    }
+
+    fn wait_with_filters(&mut self, now: Instant, key: Key, mut filters: Filters) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let at = now + FILTERS_PAUSE;
+        filters.at = Some(at);
+        connection.filters = Some(Box::new(filters));
+        self.timers.set(at, Timer::Filters(key));
+    }
+
+    /// The work of [`Timer::Filters`].
+    pub(super) fn more_filters(&mut self, now: Instant, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(mut filters) = connection.filters.take() else { return };
+        let session = connection.session.expect("one that has parted from it has none");
+        let is_closing = connection.is_closing;
+        if !is_closing && !self.some_filters(now, key, &mut filters) {
+            return self.wait_with_filters(now, key, *filters);
+        }
+        if !is_closing && let Err(fault) = self.end_filters(now, key, *filters) {
+            self.end_by(key, &fault);
+        }
+        self.resume(self.session_key(session));
+    }
+
+    /// Takes some of the filters; whether those were the last.
+    fn some_filters(&mut self, now: Instant, key: Key, filters: &mut Filters) -> bool {
+        let Filters { asked, reasons, invalid, left_groups, .. } = filters;
+        let from = reasons.len();
+        match asked {
+            Asked::Subscribe(packet) => {
+                let id = packet.subscription_id.unwrap_or(0);
+                for asked in packet.filters.iter().skip(from).take(FILTERS_STEP) {
+                    let taken = self.subscribe_one(now, key, asked, id);
+                    reasons.push(taken.unwrap_or_else(|error| {
+                        tracing::debug!(connection = key.slot, filter = %asked.filter, %error, "filter refused");
+                        invalid.get_or_insert(error);
+                        ReasonCode::TOPIC_FILTER_INVALID
+                    }));
+                }
+                reasons.len() == packet.filters.len()
+            }
+            Asked::Unsubscribe(packet) => {
+                for filter in packet.filters.iter().skip(from).take(FILTERS_STEP) {
+                    reasons.push(self.unsubscribe_one(key, filter, left_groups));
+                }
+                reasons.len() == packet.filters.len()
+            }
+        }
+    }
+
+    /// Answers the packet.
+    fn end_filters(&mut self, now: Instant, key: Key, filters: Filters) -> Result<(), Fault> {
+        let Filters { asked, mut reasons, invalid, left_groups, .. } = filters;
+        let connection = self.connections.get(key).expect("the caller looked");
+        let session_key = connection.session.expect("checked before");
+        if !left_groups.is_empty()
+            && let Some(session) = self.sessions.get_mut(session_key)
+        {
+            // Messages that have not begun go to other members; those that have continue here (MQTT-3.10.4-3).
+            let left = session.queue.take_groups(|name| left_groups.contains(name));
+            if !left.is_empty() {
+                self.hand_on_of(now, session_key, left);
+            }
+        }
+        if self.sessions.get(session_key).is_some_and(|session| session.number > 0) {
+            // Records of others came between those of its filters.
+            self.depend_on_all();
+        }
+        let connection = self.connections.get(key).expect("looked up above");
+        let packet = match asked {
+            Asked::Unsubscribe(packet) => packet,
+            Asked::Subscribe(packet) => {
+                if connection.version == Version::V3 {
+                    grant_all(&packet, &mut reasons)?;
+                }
+                // MQTT-3.1.2-29
+                let reason_string =
+                    invalid.filter(|_| connection.problem_information).map(|e| e.to_string());
+                let user_properties = Vec::new();
+                let packet_id = packet.packet_id;
+                self.give_suback(
+                    key,
+                    Suback { packet_id, reason_string, user_properties, reasons },
+                );
+                self.begin_queries(now, key);
+                return Ok(());
+            }
+        };
+        let (packet_id, user_properties) = (packet.packet_id, Vec::new());
+        let answer = Suback { packet_id, reason_string: None, user_properties, reasons };
+        self.promise(key, |version, out| {
+            Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
+        });
+        Ok(())
+    }
+
+    fn give_suback(&mut self, key: Key, answer: Suback) {
+        let connection = self.connections.get(key).expect("the caller looked");
         let packet_bytes_max = connection.packet_bytes_max as usize;
         self.promise(key, |version, out| {
             let start = out.len();
@@ -62,8 +174,6 @@ impl Broker {
             }
             encode(Suback { reason_string: None, ..answer }); // MQTT-3.9.2-1
         });
-        self.begin_queries(now, key);
-        Ok(())
     }
 
     /// Whether texts are filters, in a packet of a client. An invalid filter makes the packet malformed and ends the connection, as for
@@ -208,64 +318,35 @@ impl Broker {
         !keeper.lacking.is_relied_on() && keeper.append(&record).is_some()
     }
 
-    pub(super) fn unsubscribe(
+    /// Ends one subscription; notes its shared subscription if that has other members.
+    fn unsubscribe_one(
         &mut self,
-        now: Instant,
         key: Key,
-        packet: Unsubscribe,
-    ) -> Result<(), Fault> {
+        filter: &str,
+        left_groups: &mut HashSet<String>,
+    ) -> ReasonCode {
         let connection = self.connections.get(key).expect("it is being received from");
         let session_key = connection.session.expect("checked before");
         let own = self.session_key(session_key);
-        self.check_filters(key, packet.filters.iter().map(String::as_str), false)?;
         let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
-        let mut reasons = Vec::with_capacity(packet.filters.len());
-        let mut left_groups: HashSet<&str> = HashSet::new();
-        for filter in &packet.filters {
-            let found = session.subscriptions.remove(&**filter).is_some();
-            if found {
-                session.filter_bytes -= filter_bytes(filter);
-                let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
-                if let Some(charge) = &mut session.filter_charge {
-                    charge.shrink_to(beyond);
-                }
-                let mut routes = self.shared.routes_mut();
-                routes.remove(filter, own);
-                if routes.has_group(filter) {
-                    left_groups.insert(filter);
-                }
-                drop(routes);
-                session.retained.end(filter);
-                if session.number > 0
-                    && let Some(keeper) = &mut self.keeper
-                {
-                    let (session, filter) = (session.number, filter.as_str().into());
-                    keeper.append(&Record::Unsubscribed { session, filter });
-                }
-            }
-            reasons.push(if found {
-                ReasonCode::SUCCESS
-            } else {
-                ReasonCode::NO_SUBSCRIPTION_EXISTED
-            });
+        if session.subscriptions.remove(filter).is_none() {
+            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         }
-        if !left_groups.is_empty() {
-            // Messages that have not begun go to other members; those that have continue here (MQTT-3.10.4-3).
-            let left = session.queue.take_groups(|name| left_groups.contains(name));
-            if !left.is_empty() {
-                self.hand_on_of(now, session_key, left);
-            }
+        session.filter_bytes -= filter_bytes(filter);
+        let beyond = session.filter_bytes.saturating_sub(FILTERS_OWN_BYTES);
+        if let Some(charge) = &mut session.filter_charge {
+            charge.shrink_to(beyond);
         }
-        let answer = Suback {
-            packet_id: packet.packet_id,
-            reason_string: None,
-            user_properties: Vec::new(),
-            reasons,
-        };
-        self.promise(key, |version, out| {
-            Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
-        });
-        Ok(())
+        let mut routes = self.shared.routes_mut();
+        routes.remove(filter, own);
+        if routes.has_group(filter) {
+            left_groups.insert(filter.to_owned());
+        }
+        drop(routes);
+        session.retained.end(filter);
+        let number = session.number;
+        self.write(number, || Record::Unsubscribed { session: number, filter: filter.into() });
+        ReasonCode::SUCCESS
     }
 }
 

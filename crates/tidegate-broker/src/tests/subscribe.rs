@@ -187,17 +187,71 @@ fn a_subscribe_of_many_filters_is_taken_as_far_as_packets_may_be() {
             for part in bytes.chunks(50_000) {
                 world.raw(at, part);
             }
+            world.advance(seconds(1));
             let reasons = world.answer(at, |packet| match packet {
                 Packet::Suback(suback) => Some(suback.reasons.clone()),
                 _ => None,
             });
             assert_eq!(reasons, vec![ReasonCode::GRANTED_QOS_1; 20_000]);
             assert_eq!(world.shared.subscriptions(), 20_000);
-            let all: Vec<&str> = names.iter().map(String::as_str).collect();
-            world.unsubscribe(at, &all);
+            let (packet_id, user_properties) = (id(8), Vec::new());
+            let packet = Unsubscribe { packet_id, user_properties, filters: names };
+            world.send(at, Packet::Unsubscribe(packet));
+            world.advance(seconds(1));
+            let reasons = world.answer(at, |packet| match packet {
+                Packet::Unsuback(unsuback) => Some(unsuback.reasons.clone()),
+                _ => None,
+            });
+            // Before MQTT 5 it has none.
+            let count = if version == Version::V5 { 20_000 } else { 0 };
+            assert_eq!(reasons, vec![ReasonCode::SUCCESS; count]);
             assert_eq!(world.shared.subscriptions(), 0);
             world.cut(at);
         }
+    });
+}
+
+#[test]
+fn many_filters_hold_up_no_other_client() {
+    each(|world| {
+        let s = world.join(v5("s"));
+        world.subscribe(s, "t", AtMostOnce);
+        let at = world.join(kept("a"));
+        let names: Vec<String> = (0..2_000).map(|number| format!("many/{number}")).collect();
+        let filters = names.iter().map(|name| filter(name, AtLeastOnce)).collect();
+        let (packet_id, user_properties) = (id(7), Vec::new());
+        let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+        world.send(at, Packet::Subscribe(packet));
+        // What comes behind it is taken after it, and others are served meanwhile.
+        world.send(at, Packet::Pingreq);
+        let some = world.shared.subscriptions();
+        assert!((2..=300).contains(&some), "{some}");
+        assert_eq!(world.take(at), []);
+        let p = world.join(v5("p"));
+        world.publish(p, message("t", AtMostOnce, "x"));
+        assert_eq!(world.texts(s), ["x"]);
+        world.advance(seconds(1));
+        let reasons = world.answer(at, |packet| match packet {
+            Packet::Suback(suback) => Some(suback.reasons.clone()),
+            _ => None,
+        });
+        assert_eq!(reasons, vec![ReasonCode::GRANTED_QOS_1; 2_000]);
+        assert_eq!(world.take(at), [Other(Packet::Pingresp)]);
+        assert_eq!(world.shared.subscriptions(), 2_001);
+
+        let (packet_id, user_properties) = (id(8), Vec::new());
+        let packet = Unsubscribe { packet_id, user_properties, filters: names };
+        world.send(at, Packet::Unsubscribe(packet));
+        let some = world.shared.subscriptions();
+        assert!((1_500..2_001).contains(&some), "{some}");
+        // The connection ends in between; another one to the session is read from.
+        world.cut(at);
+        let at = world.join(kept("a"));
+        assert!(!world.is_paused(at));
+        world.send(at, Packet::Pingreq);
+        assert_eq!(world.take(at), [Other(Packet::Pingresp)]);
+        world.advance(seconds(1));
+        assert_eq!(world.shared.subscriptions(), some);
     });
 }
 
