@@ -18,7 +18,8 @@ from tidegate._http import bytes_of
 from tidegate._newest import Each
 from tidegate._resume import Resume, Watch, request_of
 from tidegate._silence import Silence, no_picture
-from tidegate.v1 import event_pb2, frames_pb2
+from tidegate.cameras import camera_of
+from tidegate.v1 import camera_pb2, event_pb2, frames_pb2
 
 
 def message(jpeg: bytes, **parts: object) -> frames_pb2.SubscribeResponse:
@@ -174,6 +175,13 @@ def test_an_image_is_given_in_any_common_form(tmp_path: Path) -> None:
 def test_what_is_no_image_says_so(image: Any, words: str) -> None:
     with pytest.raises(tidegate.ImageRefusedError, match=words):
         bytes_of(image)
+
+
+def test_a_camera_says_what_is_wrong_with_its_clock_and_its_frames() -> None:
+    message = camera_pb2.Camera(name="cam1", online=True, capture_clock="its timestamps leap about", no_frames="401")
+    camera = camera_of(message)
+    assert (camera.capture_clock, camera.no_frames) == ("its timestamps leap about", "401")
+    assert camera_of(camera_pb2.Camera(name="cam1")).capture_clock == ""
 
 
 def test_what_is_no_frame_to_publish_says_so() -> None:

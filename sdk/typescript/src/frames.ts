@@ -334,6 +334,11 @@ export interface Camera {
   readonly transport: string;
   /** Why it gives no frames although it is reached; empty if it does. */
   readonly noFrames: string;
+  /**
+   * By which clock its frames are timed, where something is wrong with that (timestamps that are no clock, a line that is full); empty where
+   * nothing is.
+   */
+  readonly captureClock: string;
   /** The camera of the node's configuration whose substream it is; empty if it is none. */
   readonly substreamOf: string;
 }
@@ -356,6 +361,7 @@ export function camerasOf(answer: unknown): Camera[] {
       subscriptions: number(camera["subscriptions"]),
       transport: string(camera["transport"]),
       noFrames: string(camera["no_frames"]),
+      captureClock: string(camera["capture_clock"]),
       substreamOf: string(camera["substream_of"]),
     };
   });

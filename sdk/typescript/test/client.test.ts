@@ -46,10 +46,10 @@ test("cameras and their pictures, by the nanosecond", async (t) => {
   t.after(() => client.close());
   const cameras = await client.cameras();
   assert.deepEqual(
-    cameras.map((camera) => [camera.name, camera.online, camera.newestAtNs, camera.size?.width]),
+    cameras.map((camera) => [camera.name, camera.online, camera.newestAtNs, camera.size?.width, camera.captureClock, camera.noFrames]),
     [
-      ["cam1", true, AT, 640],
-      ["cam2", false, AT, 640],
+      ["cam1", true, AT, 640, "its timestamps leap about", ""],
+      ["cam2", false, AT, 640, "", ""],
     ],
   );
   const newest = await client.snapshot("cam1");

@@ -25,7 +25,8 @@ export const CAMERA = {
   log_bytes_max: 64_000_000,
   subscriptions: 1,
   transport: "link",
-  no_frames: "",
+  no_frames: null,
+  capture_clock: "its timestamps leap about",
 };
 
 /** A request whose body was read. */
@@ -117,7 +118,7 @@ export class FakeNode {
     this.answers.set("POST /v1/login", (asked) =>
       isKnown(asked.headers) ? { json: me, headers: { "set-cookie": "session=s; Path=/; HttpOnly; SameSite=Strict" } } : undefined,
     );
-    this.answers.set("GET /cameras", () => ({ json: { cameras: [{ ...CAMERA, name: "cam2", online: false }, CAMERA] } }));
+    this.answers.set("GET /cameras", () => ({ json: { cameras: [{ ...CAMERA, name: "cam2", online: false, capture_clock: null }, CAMERA] } }));
     this.answers.set("GET /cameras/cam1/snapshot.jpg", (asked) => {
       const at = asked.query.get("at");
       if (at === "1") return failure(404, "frames.frame.missing", "the log begins later");

@@ -40,6 +40,10 @@ class Camera:
     clock_uncertainty_ns: int | None
     no_frames: str
     """Why it gives no frames although it is online; empty while it gives some or is offline."""
+    capture_clock: str
+    """By which clock its frames are timed, where something is wrong with that (timestamps that are no clock, a line that is full);
+    empty where nothing is.
+    """
     substream_of: str
     """The camera of the node's configuration whose substream it is; empty if it is none."""
 
@@ -93,6 +97,7 @@ def camera_of(camera: camera_pb2.Camera) -> Camera:
         clock_offset_ns=camera.clock_offset.offset_nanos if has_offset else None,
         clock_uncertainty_ns=camera.clock_offset.uncertainty_nanos if has_offset else None,
         no_frames=camera.no_frames,
+        capture_clock=camera.capture_clock,
         substream_of=camera.substream_of,
     )
 
