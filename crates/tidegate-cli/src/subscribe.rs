@@ -10,6 +10,7 @@
 
 mod board;
 mod line;
+mod silence;
 mod sinks;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -93,9 +94,8 @@ pub struct SubscribeArgs {
     output: Output,
 }
 
-/// How often the lines are shown on a terminal, and elsewhere.
-const SHOWN_EVERY_TERMINAL: Duration = Duration::from_millis(250);
-const SHOWN_EVERY: Duration = Duration::from_secs(1);
+/// How often the lines are shown on a terminal, and it is looked everywhere whether a camera has fallen silent.
+const SHOWN_EVERY: Duration = Duration::from_millis(250);
 
 /// Receives frames until the last camera has ended, or `stop`.
 ///
@@ -123,8 +123,7 @@ pub async fn run(
         };
         cameras.spawn(watch.run(stop.clone()));
     }
-    let shown_every = if board.is_terminal() { SHOWN_EVERY_TERMINAL } else { SHOWN_EVERY };
-    let mut show = tokio::time::interval_at(tokio::time::Instant::now() + shown_every, shown_every);
+    let mut show = tokio::time::interval_at(tokio::time::Instant::now() + SHOWN_EVERY, SHOWN_EVERY);
     let over = tokio::time::sleep(args.run_for.unwrap_or(Duration::MAX));
     tokio::pin!(over);
     let mut first_failure = None;
@@ -150,7 +149,7 @@ pub async fn run(
             first_failure.get_or_insert(failure);
         }
     }
-    board.show()?;
+    board.show_all()?;
     if let Err(failure) = sinks.close() {
         board.tell(&plain(&failure.chain()))?;
         first_failure.get_or_insert(failure);

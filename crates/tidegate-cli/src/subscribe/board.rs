@@ -6,14 +6,17 @@
 use std::{
     io::{self, IsTerminal, Write},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use terminal_size::{Height, Width};
 use tidegate_api::{ApiError, Event, SubscribeRequest};
 
-use super::line::Line;
+use super::{line::Line, silence::no_picture};
 use crate::program::{Output, unprinted};
 
+/// Lines that stay are printed each second: at the fourth look, which may come somewhat early.
+const PRINTED_EVERY: Duration = Duration::from_millis(900);
 /// Columns and rows of a terminal that does not say how many it has.
 const USUAL: Size = Size { columns: 80, rows: 24 };
 /// Stands where something was left out.
@@ -49,13 +52,16 @@ struct State {
     shown: usize,
     /// The terminal's size then.
     size: Size,
+    /// Lines that stay are printed again from then on.
+    due: Instant,
 }
 
 impl Board {
     /// With `output` as JSON there are no lines of cameras, and every sentence is an object.
     pub(super) fn new(requests: &[SubscribeRequest], output: Output) -> Self {
         let lines = requests.iter().map(Line::new).collect();
-        let state = Mutex::new(State { lines, shown: 0, size: USUAL });
+        let due = Instant::now() + PRINTED_EVERY;
+        let state = Mutex::new(State { lines, shown: 0, size: USUAL, due });
         let is_json = output == Output::Json;
         Self { terminal: io::stdout().is_terminal() && !is_json, is_json, state }
     }
@@ -71,12 +77,8 @@ impl Board {
         put(&format!("{object}\n"))
     }
 
-    pub(super) fn is_terminal(&self) -> bool {
-        self.terminal
-    }
-
     pub(super) fn event(&self, index: usize, event: &Event) {
-        self.state().lines[index].event(event);
+        self.state().lines[index].event(event, Instant::now());
     }
 
     /// Why both bounds of a camera cannot be kept now, if so.
@@ -89,8 +91,30 @@ impl Board {
         self.state().lines[index].failed();
     }
 
-    /// Prints every line.
+    /// Prints every line: on a terminal at each call; elsewhere each second, and when a camera falls silent. As JSON, it prints the
+    /// cameras of which no picture comes.
     pub(super) fn show(&self) -> Result<(), ApiError> {
+        if self.terminal {
+            return self.draw("");
+        }
+        let now = Instant::now();
+        let mut state = self.state();
+        let told = |line: &mut Line| {
+            let (seconds, is_first) = line.tell_silence(now)?;
+            Some((silent(line, seconds), is_first))
+        };
+        let silences: Vec<_> = state.lines.iter_mut().filter_map(told).collect();
+        if self.is_json {
+            // Before any picture that comes meanwhile.
+            return silences.iter().try_for_each(|(object, _)| put(&format!("{object}\n")));
+        }
+        let is_due = state.due <= now || silences.iter().any(|(_, is_first)| *is_first);
+        drop(state);
+        if is_due { self.show_all() } else { Ok(()) }
+    }
+
+    /// Prints every line; none as JSON.
+    pub(super) fn show_all(&self) -> Result<(), ApiError> {
         if self.is_json { Ok(()) } else { self.draw("") }
     }
 
@@ -107,9 +131,12 @@ impl Board {
 
     fn draw(&self, above: &str) -> Result<(), ApiError> {
         let mut state = self.state();
-        let lines = state.lines.iter().map(|line| line.text());
+        let now = Instant::now();
+        let lines = state.lines.iter().map(|line| line.text(now));
         if !self.terminal {
-            return put(&lines.map(|line| line + "\n").collect::<String>());
+            let text = lines.map(|line| line + "\n").collect::<String>();
+            state.due = now + PRINTED_EVERY;
+            return put(&text);
         }
         let size = Size::of_output();
         // Some terminals break lines anew when their size changes and some cut them, so that it is not known where they are.
@@ -123,6 +150,12 @@ impl Board {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The object that says for how long no picture of a camera has come.
+fn silent(line: &Line, seconds: u64) -> serde_json::Value {
+    let camera = line.camera().as_str();
+    serde_json::json!({ "type": "silent", "camera": camera, "seconds": seconds, "text": no_picture(seconds) })
 }
 
 /// Text that overwrites the last `shown` lines by `above` and `lines`.

@@ -1,11 +1,15 @@
 //! The status line of one camera.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use tidegate_api::{Event, Frame, SubscribeRequest, Verdict};
-use tidegate_message::{CameraName, Demand, quantity};
+use tidegate_message::{CameraName, Demand, WhenInfeasible, quantity};
 
+use super::silence::{Silence, no_picture};
 use crate::{cameras::rounded, program::plain};
 
 /// Latencies that percentiles are taken over: some seconds of a camera.
@@ -28,6 +32,9 @@ pub(super) struct Line {
     infeasible: Option<String>,
     /// The most important message for an operator: a fault, or the reason of the last change.
     reason: String,
+    silence: Silence,
+    /// Whether it was said why no picture comes.
+    is_told: bool,
 }
 
 impl Line {
@@ -44,20 +51,39 @@ impl Line {
             assumed: false,
             infeasible: None,
             reason: "waiting for the first frame".to_owned(),
+            silence: Silence::new(Instant::now()),
+            is_told: false,
         }
+    }
+
+    pub(super) fn camera(&self) -> &CameraName {
+        &self.camera
     }
 
     pub(super) fn failed(&mut self) {
         self.reason = "ended by a failure".to_owned();
+        self.is_told = true;
     }
 
-    pub(super) fn event(&mut self, event: &Event) {
+    pub(super) fn event(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::Frame(_) | Event::Unchanged(_) => {
+                if self.last.is_none() || self.is_told {
+                    self.reason.clear();
+                }
+                self.silence.heard(now);
+                self.is_told = false;
+            }
+            Event::CameraOffline(_) | Event::NoFrames(_) | Event::Ended(_) => self.is_told = true,
+            Event::CameraOnline => {
+                self.silence.begin(now);
+                self.is_told = false;
+            }
+            _ => {}
+        }
         match event {
             Event::Frame(frame) => {
                 self.took(frame.replayed, frame.stages.total());
-                if self.last.is_none() {
-                    self.reason.clear();
-                }
                 self.last_bytes = frame.jpeg.len() as u64;
                 // Without the picture, whose bytes it would keep in memory.
                 self.last = Some(Frame { jpeg: Bytes::new(), ..frame.clone() });
@@ -113,12 +139,45 @@ impl Line {
         self.infeasible.as_deref()
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut text = format!(
-            "{}  bound {}  ",
-            self.camera,
-            quantity::show_duration(self.demand.bounds.latency())
-        );
+    /// Seconds without a picture where it was not said why, each number once, and whether it is the first.
+    pub(super) fn tell_silence(&mut self, now: Instant) -> Option<(u64, bool)> {
+        if self.told().is_some() {
+            return None;
+        }
+        self.silence.tell(now, self.interval())
+    }
+
+    #[cfg(test)]
+    fn silence_began(&self) -> Instant {
+        self.silence.since()
+    }
+
+    /// The reason why no picture comes, where it was said.
+    fn told(&self) -> Option<&str> {
+        let pauses = self.demand.when_infeasible == WhenInfeasible::Pause;
+        match &self.infeasible {
+            _ if self.is_told => Some(&self.reason),
+            Some(sentence) if pauses => Some(sentence),
+            _ => None,
+        }
+    }
+
+    /// The time between two pictures that is asked for, if any.
+    fn interval(&self) -> Option<Duration> {
+        self.demand.frame_rate.map(|rate| rate.interval())
+    }
+
+    /// The line. That no picture comes stands first: a narrow terminal has no room for the end.
+    pub(super) fn text(&self, now: Instant) -> String {
+        let told = self.told();
+        let mut text = format!("{}  ", self.camera);
+        if let Some(reason) = told {
+            text.push_str(&format!("{reason}  "));
+        } else if let Some(seconds) = self.silence.seconds(now, self.interval()) {
+            text.push_str(&format!("{}  ", no_picture(seconds)));
+        }
+        let bound = quantity::show_duration(self.demand.bounds.latency());
+        text.push_str(&format!("bound {bound}  "));
         match (percentile(&self.latencies, 50), percentile(&self.latencies, 95)) {
             (Some(p50), Some(p95)) => {
                 text.push_str(&format!("p50 {:.1} ms  p95 {:.1} ms  ", millis(p50), millis(p95)));
@@ -145,7 +204,9 @@ impl Line {
                 frame.accuracy,
             ));
         }
-        text.push_str(self.infeasible.as_ref().unwrap_or(&self.reason));
+        if told.is_none() {
+            text.push_str(self.infeasible.as_ref().unwrap_or(&self.reason));
+        }
         text.trim_end().to_owned()
     }
 }
@@ -208,6 +269,15 @@ mod tests {
         Line::new(&SubscribeRequest::new("cam1", Duration::from_millis(100), 0.95).unwrap())
     }
 
+    fn text(line: &Line) -> String {
+        line.text(line.silence_began())
+    }
+
+    fn event(line: &mut Line, event: &Event) {
+        let now = line.silence_began();
+        line.event(event, now);
+    }
+
     fn frame(millis: u64, replayed: bool) -> Event {
         Event::Frame(Frame {
             captured_at: Instant::from_millis(1000),
@@ -228,24 +298,30 @@ mod tests {
     #[test]
     fn the_line_is_golden() {
         let mut line = line();
-        assert_eq!(line.text(), "cam1  bound 100ms  p50 -  p95 -  waiting for the first frame");
+        assert_eq!(text(&line), "cam1  bound 100ms  p50 -  p95 -  waiting for the first frame");
         for millis in [40, 50, 60, 120] {
-            line.event(&frame(millis, false));
+            event(&mut line, &frame(millis, false));
         }
-        line.event(&Event::Missed(Missed {
-            from: Instant::EPOCH,
-            to: Instant::EPOCH,
-            count: 1,
-            why: MissedWhy::Overtaken,
-        }));
-        line.event(&Event::KnobsChanged(KnobsChanged {
-            captured_at: Instant::EPOCH,
-            from: "original".into(),
-            to: "1/2 q60".into(),
-            reason: "20 Mbit/s\x1b[2J carry 64 kB in time".into(),
-        }));
+        event(
+            &mut line,
+            &Event::Missed(Missed {
+                from: Instant::EPOCH,
+                to: Instant::EPOCH,
+                count: 1,
+                why: MissedWhy::Overtaken,
+            }),
+        );
+        event(
+            &mut line,
+            &Event::KnobsChanged(KnobsChanged {
+                captured_at: Instant::EPOCH,
+                from: "original".into(),
+                to: "1/2 q60".into(),
+                reason: "20 Mbit/s\x1b[2J carry 64 kB in time".into(),
+            }),
+        );
         assert_eq!(
-            line.text(),
+            text(&line),
             "cam1  bound 100ms  p50 50.0 ms  p95 120.0 ms  delivered 60.0 % of 5  61 kB of 410 kB  960x540  \
              1/2 q60  accuracy 0.961  20 Mbit/s\u{fffd}[2J carry 64 kB in time"
         );
@@ -255,39 +331,72 @@ mod tests {
     fn that_bounds_cannot_be_kept_stays_on_the_line_until_they_can() {
         let mut line = line();
         let sentence = "accuracy 0.95 within 100 ms cannot be kept";
-        line.event(&Event::Infeasible(Infeasible {
-            latency_at_accuracy: None,
-            frames_per_second: None,
-            accuracy_at_latency: None,
-            sentence: sentence.into(),
-        }));
-        line.event(&Event::KnobsChanged(KnobsChanged {
-            captured_at: Instant::EPOCH,
-            from: "original".into(),
-            to: "1/2 q60".into(),
-            reason: "20 Mbit/s".into(),
-        }));
-        assert!(line.text().ends_with(sentence), "{}", line.text());
+        event(
+            &mut line,
+            &Event::Infeasible(Infeasible {
+                latency_at_accuracy: None,
+                frames_per_second: None,
+                accuracy_at_latency: None,
+                sentence: sentence.into(),
+            }),
+        );
+        event(
+            &mut line,
+            &Event::KnobsChanged(KnobsChanged {
+                captured_at: Instant::EPOCH,
+                from: "original".into(),
+                to: "1/2 q60".into(),
+                reason: "20 Mbit/s".into(),
+            }),
+        );
+        assert!(text(&line).ends_with(sentence), "{}", text(&line));
         assert_eq!(line.infeasible(), Some(sentence));
-        line.event(&Event::Feasible);
-        assert!(line.text().ends_with("both bounds can be kept again"), "{}", line.text());
+        event(&mut line, &Event::Feasible);
+        assert!(text(&line).ends_with("both bounds can be kept again"), "{}", text(&line));
         assert_eq!(line.infeasible(), None);
+    }
+
+    #[test]
+    fn a_node_that_stops_sending_is_on_the_line_until_a_picture_comes() {
+        let mut line = line();
+        let begin = line.silence_began();
+        let at = |millis: u64| begin + Duration::from_millis(millis);
+        line.event(&frame(40, false), at(0));
+        assert!(!line.text(at(1400)).contains("no picture"));
+        assert!(
+            line.text(at(1500)).starts_with("cam1  no picture for 2 s  bound 100ms  p50 40.0 ms")
+        );
+        assert_eq!(line.tell_silence(at(1500)), Some((2, true)));
+        assert_eq!(line.tell_silence(at(1700)), None);
+        line.event(&frame(40, false), at(60_000));
+        assert!(!line.text(at(60_000)).contains("no picture"));
+        line.event(&Event::NoFrames("the lens is covered".into()), at(60_000));
+        assert!(line.text(at(90_000)).starts_with("cam1  no frames: the lens is covered  bound"));
+        assert_eq!(line.tell_silence(at(90_000)), None);
+        line.event(&Event::CameraOnline, at(90_000));
+        assert!(line.text(at(92_000)).starts_with("cam1  no picture for 2 s  bound"));
+        line.event(&Event::NoFrames("the lens is covered".into()), at(93_000));
+        line.event(&frame(40, false), at(94_000));
+        assert!(!line.text(at(94_000)).contains("the lens"), "{}", line.text(at(94_000)));
     }
 
     #[test]
     fn an_accuracy_that_was_not_measured_is_marked() {
         let mut line = line();
-        line.event(&Event::AccuracyAssumed("accuracy is assumed from a default table".into()));
-        assert!(line.text().ends_with("  accuracy is assumed from a default table"));
-        line.event(&frame(40, false));
-        assert!(line.text().ends_with("  accuracy 0.961 assumed"), "{}", line.text());
+        event(
+            &mut line,
+            &Event::AccuracyAssumed("accuracy is assumed from a default table".into()),
+        );
+        assert!(text(&line).ends_with("  accuracy is assumed from a default table"));
+        event(&mut line, &frame(40, false));
+        assert!(text(&line).ends_with("  accuracy 0.961 assumed"), "{}", text(&line));
     }
 
     #[test]
     fn frames_of_the_past_do_not_count_against_the_bound() {
         let mut line = line();
-        line.event(&frame(30_000, true));
-        let text = line.text();
+        event(&mut line, &frame(30_000, true));
+        let text = text(&line);
         assert!(text.contains("p50 -  p95 -  replayed 1  61 kB"), "{text}");
     }
 
