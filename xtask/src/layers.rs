@@ -163,21 +163,28 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-workers"],
     ),
-    rule("tidegate-server", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    // The port by which services reach the broker; its twin in memory drives the broker itself.
+    rule("tidegate-bus", Layer::Shell, &[], &["tidegate-process"]),
+    rule(
+        "tidegate-server",
+        Layer::Shell,
+        &[],
+        &["tidegate-bus", "tidegate-identity", "tidegate-process"],
+    ),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
-    rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-process", "tidegate-server"]),
+    rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-bus", "tidegate-process"]),
     rule("tidegate-rpc", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     rule(
         "tidegate-ingest",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-process", "tidegate-server"],
+        &["tidegate-bus", "tidegate-identity", "tidegate-process"],
     ),
     rule(
         "tidegate-uplinks",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-server"],
+        &["tidegate-bus", "tidegate-identity", "tidegate-link", "tidegate-process"],
     ),
     // A node serves the calls of the API (`tidegate-rpc` has their trait), hosts cameras whose frames applications publish, and hands the links
     // of other nodes' uplinks to their receivers: there is one listener for links.
@@ -186,12 +193,12 @@ const RULES: &[Rule] = &[
         Layer::Shell,
         &[],
         &[
+            "tidegate-bus",
             "tidegate-camera",
             "tidegate-identity",
             "tidegate-link",
             "tidegate-process",
             "tidegate-rpc",
-            "tidegate-server",
             "tidegate-uplinks",
         ],
     ),
@@ -203,14 +210,9 @@ const RULES: &[Rule] = &[
         &["tidegate-identity", "tidegate-process", "tidegate-rpc", "tidegate-workers"],
     ),
     // Pictures are those of the API, whose trait is there, and detections come by the bus.
-    rule(
-        "tidegate-web",
-        Layer::Shell,
-        &[],
-        &["tidegate-identity", "tidegate-rpc", "tidegate-server"],
-    ),
+    rule("tidegate-web", Layer::Shell, &[], &["tidegate-bus", "tidegate-identity", "tidegate-rpc"]),
     // Frames come by a trait of its own, which `tidegate` implements by the node's.
-    rule("tidegate-detect", Layer::Shell, &[], &["tidegate-server", "tidegate-workers"]),
+    rule("tidegate-detect", Layer::Shell, &[], &["tidegate-bus", "tidegate-workers"]),
     rule("tidegate-config", Layer::Shell, &[], &[]),
     // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
     rule(
@@ -250,6 +252,7 @@ const RULES: &[Rule] = &[
         Layer::Shell,
         &[],
         &[
+            "tidegate-bus",
             "tidegate-camera",
             "tidegate-cli",
             "tidegate-client",
@@ -303,7 +306,8 @@ const RULES: &[Rule] = &[
 ];
 
 /// Crates that run for as long as a node does. None uses another one, but for [`BETWEEN_SERVICES`]; they meet in `tidegate`, which makes
-/// them of the configuration. `tidegate-server` and `tidegate-rpc` are none: services stand on them, on the bus and on the trait of the API.
+/// them of the configuration. `tidegate-bus` and `tidegate-rpc` are none: services stand on them, on the bus and on the trait of the API; and none stands on
+/// `tidegate-server`, which implements the first.
 const SERVICES: &[&str] = &[
     "tidegate-camera",
     "tidegate-detect",

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
+use tidegate_bus::{Attached, Attachment, Bus, BusError, Publication, filter_of, part_id};
 use tidegate_message::{Identity, IdentityKind, error_chain};
-use tidegate_server::bus::{Attached, Attachment, Bus, BusError, Publication, filter_of, part_id};
 use tidegate_sys::{files, regular};
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tokio::{

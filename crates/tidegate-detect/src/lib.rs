@@ -35,7 +35,7 @@ use std::{
 };
 
 use async_recursion::async_recursion as boxed;
-use tidegate_server::bus::Bus;
+use tidegate_bus::Bus;
 use tidegate_wire::mqtt::QoS;
 use tidegate_workers::{PoolSettings, SharedPool};
 use tokio::{sync::watch as channel, task::JoinHandle, time};

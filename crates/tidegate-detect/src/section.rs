@@ -10,11 +10,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_api::{ApiError, CameraInfo};
+use tidegate_bus::{
+    Attached, Attachment, BusError, Deliveries, Publication, Publisher, filter_of, part_id,
+};
 use tidegate_message::{
     Backoff, CameraName, Identity, IdentityKind, Instant, LogLimiter, error_chain,
-};
-use tidegate_server::bus::{
-    Attached, Attachment, BusError, Deliveries, Publication, Publisher, filter_of, part_id,
 };
 use tidegate_wire::mqtt::{QoS, ReasonCode, SubscribeFilter};
 use tidegate_workers::SharedPool;

@@ -216,7 +216,7 @@ impl Coap {
         }
         live.meter.spend(now, 1, 0);
         let retain = live.settings.retain || publish.method == Method::Put;
-        let is_first = retain && self.context.shared.retained_message(now, &publish.path).is_none();
+        let is_first = retain && self.context.bus.retained_message(&publish.path).is_none();
         let content_type = publish.content_format.and_then(ContentFormat::media_type);
         let bytes = publish.payload.len() as u64;
         let message = Message {
@@ -269,7 +269,7 @@ impl Coap {
             return Answer::Refuse;
         }
         let now = clock::now();
-        match self.context.shared.retained_message(now, &read.path) {
+        match self.context.bus.retained_message(&read.path) {
             Some(message) => {
                 let properties = ForwardedProperties::decode(&message.forwarded).ok();
                 let content_type = properties.and_then(|properties| properties.content_type);

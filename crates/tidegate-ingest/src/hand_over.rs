@@ -11,8 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tidegate_broker::{Bundle, Publication, SessionConfig, part_id};
-use tidegate_server::bus::{Attachment, BusError, OPEN_MAX, Publisher};
+use tidegate_bus::{
+    Attachment, Bundle, BundledPublication, BusError, OPEN_MAX, Publisher, SessionConfig, part_id,
+};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{Context, IngestSettings};
@@ -69,7 +70,7 @@ impl HandOver {
     /// One more message, with user properties, encoded. Its topic is one.
     #[inline]
     pub(super) fn push(&mut self, topic: &str, payload: &[u8], retain: bool, user: &[u8]) {
-        let publication = Publication {
+        let publication = BundledPublication {
             topic: topic.as_bytes(),
             payload,
             forwarded: user,

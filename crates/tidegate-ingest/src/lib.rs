@@ -37,7 +37,6 @@ use std::{
 };
 
 use tidegate_auth::limits::{Limits, Meter};
-use tidegate_broker::Shared;
 use tokio_util::sync::CancellationToken;
 
 use self::counters::Counters;
@@ -47,13 +46,13 @@ pub use self::{
     counters::IngestReport,
     settings::{Format, IngestSettings, Kind, ServerTls},
 };
+use tidegate_bus::Bus;
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
 use tidegate_process::{
     health::{Health, Pulse},
     pages::Pages,
 };
-use tidegate_server::{bus::Bus, server::Server};
 use tidegate_wire::mqtt::path::Stamps;
 
 /// A listener's loop comes round at least so often, or it hangs.
@@ -108,7 +107,6 @@ struct Context {
     counters: Counters,
     access: Access,
     bus: Bus,
-    shared: Arc<Shared>,
     /// The node's name among those that a message passed, and the value that carries it.
     node: Arc<str>,
     stamps: Stamps,
@@ -156,7 +154,7 @@ impl Context {
 }
 
 impl Ingest {
-    /// Listens, and hands what comes in to `server`; the thread is a pulse of `health`. `node` is this node's name among those that a
+    /// Listens, and hands what comes in to `bus`; the thread is a pulse of `health`. `node` is this node's name among those that a
     /// message passed.
     ///
     /// # Errors
@@ -164,7 +162,7 @@ impl Ingest {
     pub fn start(
         settings: IngestSettings,
         node: Arc<str>,
-        server: &Server,
+        bus: &Bus,
         access: Access,
         health: &Health,
     ) -> Result<Self, IngestError> {
@@ -175,8 +173,7 @@ impl Ingest {
             live: RwLock::new(Arc::new(Live::new(settings))),
             counters: Counters::default(),
             access,
-            bus: server.connector().into(),
-            shared: server.shared().clone(),
+            bus: bus.clone(),
             stamps: Stamps::new(&node),
             node,
             #[cfg(feature = "xdp")]
@@ -203,7 +200,7 @@ impl Ingest {
             }
         };
         let told = Arc::downgrade(&context);
-        server.shared().tell_in_sys(format!("ingest/{name}"), move || {
+        bus.tell_in_sys(format!("ingest/{name}"), move || {
             told.upgrade().map(|context| context.counts())
         });
         tracing::info!(ingest = %name, kind = kind.word(), %address, "ingest served");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidegate_message::{Instant, TIME_PROPERTY};
 use tidegate_wire::mqtt::{ForwardedProperties, PublishProperties, QoS, put_user_property};
 
-use tidegate_server::bus::{self, Publication, PublishError, Publisher};
+use tidegate_bus::{self as bus, Publication, PublishError, Publisher};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{SessionConfig, part_id};
-use tidegate_message::{Backoff, Identity, IdentityKind};
-use tidegate_server::bus::{
-    Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher,
+use tidegate_bus::{
+    Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher, SessionConfig,
+    part_id,
 };
+use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 use tokio::{
     sync::{mpsc, mpsc::error::TrySendError, oneshot},

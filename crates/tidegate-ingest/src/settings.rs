@@ -4,7 +4,7 @@ use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate_broker::SessionConfig;
+use tidegate_bus::SessionConfig;
 use tidegate_device::{MessageLimits, Place, Template};
 use tidegate_message::{Identity, TopicError, origins::Origins};
 use tidegate_process::tls;

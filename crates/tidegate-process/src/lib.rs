@@ -10,6 +10,7 @@ pub mod http1;
 pub mod newcomers;
 pub mod pages;
 pub mod places;
+pub mod random;
 pub mod reach;
 pub mod step;
 pub mod tls;

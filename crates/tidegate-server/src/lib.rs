@@ -4,7 +4,7 @@
 //!  listener ─▶ shard 0..n (epoll) ─▶ transport (TCP, TLS, WebSocket) ─▶ Broker ─▶ transport ─▶ subscriber
 //!                  │                                                      │
 //!                  └─▶ authentication, on a thread of its own            └─▶ other shards, in batches
-//!  bus ◀─▶ shard: a connection without a socket (`inside`)
+//!  bus (`tidegate_bus`) ◀─▶ shard: a connection without a socket
 //!  journal: what must outlive the process; each shard has one, and a thread that makes it durable
 //!  spill: messages that find no room in memory, on disk; a thread reads them
 //!  memory: what a backlog has taken goes back to the system
@@ -12,10 +12,8 @@
 //! ```
 
 pub mod bridge;
-pub mod bus;
 pub mod certificate;
 mod inbox;
-pub(crate) mod inside;
 pub mod journal;
 pub mod listen;
 mod memory;

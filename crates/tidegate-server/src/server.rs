@@ -14,20 +14,24 @@ use std::{
 };
 
 use mio::{Poll, Token};
-use tidegate_broker::{Broker, SessionConfig, SessionReport, Shared};
+use tidegate_broker::{Broker, Message, SessionConfig, SessionReport, Shared};
+use tidegate_bus::{
+    Arrival, Counts, Host, IsMeant, Later,
+    pipe::{self, ClientEnd},
+};
 use tidegate_identity::{auth::checks::checks, pki::Revocations};
 use tidegate_journal::{Journal, JournalError};
-use tidegate_message::Identity;
+use tidegate_message::{Identity, Instant};
 use tidegate_process::{
     clock,
     health::{Health, Pulse},
+    random::random_bytes,
 };
 use tidegate_sys::folder::Folder;
 use tokio::sync::oneshot;
 
 use super::{
     inbox::{Inbox, waker},
-    inside::{self, ClientEnd},
     journal::{self, JournalStartError, Written},
     listen::{self, Acceptor, ListenAddress, SocketFile},
     memory,
@@ -383,80 +387,24 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Ends the session of a client that does not come again.
-    pub fn forget(&self, client_id: &str) {
-        let home = self.shared.shard_of(client_id);
-        self.inboxes[home].put([ShardCommand::Forget(client_id.into())]);
-    }
-
-    /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are; how many there were.
-    pub async fn end_sessions(
+    /// The answers of all shards to a command; one that has stopped gives none.
+    fn ask_all<T: Send + 'static>(
         &self,
-        which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
-    ) -> usize {
-        let which = Which(Arc::new(which));
+        command: impl Fn(oneshot::Sender<T>) -> ShardCommand,
+    ) -> Later<'static, Vec<T>> {
         let ask = |inbox: &Arc<Inbox<ShardCommand>>| {
-            let (answer, ended) = oneshot::channel();
-            inbox.put([ShardCommand::EndSessions(which.clone(), Some(answer))]);
-            ended
+            let (answer, answered) = oneshot::channel();
+            inbox.put([command(answer)]);
+            answered
         };
         let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
-        let mut count = 0;
-        for ended in asked {
-            // A shard that has stopped has no sessions.
-            count += ended.await.unwrap_or(0);
-        }
-        count
-    }
-
-    /// The sessions behind the client identifier `after` whose owner `which` is true of, in order; at most `limit`.
-    pub async fn sessions(
-        &self,
-        after: &str,
-        limit: usize,
-        which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
-    ) -> Vec<SessionReport> {
-        let which = Which(Arc::new(move |_: &str, identity: &Identity| which(identity)));
-        let ask = |inbox: &Arc<Inbox<ShardCommand>>| {
-            let (answer, sessions) = oneshot::channel();
-            inbox.put([ShardCommand::Sessions(which.clone(), after.into(), limit, answer)]);
-            sessions
-        };
-        let asked: Vec<_> = self.inboxes.iter().map(ask).collect();
-        let mut all = Vec::new();
-        for sessions in asked {
-            all.extend(sessions.await.unwrap_or_default());
-        }
-        all.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
-        all.truncate(limit);
-        all
-    }
-
-    /// The filters of a client's session; none if it has no session, or the broker has ended.
-    pub async fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
-        let (answer, filters) = oneshot::channel();
-        let home = self.shared.shard_of(client_id);
-        self.inboxes[home].put([ShardCommand::Filters(client_id.into(), answer)]);
-        filters.await.unwrap_or_default()
-    }
-
-    /// A connection as `identity` for the session of that client, without a socket; it waits for CONNECT, whose first bytes are `connect`.
-    /// Messages for it wait under `session`.
-    pub(crate) fn attach(
-        &self,
-        name: &str,
-        identity: Identity,
-        session: SessionConfig,
-        client_id: &str,
-        connect: &[u8],
-    ) -> (ClientEnd, usize) {
-        let inbox = &self.inboxes[self.shared.shard_of(client_id)];
-        let (near, far) = inside::pair(inbox.clone());
-        let written = near.write(connect);
-        let nowhere = (Ipv4Addr::LOCALHOST, 0).into();
-        let listener = local_listener(name, identity, session, nowhere);
-        inbox.put([ShardCommand::Attached(far, listener)]);
-        (near, written)
+        Box::pin(async move {
+            let mut answers = Vec::new();
+            for answered in asked {
+                answers.extend(answered.await);
+            }
+            answers
+        })
     }
 
     /// A loopback connection as `identity` for a client that sends packets to the broker; messages for it wait under `session`. Little of it
@@ -502,6 +450,64 @@ impl Connector {
             None,
         )]);
         Ok(near)
+    }
+}
+
+impl Host for Connector {
+    fn attach(&self, arrival: Arrival, connect: &[u8]) -> (ClientEnd, usize) {
+        let Arrival { name, identity, session, client_id } = arrival;
+        let inbox = &self.inboxes[self.shared.shard_of(&client_id)];
+        let shard = inbox.clone();
+        let (near, far) = pipe::pair(move |id| shard.put([ShardCommand::Inside(id)]));
+        let written = near.write(connect);
+        let nowhere = (Ipv4Addr::LOCALHOST, 0).into();
+        let listener = local_listener(&name, identity, session, nowhere);
+        inbox.put([ShardCommand::Attached(far, listener)]);
+        (near, written)
+    }
+
+    fn forget(&self, client_id: &str) {
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([ShardCommand::Forget(client_id.into())]);
+    }
+
+    fn filters<'a>(&'a self, client_id: &'a str) -> Later<'a, Vec<Arc<str>>> {
+        let (answer, filters) = oneshot::channel();
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([ShardCommand::Filters(client_id.into(), answer)]);
+        Box::pin(async move { filters.await.unwrap_or_default() })
+    }
+
+    fn end_sessions(&self, which: IsMeant) -> Later<'_, usize> {
+        let which = Which(which);
+        let asked = self.ask_all(|answer| ShardCommand::EndSessions(which.clone(), Some(answer)));
+        // A shard that has stopped has no sessions.
+        Box::pin(async move { asked.await.into_iter().sum() })
+    }
+
+    fn sessions<'a>(
+        &'a self,
+        after: &'a str,
+        limit: usize,
+        which: IsMeant,
+    ) -> Later<'a, Vec<SessionReport>> {
+        let which = Which(which);
+        let ask = |answer| ShardCommand::Sessions(which.clone(), after.into(), limit, answer);
+        let asked = self.ask_all(ask);
+        Box::pin(async move {
+            let mut all = asked.await.concat();
+            all.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
+            all.truncate(limit);
+            all
+        })
+    }
+
+    fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
+        self.shared.retained_message(now, topic)
+    }
+
+    fn tell_in_sys(&self, prefix: String, counts: Counts) {
+        self.shared.tell_in_sys(prefix, counts);
     }
 }
 
@@ -582,17 +588,4 @@ fn listen(listeners: Vec<ListenerSettings>) -> Result<Listening, ServerError> {
         }
     }
     Ok(listening)
-}
-
-/// Random bytes, from the system.
-///
-/// # Errors
-/// The system has none.
-pub fn random_bytes() -> io::Result<[u8; 8]> {
-    let mut bytes = [0; 8];
-    rustls::crypto::ring::default_provider()
-        .secure_random
-        .fill(&mut bytes)
-        .map_err(|_| io::Error::other("the system's random number generator failed"))?;
-    Ok(bytes)
 }

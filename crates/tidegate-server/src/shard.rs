@@ -35,6 +35,10 @@ use tidegate_broker::{
     PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
+use tidegate_bus::{
+    IsMeant,
+    pipe::{PipeId, ServerEnd},
+};
 use tidegate_identity::{
     auth::{checks::Waiting, limits::Lease},
     pki::known::Known,
@@ -54,7 +58,6 @@ use self::{
 };
 use super::{
     inbox::Inbox,
-    inside::{InsideId, ServerEnd},
     journal::Written,
     listen::Acceptor,
     settings::{Authenticate, ListenerSettings, Scram},
@@ -132,7 +135,7 @@ pub(super) enum ShardCommand {
     /// The result of authenticating a connection that is opening here; none if there are more than can be checked.
     Answered(ConnectionId, Option<Result<Identity, Refusal>>),
     /// A part of this program that is connected here has left something.
-    Inside(InsideId),
+    Inside(PipeId),
     /// Messages of another shard for sessions here.
     Peers(Vec<Peer>),
     /// More of the journal is durable, or nothing will be any more.
@@ -165,12 +168,9 @@ pub(super) enum ShardCommand {
     Stop,
 }
 
-/// Tells of a session, by its client identifier and whose it is, whether it is meant.
-type IsMeant = dyn Fn(&str, &Identity) -> bool + Send + Sync;
-
 /// Which sessions are meant.
 #[derive(Clone)]
-pub(super) struct Which(pub(super) Arc<IsMeant>);
+pub(super) struct Which(pub(super) IsMeant);
 
 impl fmt::Debug for Which {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -319,7 +319,7 @@ pub(super) struct Shard {
     /// By the slot of the broker's key, the slot here.
     by_key: Vec<usize>,
     /// Slots of connections from inside the program.
-    inside: HashMap<InsideId, usize>,
+    inside: HashMap<PipeId, usize>,
     /// Connections to be read though the kernel says nothing new of them.
     queued: VecDeque<usize>,
     /// When connections that are opening or closing are given up, soonest first for each cause.

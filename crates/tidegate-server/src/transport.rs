@@ -17,7 +17,7 @@ use tidegate_wire::{
     websocket::{CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close},
 };
 
-use super::inside::ServerEnd;
+use tidegate_bus::pipe::ServerEnd;
 
 /// Plain bytes that one TLS connection takes before they are on their way (MQTT's own writes are no larger).
 const TLS_BUFFER_BYTES: usize = 16 << 10;

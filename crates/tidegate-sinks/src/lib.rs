@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{SessionConfig, part_id};
+use tidegate_bus::{Bus, SessionConfig, part_id};
 use tidegate_message::{TopicError, check_topic_filter, check_topic_name, topic_matches};
 use tidegate_sys::sched;
 use tokio_util::sync::CancellationToken;
@@ -53,8 +53,6 @@ pub use destination::{Destination, Refusal, Trouble};
 pub use kind::{DestinationSettings, SinkKind};
 pub use record::{Batch, Record};
 pub use refused::RefusedFile;
-
-use tidegate_server::bus::Bus;
 
 use self::runtime::Runtime;
 

@@ -28,7 +28,7 @@ use std::{
 
 use async_trait::async_trait;
 use rustls::ClientConfig;
-use tidegate_broker::message::seconds_left;
+use tidegate_bus::seconds_left;
 use tidegate_message::Secret;
 use tidegate_process::{
     clock,

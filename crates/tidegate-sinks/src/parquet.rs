@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use object_store::{ObjectStore, PutOptions, PutPayload, path::Path};
 use rustls::ClientConfig;
 use tidegate_message::{CivilDate, Secret};
-use tidegate_server::server::random_bytes;
+use tidegate_process::random::random_bytes;
 
 use self::file::encode;
 use super::{Batch, Destination, Record, Refusal, SinkError, Trouble};

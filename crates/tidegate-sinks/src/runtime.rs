@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use tidegate_bus::Bus;
 use tidegate_message::{Backoff, ID_PROPERTY};
-use tidegate_server::{bus::Bus, server::random_bytes};
+use tidegate_process::random::random_bytes;
 use tidegate_wire::mqtt::ReasonCode;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;

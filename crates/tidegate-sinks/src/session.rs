@@ -4,12 +4,12 @@ use std::num::NonZeroU16;
 
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
-use tidegate_broker::Delivery;
+use tidegate_bus::{
+    self as bus, Attached, Attachment, Bus, BusError, Deliveries, Delivery, Publication,
+    PublishError, Publisher,
+};
 use tidegate_message::{ID_PROPERTY, Identity, IdentityKind, Instant, TIME_PROPERTY};
 use tidegate_process::clock;
-use tidegate_server::bus::{
-    self, Attached, Attachment, Bus, BusError, Deliveries, Publication, PublishError, Publisher,
-};
 use tidegate_wire::mqtt::{
     EncodeError, ForwardedProperties, PacketId, PublishProperties, QoS, ReasonCode, RetainHandling,
     SubscribeFilter, Will,

@@ -16,14 +16,13 @@ use tidegate_api::{
     ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, SubscribeRequest,
     SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
-use tidegate_broker::SessionReport;
+use tidegate_bus::{Bus, SessionReport};
 use tidegate_identity::{auth::audit::Outcome, pki::Kind};
 use tidegate_message::{
     Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
 };
 use tidegate_process::clock;
 use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
-use tidegate_server::bus::Bus;
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,

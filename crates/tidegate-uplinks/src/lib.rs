@@ -47,11 +47,10 @@ use std::{
     time::Duration,
 };
 
-use tidegate_broker::{SessionConfig, part_id};
+use tidegate_bus::{Bus, SessionConfig, part_id};
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
-use tidegate_server::bus::Bus;
 use tidegate_sys::sched;
 use tidegate_uplink::{Counts, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;

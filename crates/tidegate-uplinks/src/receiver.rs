@@ -22,10 +22,10 @@ use std::{
 
 use async_recursion::async_recursion as boxed;
 use tidegate_api::ApiError;
+use tidegate_bus::{Bus, BusError};
 use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, Link};
 use tidegate_message::Code;
-use tidegate_server::bus::{Bus, BusError};
 use tidegate_uplink::{AttributesError, Budget, Incoming, IncomingError, LIMITS, Reservation};
 use tidegate_wire::{NodeId, Record, UplinkAck, UplinkOpen, mqtt::path::Stamps};
 use tokio::{

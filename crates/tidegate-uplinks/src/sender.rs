@@ -17,13 +17,14 @@ use std::{
     time::Duration,
 };
 
+use tidegate_bus::{
+    self as bus, Attached, Attachment, Bus, BusError, Deliveries, Publication, PublishError,
+    Publisher,
+};
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{Link, LinkError, LinkSettings};
 use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter};
 use tidegate_process::clock;
-use tidegate_server::bus::{
-    self, Attached, Attachment, Bus, BusError, Deliveries, Publication, PublishError, Publisher,
-};
 use tidegate_uplink::{Blocked, Command, Feed, Subscriptions, Taken, UplinkSession};
 use tidegate_wire::{
     UplinkReady,
@@ -155,7 +156,7 @@ impl Sender {
 }
 
 fn random() -> std::io::Result<u64> {
-    Ok(u64::from_ne_bytes(tidegate_server::server::random_bytes()?))
+    Ok(u64::from_ne_bytes(tidegate_process::random::random_bytes()?))
 }
 
 /// The shell around a session.

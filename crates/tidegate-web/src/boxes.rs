@@ -14,10 +14,10 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use tidegate_api::{ApiError, Frame};
+use tidegate_bus::Bus;
 use tidegate_identity::access::{Access, Identity};
 use tidegate_jpeg::{Codec, Colours, Header, Limits, Orientation, Packed};
 use tidegate_message::CameraName;
-use tidegate_server::bus::Bus;
 use tokio::{
     sync::{OnceCell, Semaphore},
     task::JoinError,

@@ -21,11 +21,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde::{Deserialize, de::IgnoredAny};
 use tidegate_api::ApiError;
-use tidegate_broker::{Overflow, SessionConfig, part_id};
+use tidegate_bus::{Attached, Attachment, Bus, BusError, Overflow, SessionConfig, part_id};
 use tidegate_identity::{access::Access, auth::limits::Lease};
 use tidegate_message::{Action, CameraName, Code, Target};
 use tidegate_rpc::{Failure, Identity};
-use tidegate_server::bus::{Attached, Attachment, Bus, BusError};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 

@@ -37,9 +37,9 @@ use axum::{
     routing::{any, get},
 };
 use futures::SinkExt as _;
+use tidegate_bus::Bus;
 use tidegate_identity::{access::Access, callers::Callers};
 use tidegate_rpc::{Failure, Subscription};
-use tidegate_server::bus::Bus;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{

@@ -16,6 +16,7 @@ use std::{
 };
 
 use mio::{Events, Poll, Token};
+use tidegate_bus::{Host as _, block};
 use tidegate_message::{Backoff, Instant};
 use tidegate_process::clock;
 use tidegate_wire::mqtt::{
@@ -31,11 +32,7 @@ use super::{
     relay::{Counters, Fault, Relay, Side, Way},
     topics::Topics,
 };
-use crate::{
-    bus::block,
-    server::{Connector, random_bytes},
-    transport::ReadOutcome,
-};
+use crate::{server::Connector, transport::ReadOutcome};
 
 /// Reads and writes before the poll is asked what else is new.
 const TURNS_MAX: usize = 4;
@@ -144,7 +141,7 @@ impl Runtime {
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let first = (settings.backoff_max / 100).max(Duration::from_millis(50));
-        let seed = u64::from_ne_bytes(random_bytes()?);
+        let seed = u64::from_ne_bytes(tidegate_process::random::random_bytes()?);
         let backoff = Backoff::with_jitter(first, settings.backoff_max, seed);
         let (local, remote) = (&settings.local_prefix, &settings.remote_prefix);
         let out = Topics::new(&settings.topics_out, local, remote, None);

@@ -10,15 +10,13 @@ use mio::net::TcpStream;
 use tidegate_broker::{
     Broker, Bundle, BundleReader, CONTROL_BYTES_MAX, ConnectionKey, Handed, SLICES_MAX,
 };
+use tidegate_bus::pipe::{Left, PipeId, ServerEnd};
 use tidegate_message::Instant;
 use tidegate_schedule::LinkState;
 use tidegate_wire::mqtt::ReasonCode;
 
 use super::{LEFT_BYTES, READ_BYTES, Shard, Stage, lobby::Room};
-use crate::{
-    inside::{InsideId, Left, ServerEnd},
-    transport::ReadOutcome,
-};
+use crate::transport::ReadOutcome;
 
 /// Reads of one connection in one turn, before others have theirs.
 const READS_MAX: usize = 4;
@@ -149,7 +147,7 @@ impl Shard {
     }
 
     /// A part of this program has left something.
-    pub(super) fn look_inside(&mut self, now: Instant, id: InsideId) {
+    pub(super) fn look_inside(&mut self, now: Instant, id: PipeId) {
         // One that is gone learns of it by its own end.
         let Some(&slot) = self.inside.get(&id) else { return };
         self.read(now, slot);

@@ -11,6 +11,7 @@ use std::{
 
 use mio::net::TcpStream;
 use tidegate_broker::{CONTROL_BYTES_MAX, ConnectRequest, Refused, WRITE_BYTES_MAX};
+use tidegate_bus::pipe::ServerEnd;
 use tidegate_identity::auth::checks::{Turn, checks};
 use tidegate_message::{Identity, IdentityKind, Instant, Proof, Refusal};
 use tidegate_process::descriptors::{self, Descriptor, Front};
@@ -18,9 +19,7 @@ use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode,
 
 use super::authentication::{SCRAM, reason_of};
 use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
-use crate::{
-    inside::ServerEnd, listen::ListenAddress, settings::ListenerSettings, transport::Transport,
-};
+use crate::{listen::ListenAddress, settings::ListenerSettings, transport::Transport};
 
 /// Bytes that the kernel may hold unsent before it stops asking for more.
 const UNSENT_BYTES: u32 = WRITE_BYTES_MAX as u32;

@@ -8,12 +8,14 @@ use std::{
     },
 };
 
-use tidegate_broker::{Bundle, Publication, SessionConfig, part_id};
+use tidegate_bus::{
+    self as bus, Answer, Attachment, Bundle, BundledPublication, Bus, BusError, SessionConfig,
+    part_id,
+};
 use tidegate_compress::Message;
 use tidegate_identity::access::Identity;
 use tidegate_message::{ID_PROPERTY, LogLimiter};
 use tidegate_process::clock;
-use tidegate_server::bus::{self, Answer, Attachment, Bus, BusError};
 use tidegate_uplink::{Attributes, Progress};
 use tidegate_wire::mqtt::{
     PacketId, QoS, ReasonCode,
@@ -136,7 +138,7 @@ impl Publisher {
             return Ok(());
         }
         let is_unnamed = names && !attributes.is_named();
-        let publication = Publication {
+        let publication = BundledPublication {
             topic: message.topic,
             payload: message.payload,
             forwarded: attributes.forwarded,

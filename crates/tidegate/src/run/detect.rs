@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use tidegate_api::{
     ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest, SubscriptionId,
 };
+use tidegate_bus::Bus;
 use tidegate_config::{Config, DetectSection, Purpose, problems::Problems, words::OriginalRule};
 use tidegate_detect::{
     CameraPattern, DetectSettings, Frames, Kept, Originals, Shared, Subscription, TopicTemplate,
@@ -20,7 +21,6 @@ use tidegate_detect::{
 };
 use tidegate_identity::{access::Identity, auth::Admitted};
 use tidegate_message::{Bounds, CameraName, Code, FrameRate, IdentityKind, Instant, command};
-use tidegate_server::bus::Bus;
 use tidegate_wire::mqtt::QoS;
 use tidegate_workers::{PoolSettings, Program, SharedPool, protocol};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -7,7 +7,8 @@ use tidegate_broker::Admission;
 use tidegate_config::{Config, Purpose, words::Durability};
 use tidegate_flows::{FlowSettings, Flows, PlanError};
 use tidegate_message::Code;
-use tidegate_server::{server, settings::Operators};
+use tidegate_process::random::random_bytes;
+use tidegate_server::settings::Operators;
 
 use super::kept::kept_random;
 
@@ -37,11 +38,11 @@ pub(super) fn none_yet(config: &Config, shards: usize) -> Result<Arc<Flows>, Api
     // The content of sketches continues after a restart where their state does.
     let kept = match folder(config) {
         Some(_) => kept_random(&state, "flow.seed", Purpose::Run).map_err(failed)?.to_vec(),
-        None => server::random_bytes().map_err(failed)?.to_vec(),
+        None => random_bytes().map_err(failed)?.to_vec(),
     };
     let part =
         |bytes: &[u8]| bytes.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let keys = server::random_bytes().map_err(failed)?;
+    let keys = random_bytes().map_err(failed)?;
     Ok(Flows::new(shards, part(&keys), part(&kept)))
 }
 

@@ -3,7 +3,7 @@
 use tidegate_api::ApiError;
 use tidegate_config::{Config, Purpose};
 use tidegate_message::Code;
-use tidegate_server::server;
+use tidegate_process::random::random_bytes;
 
 use super::kept::kept_random;
 
@@ -29,7 +29,7 @@ pub(super) fn node_of_paths(config: &Config, only_receives: bool) -> Result<Stri
         Err(error) if only_receives => {
             let error = tidegate_message::error_chain(&error);
             tracing::warn!(%error, "after a restart, messages that return by a loop are not recognised");
-            let number = u64::from_ne_bytes(server::random_bytes().map_err(|error| {
+            let number = u64::from_ne_bytes(random_bytes().map_err(|error| {
                 ApiError::new(Code::INTERNAL, "the system gives no random bytes").caused_by(error)
             })?);
             Ok(format!("{}-{number:016x}", config.node.name.as_str()))

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tidegate_api::{ApiError, ReloadedConfiguration};
+use tidegate_bus::Bus;
 use tidegate_config::{Config, problems::Problems};
 use tidegate_identity::{
     access::Access,
@@ -19,7 +20,6 @@ use tidegate_identity::{
 use tidegate_link::link::LinkSettings;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_process::health::{Health, Manager};
-use tidegate_server::bus::Bus;
 use tidegate_uplinks::{UplinkReport, UplinkSettings, Uplinks};
 use tidegate_web::UplinkRow;
 use tokio::{

@@ -10,6 +10,7 @@ use std::{
 
 use tidegate_api::ApiError;
 use tidegate_broker::PART_GRACE;
+use tidegate_bus::Bus;
 use tidegate_config::{Config, Purpose};
 use tidegate_flow::Stats;
 use tidegate_flows::{Flows, Keeper};
@@ -19,7 +20,6 @@ use tidegate_message::{Code, IdentityKind};
 use tidegate_process::{clock, health::Health};
 use tidegate_server::{
     bridge::{Bridge, BridgeSettings},
-    bus::Bus,
     listen::ListenAddress,
     server::Server,
 };
@@ -161,9 +161,10 @@ impl Service {
             true => "".into(),
             false => node_of_paths(config, true)?.into(),
         };
+        let bus: Bus = server.connector().into();
         for settings in listeners {
             let name = settings.name.clone();
-            let listener = Ingest::start(settings, node.clone(), &server, access.clone(), health);
+            let listener = Ingest::start(settings, node.clone(), &bus, access.clone(), health);
             let listener = listener.map_err(|error| {
                 let text = format!("ingest.{name} cannot be served");
                 ApiError::new(Code::CONFIG_INVALID, text)

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
+use tidegate_bus::{Attached, Attachment, Publication};
 use tidegate_identity::{
     access::Access,
     auth::{Authenticator, Source, Sources, password::DecoyKey, scram::Credentials},
     pki::{self, NODE_SERVER_NAME, revocation::Reason},
 };
 use tidegate_message::{Identity, IdentityKind};
-use tidegate_server::bus::{Attached, Attachment, Publication};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpSocket,

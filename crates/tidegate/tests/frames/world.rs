@@ -10,6 +10,7 @@ use std::{
 use futures::StreamExt;
 use tempfile::TempDir;
 use tidegate_broker::BrokerConfig;
+use tidegate_bus::Bus;
 use tidegate_camera::camera::{self, CameraError, CameraSettings, DialSettings, Privacy};
 use tidegate_client::{
     ApiError, CameraInfo, Client, Credentials, Delivery, Event, Instant, SubscribeRequest,
@@ -24,7 +25,6 @@ use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    bus::Bus,
     settings::{AllAnonymous, ServerSettings},
 };
 use tidegate_streams::{Node, NodeSettings, OwnCamera};

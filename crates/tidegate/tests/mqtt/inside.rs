@@ -3,12 +3,12 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use tidegate_broker::BrokerConfig;
+use tidegate_bus::{Attached, Attachment, Bus, BusError, filter_of};
 use tidegate_load::client::{Client, Options, Outgoing};
 use tidegate_message::{AllowAll, Authorize, Identity, IdentityKind};
 use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
-    bus::{Attached, Attachment, Bus, BusError, filter_of},
     settings::{AllAnonymous, ListenerSettings, ServerSettings},
 };
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};

@@ -17,7 +17,7 @@ impl Wake for Unpark {
 }
 
 /// The output of `future`; none if it has none within `limit`, and then it is dropped.
-pub(crate) fn on<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+pub fn on<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let until = Instant::now() + limit;
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));

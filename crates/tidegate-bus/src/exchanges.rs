@@ -4,14 +4,14 @@ use std::{collections::VecDeque, ops::Range};
 
 use tidegate_wire::mqtt::PacketId;
 
-use super::BusError;
+use crate::BusError;
 
 /// Packet identifiers that there are: those of messages go round. Fewer messages may be open.
-pub(super) const IDS: u64 = u16::MAX as u64;
+pub(crate) const IDS: u64 = u16::MAX as u64;
 
 /// How far the messages of one connection were answered.
 #[derive(Debug)]
-pub(super) struct Exchanges {
+pub(crate) struct Exchanges {
     /// Whether an answer stands for all messages before the one that it names as well.
     is_through: bool,
     begun: u64,
@@ -22,12 +22,12 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    pub(super) fn new(is_through: bool) -> Self {
+    pub(crate) fn new(is_through: bool) -> Self {
         Self { is_through, begun: 0, first: 0, answered: VecDeque::new() }
     }
 
     /// The identifier by which the next message is answered.
-    pub(super) fn begin(&mut self) -> PacketId {
+    pub(crate) fn begin(&mut self) -> PacketId {
         let id = self.begun % IDS + 1;
         self.begun += 1;
         debug_assert!(self.open() < IDS, "an identifier is in use twice");
@@ -38,17 +38,17 @@ impl Exchanges {
     }
 
     /// Messages that were ever begun.
-    pub(super) fn begun(&self) -> u64 {
+    pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
 
     /// Messages that were answered with all before them.
-    pub(super) fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
     /// Messages from the first on that is not answered.
-    pub(super) fn open(&self) -> u64 {
+    pub(crate) fn open(&self) -> u64 {
         self.begun - self.first
     }
 
@@ -56,7 +56,7 @@ impl Exchanges {
     ///
     /// # Errors
     /// [`BusError::Stray`].
-    pub(super) fn end(&mut self, id: PacketId) -> Result<Range<u64>, BusError> {
+    pub(crate) fn end(&mut self, id: PacketId) -> Result<Range<u64>, BusError> {
         let newly = (u64::from(id.get()) + IDS - self.first % IDS) % IDS;
         if newly > self.open() {
             return Err(BusError::Stray(id));

@@ -1,11 +1,11 @@
-//! The connection of a part of this program: as any other one to its shard, but without a socket, and without packets around messages.
+//! The connection of a service: as any other one to its broker, but without a socket, and without packets around messages.
 //!
 //! ```text
 //!  ClientEnd ── packets but PUBLISH and PUBACK · bundles · acknowledgements ──▶ ServerEnd, read by its shard
 //!            ◀── packets but PUBLISH · deliveries ─────────────────────────────
 //! ```
 //!
-//! A shard is notified by one [`ShardCommand`] for all that was left since it looked last, the client by a [`Notify`].
+//! The side of the broker is notified once for all that was left since it looked last, the client by a [`Notify`].
 //!
 //! Always true: bundles come out before the packets that were written after them, and acknowledgements before all of those; packets that
 //! were not read are bounded ([`PACKET_BYTES_MAX`] each way), and so are deliveries that were handed out and not used up
@@ -14,6 +14,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     io::{self, IoSlice},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -24,8 +25,6 @@ use std::{
 use tidegate_broker::{Acknowledged, Bundle, Empties, Handed, Message};
 use tokio::sync::Notify;
 
-use super::{inbox::Inbox, shard::ShardCommand};
-
 /// Bytes of packets that were written and not read, each way.
 const PACKET_BYTES_MAX: usize = 64 << 10;
 /// Bytes of messages that were handed out and not used up, beyond which no more are.
@@ -33,20 +32,21 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 
 /// Names a connection from inside the program, for as long as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct InsideId(u64);
+pub struct PipeId(u64);
 
-impl InsideId {
+impl PipeId {
     fn next() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Both ends of a connection whose session is of the shard of that inbox.
-pub(super) fn pair(inbox: Arc<Inbox<ShardCommand>>) -> (ClientEnd, ServerEnd) {
+/// Both ends of a connection. `notify` tells the side of the broker that the client has left something, and is called on the thread of the
+/// client, which holds no lock of the connection meanwhile.
+pub fn pair(notify: impl Fn(PipeId) + Send + Sync + 'static) -> (ClientEnd, ServerEnd) {
     let pipe = Arc::new(Pipe {
-        id: InsideId::next(),
-        inbox,
+        id: PipeId::next(),
+        notify: NotifyServer(Box::new(notify)),
         up: Mutex::default(),
         down: Mutex::default(),
         packets: Notify::new(),
@@ -56,10 +56,18 @@ pub(super) fn pair(inbox: Arc<Inbox<ShardCommand>>) -> (ClientEnd, ServerEnd) {
     (ClientEnd(pipe.clone()), ServerEnd(pipe))
 }
 
+struct NotifyServer(Box<dyn Fn(PipeId) + Send + Sync>);
+
+impl fmt::Debug for NotifyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NotifyServer")
+    }
+}
+
 #[derive(Debug)]
 struct Pipe {
-    id: InsideId,
-    inbox: Arc<Inbox<ShardCommand>>,
+    id: PipeId,
+    notify: NotifyServer,
     up: Mutex<Up>,
     down: Mutex<Down>,
     /// Packets came, or are taken again, or the connection has ended.
@@ -120,7 +128,7 @@ impl Pipe {
         let is_first = !std::mem::replace(&mut up.is_notified, true);
         drop(up);
         if is_first {
-            self.inbox.put([ShardCommand::Inside(self.id)]);
+            (self.notify.0)(self.id);
         }
     }
 
@@ -133,11 +141,11 @@ impl Pipe {
 
 /// The shard has ended the connection, and all that it said was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub struct Closed;
 
 /// The end of the part of the program. The connection ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct ClientEnd(Arc<Pipe>);
+pub struct ClientEnd(Arc<Pipe>);
 
 impl Drop for ClientEnd {
     fn drop(&mut self) {
@@ -147,7 +155,7 @@ impl Drop for ClientEnd {
 
 impl ClientEnd {
     /// Writes packets, as much of them as there is room for; how many bytes that was. [`ClientEnd::packets`] says when there is more.
-    pub(crate) fn write(&self, bytes: &[u8]) -> usize {
+    pub fn write(&self, bytes: &[u8]) -> usize {
         let mut count = 0;
         self.0.leave(|up| {
             count = bytes.len().min(PACKET_BYTES_MAX.saturating_sub(up.packets.len()));
@@ -161,7 +169,7 @@ impl ClientEnd {
     ///
     /// # Errors
     /// [`Closed`].
-    pub(crate) fn read(&self, out: &mut Vec<u8>) -> Result<bool, Closed> {
+    pub fn read(&self, out: &mut Vec<u8>) -> Result<bool, Closed> {
         let mut down = lock(&self.0.down);
         if down.packets.is_empty() {
             return if down.is_closed { Err(Closed) } else { Ok(false) };
@@ -183,7 +191,7 @@ impl ClientEnd {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(crate) async fn packets(&self) {
+    pub async fn packets(&self) {
         self.0.packets.notified().await;
     }
 
@@ -191,13 +199,13 @@ impl ClientEnd {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(crate) async fn deliveries(&self) {
+    pub async fn deliveries(&self) {
         self.0.deliveries.notified().await;
     }
 
     /// Takes all deliveries that wait into `taken`, which is empty; those that were taken before, `used_bytes` of them, are used up.
     /// How many bytes they have.
-    pub(crate) fn take(&self, taken: &mut VecDeque<Handed>, used_bytes: usize) -> usize {
+    pub fn take(&self, taken: &mut VecDeque<Handed>, used_bytes: usize) -> usize {
         let mut down = lock(&self.0.down);
         down.handed_bytes -= used_bytes;
         let mut bytes = 0;
@@ -218,31 +226,31 @@ impl ClientEnd {
     }
 
     /// Messages of QoS 1 are needed no more; moves them out of `settled`.
-    pub(crate) fn settle(&self, settled: &mut Vec<Acknowledged>) {
+    pub fn settle(&self, settled: &mut Vec<Acknowledged>) {
         if !settled.is_empty() {
             self.0.leave(|up| up.settled.append(settled));
         }
     }
 
     /// Messages of QoS 0 are needed no more; moves them out of `used`, so that the shard uses their memory again.
-    pub(crate) fn give_back(&self, used: &mut Vec<Arc<Message>>) {
+    pub fn give_back(&self, used: &mut Vec<Arc<Message>>) {
         self.0.leave(|up| up.used.append(used));
     }
 
     /// Has the shard publish messages, after all that was left before. After CONNACK only.
-    pub(crate) fn hand_over(&self, bundle: Bundle) {
+    pub fn hand_over(&self, bundle: Bundle) {
         self.0.leave(|up| up.bundles.push(bundle));
     }
 
     /// Bundles that are no longer in use.
-    pub(crate) fn empties(&self) -> &Empties {
+    pub fn empties(&self) -> &Empties {
         &self.0.empties
     }
 }
 
 /// The end of the shard. The connection ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct ServerEnd(Arc<Pipe>);
+pub struct ServerEnd(Arc<Pipe>);
 
 impl Drop for ServerEnd {
     fn drop(&mut self) {
@@ -252,33 +260,32 @@ impl Drop for ServerEnd {
 
 /// Things that a client has left for its shard, packets aside.
 #[derive(Debug, Default)]
-pub(super) struct Left {
-    pub(super) bundles: Vec<Bundle>,
-    /// There is room for deliveries, or for packets, where there was none.
-    pub(super) takes_deliveries: bool,
-    pub(super) takes_packets: bool,
+pub struct Left {
+    /// Messages that it publishes.
+    pub bundles: Vec<Bundle>,
+    /// There is room for deliveries where there was none.
+    pub takes_deliveries: bool,
+    /// The same for packets.
+    pub takes_packets: bool,
     /// There are packets to read, or the end.
-    pub(super) has_input: bool,
+    pub has_input: bool,
 }
 
 impl ServerEnd {
-    pub(super) fn id(&self) -> InsideId {
+    /// The name of the connection.
+    pub fn id(&self) -> PipeId {
         self.0.id
     }
 
     /// Where its bundles go back.
-    pub(super) fn empties(&self) -> Arc<Empties> {
+    pub fn empties(&self) -> Arc<Empties> {
         self.0.empties.clone()
     }
 
     /// All that the client has left since the last time; its acknowledgements go into `settled`, and the messages that it has given back
     /// into `used`, which are empty. Packets that were written
     /// after that are read after the next time.
-    pub(super) fn look(
-        &self,
-        settled: &mut Vec<Acknowledged>,
-        used: &mut Vec<Arc<Message>>,
-    ) -> Left {
+    pub fn look(&self, settled: &mut Vec<Acknowledged>, used: &mut Vec<Arc<Message>>) -> Left {
         let mut up = lock(&self.0.up);
         up.is_notified = false;
         (up.seen, up.has_seen_end) = (up.packets.len(), up.is_closed);
@@ -293,7 +300,7 @@ impl ServerEnd {
     }
 
     /// Hands messages out; false if no more are to come until [`Left::takes_deliveries`].
-    pub(super) fn put(&self, handed: &mut Vec<Handed>) -> bool {
+    pub fn put(&self, handed: &mut Vec<Handed>) -> bool {
         let bytes = handed.iter().map(Handed::bytes).sum::<usize>();
         let mut down = lock(&self.0.down);
         let is_first = down.handed.is_empty();
@@ -309,7 +316,7 @@ impl ServerEnd {
     }
 
     /// Nothing more is written.
-    pub(super) fn shut_down(&self) {
+    pub fn shut_down(&self) {
         self.0.close_down();
     }
 
@@ -317,7 +324,7 @@ impl ServerEnd {
     ///
     /// # Errors
     /// `WouldBlock` if there is no room; [`Left::takes_packets`] says when there is.
-    pub(super) fn write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut down = lock(&self.0.down);
         let (is_first, mut count) = (down.packets.is_empty(), 0);
         for slice in slices {
@@ -343,7 +350,7 @@ impl ServerEnd {
     ///
     /// # Errors
     /// `WouldBlock` if there are none for now.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut up = lock(&self.0.up);
         if up.seen == 0 {
             let has_ended = up.has_seen_end && up.packets.is_empty();
@@ -373,7 +380,6 @@ mod tests {
     use tidegate_wire::mqtt::{PacketId, QoS};
 
     use super::*;
-    use crate::inbox::waker;
 
     fn delivery(payload: &[u8]) -> Handed {
         let incoming = Incoming {
@@ -391,16 +397,16 @@ mod tests {
         Handed::One(Delivery { message, qos, retain: false, packet_id, is_repeated: false })
     }
 
-    fn ends() -> (ClientEnd, ServerEnd) {
-        let poll = mio::Poll::new().expect("a poll");
-        pair(Arc::new(Inbox::new(waker(&poll, mio::Token(0)).expect("a waker"))))
+    /// Both ends, and how often the side of the broker was notified since that was looked at last.
+    fn counted() -> (ClientEnd, ServerEnd, impl Fn() -> u64) {
+        let count = Arc::new(AtomicU64::new(0));
+        let notified = count.clone();
+        let (client, server) = pair(move |_| _ = notified.fetch_add(1, Ordering::Relaxed));
+        (client, server, move || count.swap(0, Ordering::Relaxed))
     }
 
-    /// How many commands came for the shard.
-    fn commands(end: &ServerEnd) -> usize {
-        let mut commands = Vec::new();
-        end.0.inbox.take(&mut commands);
-        commands.len()
+    fn ends() -> (ClientEnd, ServerEnd) {
+        pair(|_| {})
     }
 
     fn look(end: &ServerEnd) -> (Vec<Acknowledged>, Left) {
@@ -440,9 +446,9 @@ mod tests {
 
     #[test]
     fn a_shard_is_notified_once_for_all_that_was_left_since_it_looked() {
-        let (client, server) = ends();
+        let (client, server, notified) = counted();
         client.settle(&mut Vec::new());
-        assert_eq!(commands(&server), 0);
+        assert_eq!(notified(), 0);
         let id = |number: u16| PacketId::new(number).expect("not zero");
         let settle = |numbers: &[u16]| {
             let mut settled = Vec::new();
@@ -453,7 +459,7 @@ mod tests {
         client.hand_over(Bundle::default());
         settle(&[2]);
         assert_eq!(client.write(b"packet"), 6);
-        assert_eq!(commands(&server), 1);
+        assert_eq!(notified(), 1);
         let said = |settled: &[(u16, u16)]| -> Vec<Acknowledged> {
             let all = settled.iter();
             all.map(|(first, count)| Acknowledged { first: id(*first), count: *count }).collect()
@@ -463,7 +469,7 @@ mod tests {
         assert_eq!((left.bundles.len(), left.has_input, left.takes_packets), (1, true, false));
         // Those that follow each other are one.
         settle(&[5, 6, 7, 9]);
-        assert_eq!((look(&server).0, commands(&server)), (said(&[(5, 3), (9, 1)]), 1));
+        assert_eq!((look(&server).0, notified()), (said(&[(5, 3), (9, 1)]), 1));
         let mut buffer = [0; 4];
         assert_eq!(server.read(&mut buffer).expect("packets"), 4);
         assert_eq!(&buffer, b"pack");
@@ -473,10 +479,10 @@ mod tests {
         assert_eq!(server.read(&mut buffer).expect("packets"), 2);
         let blocked = server.read(&mut buffer).expect_err("it was written after the shard looked");
         assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
-        assert_eq!((look(&server).0, commands(&server)), (said(&[(10, 1)]), 1));
+        assert_eq!((look(&server).0, notified()), (said(&[(10, 1)]), 1));
         assert_eq!(server.read(&mut buffer).expect("packets"), 4);
         drop(client);
-        assert_eq!(commands(&server), 1);
+        assert_eq!(notified(), 1);
         assert!(look(&server).1.has_input);
         assert_eq!(server.read(&mut buffer).expect("packets before the end"), 4);
         assert_eq!(server.read(&mut buffer).expect("the end"), 0);

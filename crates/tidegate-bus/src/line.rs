@@ -12,21 +12,23 @@ use tidegate_wire::mqtt::{
     client::{Client, ClientError, Config, Event, Limits, ReceiveBuffer, SendBuffer},
 };
 
-use super::BusError;
-use crate::inside::{ClientEnd, Closed};
+use crate::{
+    BusError,
+    pipe::{ClientEnd, Closed},
+};
 
 /// Longest packet of the broker's: an answer, or why it ends the connection.
-pub(super) const PACKET_BYTES_MAX: u32 = 64 << 10;
+pub(crate) const PACKET_BYTES_MAX: u32 = 64 << 10;
 
 /// The type of PUBACK (MQTT 5, 2.1.2).
 const PUBACK: u8 = 4;
 
 /// A subscription or the end of one, as the broker answers it.
-pub(super) type Request = u64;
+pub(crate) type Request = u64;
 
 /// A connection to the broker.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     end: ClientEnd,
     control: Mutex<Control>,
 }
@@ -48,7 +50,7 @@ struct Control {
 
 impl Line {
     /// Begins a connection by `attach`, which is given the bytes of CONNECT and returns how many of them it wrote.
-    pub(super) fn open(
+    pub(crate) fn open(
         connect: &Connect,
         attach: impl FnOnce(&[u8]) -> (ClientEnd, usize),
     ) -> Result<Self, BusError> {
@@ -79,7 +81,7 @@ impl Line {
     ///
     /// # Errors
     /// The connection has ended, and `take` had nothing.
-    pub(super) fn turn<T>(
+    pub(crate) fn turn<T>(
         &self,
         take: impl FnOnce(&mut Packets<'_>) -> Option<T>,
     ) -> Result<Option<T>, BusError> {
@@ -98,7 +100,7 @@ impl Line {
     }
 
     /// Waits for CONNACK; whether the broker had the session.
-    pub(super) async fn greet(&self) -> Result<bool, BusError> {
+    pub(crate) async fn greet(&self) -> Result<bool, BusError> {
         loop {
             if let Some(was_there) = self.turn(|packets| packets.0.was_there)? {
                 return Ok(was_there);
@@ -108,7 +110,7 @@ impl Line {
     }
 
     /// Waits for the answer to a request, whose forerunners were answered.
-    pub(super) async fn answer(&self, request: Request) -> Result<Vec<ReasonCode>, BusError> {
+    pub(crate) async fn answer(&self, request: Request) -> Result<Vec<ReasonCode>, BusError> {
         loop {
             match self.turn(|packets| packets.answered())? {
                 Some((of, reasons)) if of == request => return Ok(reasons),
@@ -119,7 +121,7 @@ impl Line {
     }
 
     /// Asks for messages.
-    pub(super) fn subscribe(&self, filters: Vec<SubscribeFilter>) -> Result<Request, BusError> {
+    pub(crate) fn subscribe(&self, filters: Vec<SubscribeFilter>) -> Result<Request, BusError> {
         let mut control = self.control();
         let request = control.requests;
         control.client.subscribe(filters, None, request)?;
@@ -129,7 +131,7 @@ impl Line {
     }
 
     /// Asks for messages no more.
-    pub(super) fn unsubscribe(&self, filters: Vec<String>) -> Result<Request, BusError> {
+    pub(crate) fn unsubscribe(&self, filters: Vec<String>) -> Result<Request, BusError> {
         let mut control = self.control();
         let request = control.requests;
         control.client.unsubscribe(filters, request)?;
@@ -139,17 +141,17 @@ impl Line {
     }
 
     /// How many more requests may be under way.
-    pub(super) fn request_room(&self) -> usize {
+    pub(crate) fn request_room(&self) -> usize {
         self.control().client.request_room()
     }
 
     /// The limits that the broker has stated.
-    pub(super) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         *self.control().client.limits()
     }
 
     /// Says farewell.
-    pub(super) fn disconnect(&self, reason: ReasonCode) -> Result<(), BusError> {
+    pub(crate) fn disconnect(&self, reason: ReasonCode) -> Result<(), BusError> {
         let mut control = self.control();
         control.client.disconnect(Disconnect::new(reason))?;
         control.write(&self.end);
@@ -160,7 +162,7 @@ impl Line {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(super) async fn packets(&self) {
+    pub(crate) async fn packets(&self) {
         self.end.packets().await;
     }
 
@@ -168,58 +170,58 @@ impl Line {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(super) async fn deliveries(&self) {
+    pub(crate) async fn deliveries(&self) {
         self.end.deliveries().await;
     }
 
-    pub(super) fn take(&self, taken: &mut VecDeque<Handed>, used_bytes: usize) -> usize {
+    pub(crate) fn take(&self, taken: &mut VecDeque<Handed>, used_bytes: usize) -> usize {
         self.end.take(taken, used_bytes)
     }
 
-    pub(super) fn settle(&self, settled: &mut Vec<Acknowledged>) {
+    pub(crate) fn settle(&self, settled: &mut Vec<Acknowledged>) {
         self.end.settle(settled);
     }
 
-    pub(super) fn give_back(&self, used: &mut Vec<Arc<Message>>) {
+    pub(crate) fn give_back(&self, used: &mut Vec<Arc<Message>>) {
         self.end.give_back(used);
     }
 
-    pub(super) fn hand_over(&self, bundle: Bundle) {
+    pub(crate) fn hand_over(&self, bundle: Bundle) {
         self.end.hand_over(bundle);
     }
 
-    pub(super) fn empties(&self) -> &Empties {
+    pub(crate) fn empties(&self) -> &Empties {
         self.end.empties()
     }
 }
 
 /// The packets that came.
-pub(super) struct Packets<'a>(&'a mut Control);
+pub(crate) struct Packets<'a>(&'a mut Control);
 
 impl Packets<'_> {
     /// The next answer to a message.
-    pub(super) fn ack(&mut self) -> Option<Ack> {
+    pub(crate) fn ack(&mut self) -> Option<Ack> {
         self.0.acks.pop_front()
     }
 
     /// Whether there is one.
-    pub(super) fn has_ack(&self) -> bool {
+    pub(crate) fn has_ack(&self) -> bool {
         !self.0.acks.is_empty()
     }
 
     /// The next answer to a request.
-    pub(super) fn answered(&mut self) -> Option<(Request, Vec<ReasonCode>)> {
+    pub(crate) fn answered(&mut self) -> Option<(Request, Vec<ReasonCode>)> {
         self.0.answered.pop_front()
     }
 
     /// The answer to that request, whatever came before it.
-    pub(super) fn answered_to(&mut self, request: Request) -> Option<Vec<ReasonCode>> {
+    pub(crate) fn answered_to(&mut self, request: Request) -> Option<Vec<ReasonCode>> {
         let at = self.0.answered.iter().position(|(of, _)| *of == request)?;
         self.0.answered.remove(at).map(|(_, reasons)| reasons)
     }
 
     /// Whether there is one.
-    pub(super) fn has_answered(&self) -> bool {
+    pub(crate) fn has_answered(&self) -> bool {
         !self.0.answered.is_empty()
     }
 }

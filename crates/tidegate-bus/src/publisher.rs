@@ -5,7 +5,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
 use tidegate_broker::Bundle;
 use tidegate_wire::mqtt::{Ack, PacketId, PublishHead, QoS, ReasonCode, Version, client::Limits};
 
-use super::{BusError, PublishError, block, exchanges::Exchanges, line::Line};
+use crate::{BusError, PublishError, block, exchanges::Exchanges, line::Line};
 
 /// Messages that were published and not answered, beyond which no more are taken.
 pub const OPEN_MAX: u64 = 32 << 10;
@@ -38,7 +38,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(line: Arc<Line>, is_through: bool) -> Self {
+    pub(crate) fn new(line: Arc<Line>, is_through: bool) -> Self {
         Self {
             limits: line.limits(),
             line,
@@ -53,7 +53,7 @@ impl Publisher {
     ///
     /// # Errors
     /// [`PublishError`]: there is no room, or the broker does not take such a message.
-    pub fn push(&mut self, message: &super::Publication<'_>) -> Result<u64, PublishError> {
+    pub fn push(&mut self, message: &crate::Publication<'_>) -> Result<u64, PublishError> {
         if !self.has_room() {
             let unacknowledged = self.open() as usize;
             return Err(PublishError::NoRoom { unacknowledged });
@@ -80,7 +80,7 @@ impl Publisher {
     ///
     /// # Cancel safety
     /// Not cancel safe: the message is published, and its answer lost.
-    pub async fn send(&mut self, message: &super::Publication<'_>) -> Result<Answer, BusError> {
+    pub async fn send(&mut self, message: &crate::Publication<'_>) -> Result<Answer, BusError> {
         let number = self.push(message)?;
         self.flush();
         loop {
@@ -95,7 +95,7 @@ impl Publisher {
         }
     }
 
-    fn check(&self, message: &super::Publication<'_>) -> Result<(), PublishError> {
+    fn check(&self, message: &crate::Publication<'_>) -> Result<(), PublishError> {
         if tidegate_message::check_topic_name(message.topic, usize::MAX).is_err() {
             return Err(PublishError::Topic { topic: message.topic.to_owned() });
         }

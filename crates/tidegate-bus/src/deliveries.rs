@@ -8,7 +8,7 @@ use tidegate_message::Instant;
 use tidegate_process::clock;
 use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, SubscribeFilter};
 
-use super::{BusError, line::Line};
+use crate::{BusError, line::Line};
 
 /// The messages of one session. Those of QoS 1 come again, also to the next connection of the session, until they are acknowledged.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl<'a> Message<'a> {
 }
 
 impl Deliveries {
-    pub(super) fn new(line: Arc<Line>, lacking: Vec<SubscribeFilter>) -> Self {
+    pub(crate) fn new(line: Arc<Line>, lacking: Vec<SubscribeFilter>) -> Self {
         let (taken, settled) = (VecDeque::new(), Vec::new());
         let lacking = Lacking { filters: lacking, ..Lacking::default() };
         Self { line, taken, taken_bytes: 0, last: Last::None, settled, used: Vec::new(), lacking }

@@ -25,17 +25,25 @@
 //!   deliveries that a service does not take by 256 KiB; the rest waits in the broker, on the terms of its session.
 //! - A service that is let in no longer, or whose session another connection takes over, learns why by a [`BusError`].
 
-pub(crate) mod block;
+pub mod block;
 mod deliveries;
 mod exchanges;
+mod host;
 mod line;
+pub mod memory;
+pub mod pipe;
 mod publisher;
 
 use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
-pub use tidegate_broker::part_id;
-use tidegate_broker::{SessionConfig, SessionReport};
+// Services need nothing else of the broker.
+use tidegate_broker::Message as HeldMessage;
+pub use tidegate_broker::{
+    Bundle, Delivery, Overflow, Publication as BundledPublication, SessionConfig, SessionReport,
+    message::seconds_left, part_id,
+};
 use tidegate_message::Identity;
+use tidegate_process::clock;
 pub use tidegate_wire::mqtt::client::{Publication, PublishError};
 use tidegate_wire::mqtt::{
     Connect, ConnectProperties, EncodeError, PacketId, QoS, ReasonCode, RetainHandling,
@@ -46,9 +54,9 @@ use tidegate_wire::mqtt::{
 use self::line::Line;
 pub use self::{
     deliveries::{Deliveries, Message},
+    host::{Arrival, Counts, Host, IsMeant, Later},
     publisher::{Answer, OPEN_BYTES_MAX, OPEN_MAX, Publisher},
 };
-use crate::server::Connector;
 
 /// Longest wait for the broker to let a service in and to answer its subscriptions.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,12 +64,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The node's broker, for services of this program. Clones are of the same broker.
 #[derive(Clone, Debug)]
 pub struct Bus {
-    connector: Connector,
+    host: Arc<dyn Host>,
 }
 
-impl From<Connector> for Bus {
-    fn from(connector: Connector) -> Self {
-        Self { connector }
+impl<H: Host + 'static> From<H> for Bus {
+    fn from(host: H) -> Self {
+        Self { host: Arc::new(host) }
     }
 }
 
@@ -243,11 +251,12 @@ impl Bus {
         let is_through = session.acknowledges_through && session.ends_at_refusal;
         let session = SessionConfig { hands_out: true, ..session };
         let line = Line::open(&connect, |bytes| {
-            self.connector.attach(&name, identity, session, &client_id, bytes)
+            let (name, client_id) = (name.clone(), client_id.clone());
+            self.host.attach(Arrival { name, identity, session, client_id }, bytes)
         })?;
         let was_there = line.greet().await?;
         if was_there && ends_others {
-            let mut others = self.connector.filters(&client_id).await;
+            let mut others = self.host.filters(&client_id).await;
             others.retain(|had| !filters.iter().any(|asked| asked.filter == **had));
             if !others.is_empty() {
                 let request =
@@ -276,12 +285,12 @@ impl Bus {
 
     /// Ends the session of a service that does not come again.
     pub fn forget(&self, client_id: &str) {
-        self.connector.forget(client_id);
+        self.host.forget(client_id);
     }
 
     /// The filters of a client's session; none if it has no session, or the broker has ended.
     pub async fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
-        self.connector.filters(client_id).await
+        self.host.filters(client_id).await
     }
 
     /// Ends the sessions of clients that `which` is true of, of their identifier and of whose they are; how many there were.
@@ -289,7 +298,7 @@ impl Bus {
         &self,
         which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
     ) -> usize {
-        self.connector.end_sessions(which).await
+        self.host.end_sessions(Arc::new(which)).await
     }
 
     /// The sessions behind the client identifier `after` whose owner `which` is true of, in order; at most `limit`.
@@ -299,6 +308,21 @@ impl Bus {
         limit: usize,
         which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
     ) -> Vec<SessionReport> {
-        self.connector.sessions(after, limit, which).await
+        let which = Arc::new(move |_: &str, identity: &Identity| which(identity));
+        self.host.sessions(after, limit, which).await
+    }
+
+    /// The retained message of a topic, if there is one that has not expired. The caller asks the rules whether it may be seen.
+    pub fn retained_message(&self, topic: &str) -> Option<Arc<HeldMessage>> {
+        self.host.retained_message(clock::now(), topic)
+    }
+
+    /// Publishes what `counts` gives in `$SYS/broker/PREFIX/`, each with its name, until it gives nothing.
+    pub fn tell_in_sys(
+        &self,
+        prefix: impl Into<String>,
+        counts: impl Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync + 'static,
+    ) {
+        self.host.tell_in_sys(prefix.into(), Box::new(counts));
     }
 }

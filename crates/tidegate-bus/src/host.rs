@@ -1,0 +1,60 @@
+//! The trait of whoever has a node's broker: the MQTT server, or [`memory`](crate::memory).
+
+use std::{fmt, pin::Pin, sync::Arc};
+
+use tidegate_broker::{Message, SessionConfig, SessionReport};
+use tidegate_message::{Identity, Instant};
+
+use crate::pipe::ClientEnd;
+
+/// An answer that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Whether a session is meant, by its client identifier and whose it is.
+pub type IsMeant = Arc<dyn Fn(&str, &Identity) -> bool + Send + Sync>;
+
+/// Counts of a service, each with its name; none once the service is gone.
+pub type Counts = Box<dyn Fn() -> Option<Vec<(&'static str, u64)>> + Send + Sync>;
+
+/// A service that comes to the broker.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// For logs.
+    pub name: String,
+    /// As whom rules judge it.
+    pub identity: Identity,
+    /// Under which messages for it wait.
+    pub session: SessionConfig,
+    /// Its session goes by it.
+    pub client_id: String,
+}
+
+/// Has a node's broker. A port: services know nothing else of who implements it.
+pub trait Host: Send + Sync + fmt::Debug {
+    /// A connection of a service for the session of its client identifier, without a socket; it waits for CONNECT, whose first bytes are
+    /// `connect`. With how many of those it took.
+    fn attach(&self, arrival: Arrival, connect: &[u8]) -> (ClientEnd, usize);
+
+    /// Ends the session of a client that does not come again.
+    fn forget(&self, client_id: &str);
+
+    /// The filters of a client's session; none if it has no session, or the broker has ended.
+    fn filters<'a>(&'a self, client_id: &'a str) -> Later<'a, Vec<Arc<str>>>;
+
+    /// Ends the sessions of clients that are meant; how many there were.
+    fn end_sessions(&self, which: IsMeant) -> Later<'_, usize>;
+
+    /// The sessions behind the client identifier `after` that are meant, in order; at most `limit`.
+    fn sessions<'a>(
+        &'a self,
+        after: &'a str,
+        limit: usize,
+        which: IsMeant,
+    ) -> Later<'a, Vec<SessionReport>>;
+
+    /// The retained message of a topic, if there is one that has not expired. Rules are not asked.
+    fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>>;
+
+    /// Publishes `counts` in `$SYS/broker/PREFIX/` from now on.
+    fn tell_in_sys(&self, prefix: String, counts: Counts);
+}
