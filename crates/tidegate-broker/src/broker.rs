@@ -8,6 +8,7 @@ mod deliver;
 mod due;
 mod durable_acks;
 mod hand_on;
+mod held_subacks;
 mod journal_writer;
 mod lacking;
 mod outgoing;
@@ -107,6 +108,7 @@ pub struct Broker {
     too_large: LogLimiter,
     /// Lines about clients that name themselves like a part of the node.
     named_as_part: LogLimiter,
+    held_subacks: held_subacks::HeldSubacks,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -127,6 +129,8 @@ pub enum Output {
     Auth(ConnectionKey, Box<Auth>),
     /// Rules refused what it asked for: for the log.
     Denied(ConnectionKey, Box<Denied>),
+    /// A client has subscribed to these, and its SUBACK waits for [`Broker::release_suback`].
+    Subscribed(ConnectionKey, u64, Vec<Arc<str>>),
 }
 
 /// An action that rules do not allow a client.
@@ -331,6 +335,7 @@ impl Broker {
             marked: Vec::new(),
             promised: false,
             decided_by: u64::MAX,
+            held_subacks: held_subacks::HeldSubacks::default(),
             spilling: Spilling::new(shared.budget().clone()),
             numbers: journal_writer::Numbers::default(),
             batch: Batch::default(),
@@ -614,6 +619,15 @@ impl Broker {
     pub fn filters(&self, client_id: &str) -> Vec<Arc<str>> {
         let session = self.by_client.get(client_id).and_then(|key| self.sessions.get(*key));
         session.map_or_else(Vec::new, |session| session.subscriptions.keys().cloned().collect())
+    }
+
+    /// The filters of the sessions here that `which` is true of, by their client identifier and whose they are: each once, in no order.
+    pub fn all_filters(&self, which: &dyn Fn(&str, &Identity) -> bool) -> Vec<Arc<str>> {
+        let sessions = self.sessions.iter().map(|(_, session)| session);
+        let meant = sessions.filter(|session| which(&session.client_id, &session.identity));
+        let all: std::collections::HashSet<&Arc<str>> =
+            meant.flat_map(|session| session.subscriptions.keys()).collect();
+        all.into_iter().cloned().collect()
     }
 
     /// Ends the connection of the client, if it has one here, on request.

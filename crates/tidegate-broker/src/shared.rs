@@ -287,6 +287,11 @@ impl Shared {
         self.routes().len()
     }
 
+    /// Counts changes of subscriptions, and at times others: while it stays, all filters are the same.
+    pub fn subscription_changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     /// Members of shared subscriptions among them.
     pub fn shared_subscriptions(&self) -> usize {
         self.routes().members()

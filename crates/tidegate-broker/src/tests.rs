@@ -73,6 +73,8 @@ pub(crate) struct World {
     pub(crate) is_own: bool,
     /// Actions that rules refused, as the log is to say it.
     pub(crate) denied: Vec<Denied>,
+    /// SUBACKs that wait: shard, number and filters.
+    pub(crate) held: Vec<(usize, u64, Vec<Arc<str>>)>,
     /// By shard, its journal, if sessions are written down.
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
@@ -301,6 +303,7 @@ impl World {
             answers: true,
             is_own: false,
             denied: Vec::new(),
+            held: Vec::new(),
             tapes: Vec::new(),
             flushes: true,
             hold_peers: false,
@@ -802,6 +805,10 @@ impl World {
             Output::Denied(key, denied) => {
                 self.at(shard, key).expect("a closed connection asks for nothing");
                 self.denied.push(*denied);
+            }
+            Output::Subscribed(key, number, filters) => {
+                self.at(shard, key).expect("a closed connection asks for nothing");
+                self.held.push((shard, number, filters));
             }
         }
     }

@@ -26,6 +26,8 @@ pub(crate) enum Timer {
     HandOn(Key),
     /// More of the filters of a SUBSCRIBE or UNSUBSCRIBE.
     Filters(Key),
+    /// A SUBACK that is held leaves.
+    Suback(u64),
     /// Retained messages expire.
     Retained,
     /// `$SYS`.

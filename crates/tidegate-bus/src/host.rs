@@ -1,9 +1,10 @@
 //! The trait of whoever has a node's broker: the MQTT server, or [`memory`](crate::memory).
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use tidegate_broker::{Message, SessionConfig, SessionReport};
 use tidegate_message::{Identity, Instant};
+use tokio::sync::mpsc;
 
 use crate::pipe::ClientEnd;
 
@@ -54,6 +55,19 @@ pub trait Host: Send + Sync + fmt::Debug {
 
     /// The retained message of a topic, if there is one that has not expired. Rules are not asked.
     fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>>;
+
+    /// Counts changes of the sessions' filters: while it stays, they are the same.
+    fn filter_changes(&self) -> u64;
+
+    /// The filters of all sessions that are meant, each once, in order.
+    fn all_filters(&self, which: IsMeant) -> Later<'_, Vec<Arc<str>>>;
+
+    /// Holds the SUBACKs of clients from now on, each until [`Host::release`] but at most for `bound`, and tells `holder` of each by the
+    /// number that releases it, with the filters. The latest holder alone is told. One that is gone, or does not keep up, holds none.
+    fn hold(&self, bound: Duration, holder: mpsc::Sender<(u64, Vec<Arc<str>>)>);
+
+    /// Lets a SUBACK go.
+    fn release(&self, number: u64);
 
     /// Publishes `counts` in `$SYS/broker/PREFIX/` from now on.
     fn tell_in_sys(&self, prefix: String, counts: Counts);

@@ -33,6 +33,7 @@ mod line;
 pub mod memory;
 pub mod pipe;
 mod publisher;
+mod subscriptions;
 
 use std::{num::NonZeroU16, sync::Arc, time::Duration};
 
@@ -56,6 +57,7 @@ pub use self::{
     deliveries::{Deliveries, Message},
     host::{Arrival, Counts, Host, IsMeant, Later},
     publisher::{Answer, OPEN_BYTES_MAX, OPEN_MAX, Publisher},
+    subscriptions::{Filters, Subscription, Subscriptions},
 };
 
 /// Longest wait for the broker to let a service in and to answer its subscriptions.

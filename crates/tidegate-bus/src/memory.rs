@@ -9,6 +9,7 @@ use std::{
     io::IoSlice,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use tidegate_broker::{
@@ -18,6 +19,7 @@ use tidegate_broker::{
 use tidegate_message::{AllowAll, Authorize, Identity, Instant};
 use tidegate_process::clock;
 use tidegate_wire::mqtt::{Connect, FixedHeader};
+use tokio::sync::mpsc;
 
 use crate::{
     Arrival, Bus, Counts, Host, IsMeant, Later,
@@ -43,6 +45,7 @@ struct State {
     by_key: HashMap<ConnectionKey, PipeId>,
     /// Connections whose client has left something, while the state was in use.
     acknowledged: Vec<Acknowledged>,
+    holder: Option<mpsc::Sender<(u64, Vec<Arc<str>>)>>,
     used: Vec<Arc<Message>>,
     handed: Vec<Handed>,
 }
@@ -88,6 +91,7 @@ impl Node {
             connections: HashMap::new(),
             by_key: HashMap::new(),
             acknowledged: Vec::new(),
+            holder: None,
             used: Vec::new(),
             handed: Vec::new(),
         };
@@ -263,6 +267,13 @@ impl State {
                         self.read(now, id);
                     }
                 }
+                Output::Subscribed(_, number, filters) => {
+                    let holder = self.holder.as_ref();
+                    let is_told = holder.is_some_and(|it| it.try_send((number, filters)).is_ok());
+                    if !is_told {
+                        self.broker.release_suback(number);
+                    }
+                }
                 // Services prove nothing, and what is denied to them is in their answers.
                 Output::Auth(..) | Output::Denied(..) => {}
             }
@@ -368,6 +379,29 @@ impl Host for Node {
 
     fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
         self.0.shared.retained_message(now, topic)
+    }
+
+    fn filter_changes(&self) -> u64 {
+        self.0.shared.subscription_changes()
+    }
+
+    fn all_filters(&self, which: IsMeant) -> Later<'_, Vec<Arc<str>>> {
+        let mut filters = self.0.state().broker.all_filters(&*which);
+        filters.sort_unstable();
+        Box::pin(std::future::ready(filters))
+    }
+
+    fn hold(&self, bound: Duration, holder: mpsc::Sender<(u64, Vec<Arc<str>>)>) {
+        let mut state = self.0.state();
+        state.broker.hold_subacks(Some(bound));
+        state.holder = Some(holder);
+    }
+
+    fn release(&self, number: u64) {
+        self.0.turn(|state, now| {
+            state.broker.release_suback(number);
+            state.flush(now);
+        });
     }
 
     fn tell_in_sys(&self, prefix: String, counts: Counts) {

@@ -28,7 +28,7 @@ use tidegate_process::{
     random::random_bytes,
 };
 use tidegate_sys::folder::Folder;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc as mpsc_async, oneshot};
 
 use super::{
     inbox::{Inbox, waker},
@@ -36,7 +36,7 @@ use super::{
     listen::{self, Acceptor, ListenAddress, SocketFile},
     memory,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
-    shard::{Listener, Shard, ShardCommand, ShardParts, Which},
+    shard::{Holder, Listener, Shard, ShardCommand, ShardParts, Which, shard_of_suback},
     spill::DiskSpill,
 };
 
@@ -61,6 +61,8 @@ pub struct Server {
     pulses: Vec<Pulse>,
     /// Where messages wait on disk.
     spill: Option<Arc<DiskSpill>>,
+    /// The service that SUBACKs wait for.
+    holder: Arc<Holder>,
     /// Of threads that do something now and then: they end when it is dropped.
     waiting: Vec<mpsc::Sender<()>>,
 }
@@ -124,6 +126,7 @@ impl Server {
             listeners,
             pulses: Vec::new(),
             spill: None,
+            holder: Arc::default(),
             waiting: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
@@ -166,6 +169,7 @@ impl Server {
                 inboxes: inboxes.clone(),
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 authenticator: authenticator.clone(),
+                holder: server.holder.clone(),
                 pulse,
             };
             let shard_loop = Shard::new(parts, broker).map_err(ServerError::Start)?;
@@ -270,7 +274,11 @@ impl Server {
 
     /// A factory of connections from inside the program.
     pub fn connector(&self) -> Connector {
-        Connector { shared: self.shared.clone(), inboxes: self.inboxes.clone() }
+        Connector {
+            shared: self.shared.clone(),
+            holder: self.holder.clone(),
+            inboxes: self.inboxes.clone(),
+        }
     }
 
     /// Exchanges the settings of listeners that there are already, by name, and the exceptions by topic, for clients that
@@ -383,6 +391,7 @@ impl Drop for Server {
 #[derive(Clone, Debug)]
 pub struct Connector {
     shared: Arc<Shared>,
+    holder: Arc<Holder>,
     inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
 }
 
@@ -504,6 +513,34 @@ impl Host for Connector {
 
     fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
         self.shared.retained_message(now, topic)
+    }
+
+    fn filter_changes(&self) -> u64 {
+        self.shared.subscription_changes()
+    }
+
+    fn all_filters(&self, which: IsMeant) -> Later<'_, Vec<Arc<str>>> {
+        let which = Which(which);
+        let asked = self.ask_all(|answer| ShardCommand::AllFilters(which.clone(), answer));
+        Box::pin(async move {
+            let mut all = asked.await.concat();
+            all.sort_unstable();
+            all.dedup();
+            all
+        })
+    }
+
+    fn hold(&self, bound: Duration, holder: mpsc_async::Sender<(u64, Vec<Arc<str>>)>) {
+        // Before the shards hold: a SUBACK without a holder leaves at once.
+        self.holder.set(holder);
+        self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::HoldSubacks(bound)]));
+    }
+
+    fn release(&self, number: u64) {
+        let (shard, number) = shard_of_suback(number);
+        if let Some(inbox) = self.inboxes.get(shard) {
+            inbox.put([ShardCommand::ReleaseSuback(number)]);
+        }
     }
 
     fn tell_in_sys(&self, prefix: String, counts: Counts) {

@@ -20,7 +20,7 @@ use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -50,7 +50,7 @@ use tidegate_wire::{
     mqtt::{Connect, ReasonCode},
     proxy::Source,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc as mpsc_async, oneshot};
 
 use self::{
     lobby::{LOBBY_BYTES, Lobby},
@@ -156,6 +156,12 @@ pub(super) enum ShardCommand {
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks for the filters of a client's session.
     Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
+    /// Holds SUBACKs of clients for so long at most.
+    HoldSubacks(Duration),
+    /// Lets one go.
+    ReleaseSuback(u64),
+    /// Asks for the filters of some sessions.
+    AllFilters(Which, oneshot::Sender<Vec<Arc<str>>>),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
     /// Ends connections that were authenticated by a token.
@@ -306,8 +312,37 @@ pub(super) struct ShardParts {
     /// On the first shard alone.
     pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
     pub(super) authenticator: Arc<dyn Authenticate>,
+    pub(super) holder: Arc<Holder>,
     pub(super) pulse: Pulse,
 }
+
+/// The service that SUBACKs wait for, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Holder(Mutex<Option<mpsc_async::Sender<(u64, Vec<Arc<str>>)>>>);
+
+impl Holder {
+    fn holder(&self) -> MutexGuard<'_, Option<mpsc_async::Sender<(u64, Vec<Arc<str>>)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, holder: mpsc_async::Sender<(u64, Vec<Arc<str>>)>) {
+        *self.holder() = Some(holder);
+    }
+
+    /// Tells the service of a SUBACK of that shard; whether it knows.
+    fn tell(&self, shard: usize, number: u64, filters: Vec<Arc<str>>) -> bool {
+        let number = (shard as u64) << SHARD_SHIFT | number;
+        self.holder().as_ref().is_some_and(|holder| holder.try_send((number, filters)).is_ok())
+    }
+}
+
+/// The shard of a SUBACK that waits, and its number there.
+pub(super) fn shard_of_suback(number: u64) -> (usize, u64) {
+    ((number >> SHARD_SHIFT) as usize, number & ((1 << SHARD_SHIFT) - 1))
+}
+
+/// Numbers of SUBACKs have their shard above this.
+const SHARD_SHIFT: u32 = 56;
 
 /// The state of the thread.
 pub(super) struct Shard {
@@ -540,6 +575,12 @@ impl Shard {
                 // The asking side may have given up.
                 let _ = answer.send(self.broker.filters(&client_id));
             }
+            ShardCommand::HoldSubacks(bound) => self.broker.hold_subacks(Some(bound)),
+            ShardCommand::ReleaseSuback(number) => self.broker.release_suback(number),
+            ShardCommand::AllFilters(which, answer) => {
+                // The asking side may have given up.
+                let _ = answer.send(self.broker.all_filters(&*which.0));
+            }
             ShardCommand::KickAnonymous => self.kick_anonymous(),
             ShardCommand::KickTokens => self.kick_tokens(),
             ShardCommand::KickRevoked => self.kick_revoked(),
@@ -680,6 +721,11 @@ impl Shard {
                     self.received_left(now, slot, key);
                     self.charge_left(now, slot);
                     self.queue(slot);
+                }
+            }
+            Output::Subscribed(_, number, filters) => {
+                if !self.parts.holder.tell(self.parts.shard, number, filters) {
+                    self.broker.release_suback(number);
                 }
             }
             Output::Auth(key, auth) => self.reauthenticate(key, &auth),

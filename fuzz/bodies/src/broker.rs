@@ -229,7 +229,8 @@ impl World {
         | Output::Pause(key)
         | Output::Resume(key)
         | Output::Auth(key, _)
-        | Output::Denied(key, _)) = &output;
+        | Output::Denied(key, _)
+        | Output::Subscribed(key, ..)) = &output;
         let key = *key;
         let Some(at) = self.links.iter().position(|link| link.key == Some(key)) else { return };
         match output {
@@ -251,6 +252,7 @@ impl World {
                 self.broker.authenticated(key, answer);
             }
             Output::Denied(..) => {}
+            Output::Subscribed(..) => panic!("no SUBACK is held"),
         }
     }
 

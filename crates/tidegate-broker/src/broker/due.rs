@@ -51,6 +51,7 @@ impl Broker {
                 }
                 Timer::HandOn(key) => self.hand_on_more(now, key),
                 Timer::Filters(key) => self.more_filters(now, key),
+                Timer::Suback(number) => self.release_suback(number),
                 Timer::Retained => self.forget_expired(now),
                 Timer::Journal => self.go_on_with_journal(now),
                 Timer::Sys => {

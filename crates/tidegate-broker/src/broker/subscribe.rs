@@ -142,10 +142,8 @@ impl Broker {
                     invalid.filter(|_| connection.problem_information).map(|e| e.to_string());
                 let user_properties = Vec::new();
                 let packet_id = packet.packet_id;
-                self.give_suback(
-                    key,
-                    Suback { packet_id, reason_string, user_properties, reasons },
-                );
+                let suback = Suback { packet_id, reason_string, user_properties, reasons };
+                self.hold_suback(now, key, &packet.filters, suback);
                 self.begin_queries(now, key);
                 return Ok(());
             }
@@ -158,7 +156,7 @@ impl Broker {
         Ok(())
     }
 
-    fn give_suback(&mut self, key: Key, answer: Suback) {
+    pub(super) fn give_suback(&mut self, key: Key, answer: Suback) {
         let connection = self.connections.get(key).expect("the caller looked");
         let packet_bytes_max = connection.packet_bytes_max as usize;
         self.promise(key, |version, out| {

@@ -331,3 +331,107 @@ impl Authorize for DenySecrets {
         false
     }
 }
+
+/// The reason of the SUBACK that came, if one did.
+fn granted(world: &mut World, at: At) -> Option<ReasonCode> {
+    world.take(at).into_iter().find_map(|got| match got {
+        Other(Packet::Suback(suback)) => Some(suback.reasons[0]),
+        _ => None,
+    })
+}
+
+fn ask(world: &mut World, at: At, text: &str) {
+    let filters = vec![filter(text, AtLeastOnce)];
+    let (packet_id, user_properties) = (world.fresh_id(at), Vec::new());
+    let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+    world.send(at, Packet::Subscribe(packet));
+}
+
+#[test]
+fn held_suback_leaves_when_it_is_released_or_late() {
+    each(|world| {
+        let bound = seconds(2);
+        world.shards.iter_mut().for_each(|shard| shard.hold_subacks(Some(bound)));
+        let (s, p) = (world.join(v5("s")), world.join(v5("p")));
+        ask(world, s, "a/#");
+        assert_eq!(granted(world, s), None);
+        let (shard, number, filters) = world.held.pop().expect("the shell is told");
+        assert_eq!(filters, [Arc::from("a/#")]);
+        // Messages and other answers do not wait for it.
+        world.publish(p, message("a/b", AtLeastOnce, "x"));
+        assert_eq!(world.texts(s), ["x"]);
+        world.send(s, Packet::Pingreq);
+        assert_eq!(world.take(s), [Other(Packet::Pingresp)]);
+        world.shards[shard].release_suback(number);
+        world.pump();
+        assert_eq!(granted(world, s), Some(ReasonCode::GRANTED_QOS_1));
+        world.shards[shard].release_suback(number);
+        world.advance(bound);
+        assert_eq!(world.take(s), []);
+
+        // One that nothing releases leaves after the bound; one of a client that has gone does not.
+        let gone = world.join(v5("gone"));
+        ask(world, s, "b");
+        ask(world, gone, "b");
+        world.cut(gone);
+        world.advance(bound - Duration::from_millis(1));
+        assert_eq!(granted(world, s), None);
+        world.advance(Duration::from_millis(1));
+        assert_eq!(granted(world, s), Some(ReasonCode::GRANTED_QOS_1));
+
+        // A part of the node, and what is refused, wait for nothing; nor does anything once the shell holds no more.
+        world.held.clear();
+        world.is_own = true;
+        let part = world.join(v5("part"));
+        world.is_own = false;
+        ask(world, part, "c");
+        assert_eq!(granted(world, part), Some(ReasonCode::GRANTED_QOS_1));
+        ask(world, s, "d");
+        assert_eq!((granted(world, s), world.held.len()), (None, 1));
+        world.shards.iter_mut().for_each(|shard| shard.hold_subacks(None));
+        world.pump();
+        assert_eq!(granted(world, s), Some(ReasonCode::GRANTED_QOS_1));
+        ask(world, s, "e");
+        assert_eq!(granted(world, s), Some(ReasonCode::GRANTED_QOS_1));
+    });
+}
+
+#[test]
+fn held_subacks_are_bounded() {
+    let mut world = World::new(settings(), 1);
+    world.shards[0].hold_subacks(Some(seconds(3600)));
+    let s = world.join(v5("s"));
+    for number in 0..1_030 {
+        ask(&mut world, s, &format!("t/{number}"));
+    }
+    let left = world.take(s).len();
+    assert_eq!((left, world.held.len()), (1_030 - 1_024, 1_030));
+    world.end();
+}
+
+#[test]
+fn filters_of_all_sessions_are_given_once() {
+    each(|world| {
+        let before = world.shared.subscription_changes();
+        for (name, filters) in [("a", &["t", "u/#"][..]), ("b", &["u/#"]), ("c", &["$share/g/v"])] {
+            let at = world.join(kept(name));
+            filters.iter().for_each(|filter| _ = world.subscribe(at, filter, AtLeastOnce));
+            world.cut(at);
+        }
+        let all = |world: &World| {
+            let of = |shard: &Broker| shard.all_filters(&|name, _| !name.starts_with('x'));
+            let mut all: Vec<Arc<str>> = world.shards.iter().flat_map(of).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        assert_eq!(all(world), ["$share/g/v", "t", "u/#"].map(Arc::from));
+        let after = world.shared.subscription_changes();
+        assert!(after > before);
+        assert_eq!(world.shared.subscription_changes(), after);
+        let a = world.join(v5("a"));
+        world.cut(a);
+        assert_eq!(all(world), ["$share/g/v", "u/#"].map(Arc::from));
+        assert!(world.shared.subscription_changes() > after);
+    });
+}

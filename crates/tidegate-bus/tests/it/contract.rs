@@ -338,6 +338,40 @@ pub(crate) fn thread_attaches_without_tasks<N: Node>() {
     node.stop();
 }
 
+pub(crate) async fn filters_of_clients_are_known_before_their_subacks<N: Node>() {
+    let node = N::with(Arc::new(AllowAll));
+    let bus = node.bus();
+    let before = bus.client_filters().await;
+    assert_eq!((before.filters.len(), before.changes), (0, bus.filter_changes()));
+    let _part = {
+        let identity = Identity::new(IdentityKind::Internal, "part", "part");
+        bus.attach(Attachment::new(identity, "part").subscribe("part/#"))
+            .await
+            .expect("it is let in")
+    };
+    let mut coming = bus.hold_subscriptions(LONGEST);
+    let attaching = tokio::spawn({
+        let bus = bus.clone();
+        async move { attach(&bus, "client", &["a/#", "b"]).await }
+    });
+    let held = timeout(LONGEST, coming.next()).await.expect("it comes").expect("it is held");
+    assert_eq!(held.filters, ["a/#".into(), "b".into()]);
+    let all = bus.client_filters().await;
+    assert_eq!(all.filters, ["a/#".into(), "b".into()]);
+    assert!(all.changes > before.changes && !attaching.is_finished());
+    drop(held);
+    let attached = timeout(LONGEST, attaching).await.expect("its SUBACK leaves").expect("no panic");
+    // A client that comes when the service is gone waits for nothing.
+    drop(coming);
+    let other = attach(&bus, "other", &["c"]).await;
+    assert_eq!(bus.client_filters().await.filters, ["a/#".into(), "b".into(), "c".into()]);
+    drop((attached, other));
+    let gone = poll(LONGEST, async || bus.client_filters().await.filters.is_empty().then_some(()));
+    gone.await.expect("filters go with their sessions");
+    assert!(bus.filter_changes() > all.changes);
+    stop(node).await;
+}
+
 pub(crate) async fn a_service_that_ends_right_behind_a_request_is_gone<N: Node>() {
     let node = N::with(Arc::new(AllowAll));
     let bus = node.bus();

@@ -33,6 +33,7 @@ contract::contract! {
     one_answer_stands_for_many_and_names_what_was_not_taken
     a_kept_session_has_what_came_meanwhile_and_a_newer_connection_takes_it_over
     a_service_that_does_not_read_is_bounded
+    filters_of_clients_are_known_before_their_subacks
     a_service_that_ends_right_behind_a_request_is_gone
 }
 

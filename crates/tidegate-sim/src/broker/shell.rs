@@ -254,7 +254,8 @@ impl Site {
         | Output::Pause(key)
         | Output::Resume(key)
         | Output::Auth(key, _)
-        | Output::Denied(key, _)) = &output;
+        | Output::Denied(key, _)
+        | Output::Subscribed(key, ..)) = &output;
         let Some(&at) = self.by_key[shard].get(key) else { return };
         match output {
             Output::Close(key) => {
@@ -278,6 +279,7 @@ impl Site {
             }
             Output::Auth(..) => panic!("our clients show nothing"),
             Output::Denied(..) => {}
+            Output::Subscribed(..) => panic!("no SUBACK is held"),
         }
     }
 
