@@ -1,5 +1,9 @@
 //! A node's broker in memory: for tests of services, without sockets, threads and the program.
 //!
+//! ```text
+//!  Bus ─▶ pipe ─▶ Node (a lock) ─▶ Broker, one shard ─▶ pipe ─▶ Deliveries
+//! ```
+//!
 //! The broker is the real one, with one shard. It works on the thread of whoever leaves something for it, at once, so that an answer is
 //! there before the call that asked for it returns.
 
@@ -15,19 +19,25 @@ use std::{
 use tidegate_broker::{
     Acknowledged, Broker, BrokerConfig, BundleReader, ConnectRequest, ConnectionKey, Handed,
     Message, Output, SLICES_MAX, SessionConfig, SessionReport, Shared,
+    spill::simulated::SimulatedSpill,
 };
 use tidegate_message::{AllowAll, Authorize, Identity, Instant};
 use tidegate_process::clock;
-use tidegate_wire::mqtt::{Connect, FixedHeader};
+use tidegate_wire::mqtt::{Connect, FixedHeader, QoS, ReasonCode};
 use tokio::sync::mpsc;
 
 use crate::{
-    Arrival, Bus, Counts, Host, IsMeant, Later,
+    Arrival, Attachment, Bus, Counts, Deliveries, Host, IsMeant, Later, Publication, Publisher,
+    block,
     pipe::{self, ClientEnd, PipeId, ServerEnd},
 };
 
 /// Longest CONNECT of a service: its will and its properties.
 const CONNECT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of messages that wait on the simulated disk.
+pub const DISK_BYTES: u64 = 1 << 30;
+/// Longest wait of a [`Client`] for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The broker and its connections.
 #[derive(Debug)]
@@ -36,11 +46,14 @@ pub struct Node(Arc<Work>);
 #[derive(Debug)]
 struct Work {
     shared: Arc<Shared>,
+    /// Where messages wait that find no room in memory.
+    disk: Arc<SimulatedSpill>,
     state: Mutex<State>,
 }
 
 struct State {
     broker: Broker,
+    disk: Arc<SimulatedSpill>,
     connections: HashMap<PipeId, Connection>,
     by_key: HashMap<ConnectionKey, PipeId>,
     /// Connections whose client has left something, while the state was in use.
@@ -86,8 +99,12 @@ impl Node {
     pub fn new(config: BrokerConfig, authorize: Arc<dyn Authorize>) -> Self {
         let now = clock::now();
         let shared = Shared::new(config, 1, authorize, now);
+        let disk = Arc::new(SimulatedSpill::new(DISK_BYTES));
+        let mut broker = Broker::new(shared.clone(), 0, 0, now);
+        broker.set_spill(Some(disk.clone()));
         let state = State {
-            broker: Broker::new(shared.clone(), 0, 0, now),
+            broker,
+            disk: disk.clone(),
             connections: HashMap::new(),
             by_key: HashMap::new(),
             acknowledged: Vec::new(),
@@ -95,7 +112,7 @@ impl Node {
             used: Vec::new(),
             handed: Vec::new(),
         };
-        Self(Arc::new(Work { shared, state: Mutex::new(state) }))
+        Self(Arc::new(Work { shared, disk, state: Mutex::new(state) }))
     }
 
     /// The bus of this node.
@@ -108,6 +125,22 @@ impl Node {
         &self.0.shared
     }
 
+    /// The disk on which messages wait that find no room in memory, of [`DISK_BYTES`].
+    pub fn disk(&self) -> &SimulatedSpill {
+        &self.0.disk
+    }
+
+    /// A client that subscribes to these filters.
+    ///
+    /// # Panics
+    /// It is not let in, or may not subscribe.
+    pub fn client(&self, name: &str, filters: &[&str]) -> Client {
+        let attachment = Attachment::new(Identity::anonymous(name), name);
+        let attachment = filters.iter().fold(attachment, |all, filter| all.subscribe(*filter));
+        let attached = self.bus().attach_blocking(attachment).expect("the client is let in");
+        Client { publisher: attached.publisher, deliveries: attached.deliveries }
+    }
+
     /// Ends all connections, as a node that stops does; later ones are refused.
     pub fn stop(&self) {
         self.0.turn(|state, now| {
@@ -116,12 +149,75 @@ impl Node {
         });
     }
 
-    /// What is due by now: expired messages, sessions that end, wills.
+    /// Does what is due by now, such as `$SYS` and the ends of sessions. Whatever a service leaves has that done as well.
     pub fn tick(&self) {
-        self.0.turn(|state, now| {
-            state.broker.handle_timeout(now);
-            state.flush(now);
-        });
+        self.0.turn(|state, now| state.flush(now));
+    }
+}
+
+/// A client of a node in memory, for a thread.
+#[derive(Debug)]
+pub struct Client {
+    publisher: Publisher,
+    deliveries: Deliveries,
+}
+
+/// A message that a [`Client`] received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Topic name.
+    pub topic: String,
+    /// Payload.
+    pub payload: Vec<u8>,
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length.
+    pub forwarded: Vec<u8>,
+}
+
+impl Client {
+    /// Publishes with QoS 1; the broker's answer.
+    ///
+    /// # Panics
+    /// It gives none.
+    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> ReasonCode {
+        let qos = QoS::AtLeastOnce;
+        self.send(&Publication { topic, payload, qos, ..Publication::default() })
+    }
+
+    /// The same with all that a message may have.
+    ///
+    /// # Panics
+    /// As [`Client::publish`].
+    pub fn send(&mut self, message: &Publication<'_>) -> ReasonCode {
+        let number = self.publisher.push(message).expect("there is room");
+        self.publisher.flush();
+        loop {
+            match self.publisher.next_answer().expect("the broker is there") {
+                Some(answer) if answer.numbers.contains(&number) => return answer.reason,
+                Some(_) => {}
+                None => self.publisher.answered_within(PATIENCE).expect("it is answered"),
+            }
+        }
+    }
+
+    /// The next message, if one comes within `limit`; it is acknowledged.
+    ///
+    /// # Panics
+    /// The broker has ended the connection.
+    pub fn receive(&mut self, limit: Duration) -> Option<Received> {
+        loop {
+            if let Some(message) = self.deliveries.next_message().expect("the broker is there") {
+                let received = Received {
+                    topic: message.topic().to_owned(),
+                    payload: message.payload().into_owned(),
+                    forwarded: message.forwarded().to_vec(),
+                };
+                let id = message.packet_id();
+                self.deliveries.acknowledge(id);
+                self.deliveries.settle();
+                return Some(received);
+            }
+            block::on(limit, self.deliveries.ready())?.expect("the broker is there");
+        }
     }
 }
 
@@ -245,11 +341,22 @@ impl State {
 
     /// What the broker has for its connections.
     fn flush(&mut self, now: Instant) {
+        if self.broker.poll_timeout().is_some_and(|at| at <= now) {
+            self.broker.handle_timeout(now);
+        }
         loop {
+            while let Some((_, wanted, answers)) = self.disk.answer() {
+                self.broker.handle_fetched(now, wanted, answers);
+            }
             while let Some(key) = self.broker.poll_dirty() {
                 self.write(now, key);
             }
-            let Some(output) = self.broker.poll_output() else { return };
+            let Some(output) = self.broker.poll_output() else {
+                if self.broker.has_dirty() {
+                    continue;
+                }
+                return;
+            };
             match output {
                 Output::Close(key) => self.close(now, key),
                 Output::Pause(key) => {

@@ -13,7 +13,6 @@ mod poll;
 mod poll_async;
 #[cfg(feature = "sink-postgres")]
 mod postgres;
-mod runtime;
 #[cfg(feature = "sink-parquet")]
 mod s3;
 mod tls;

@@ -2,7 +2,6 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -14,7 +13,6 @@ use tidegate_process::health::Health;
 use tidegate_server::{
     Server,
     settings::{AllAnonymous, ListenerSettings, ServerSettings},
-    spill::SpillSettings,
 };
 use tidegate_sinks::SinkSettings;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
@@ -34,13 +32,6 @@ pub(crate) fn server_on(
     authorize: Arc<dyn Authorize>,
 ) -> Server {
     start(server_settings(listen, broker, authorize))
-}
-
-/// A server whose messages wait in that folder where a queue has no room for them.
-pub(crate) fn server_that_spills(broker: BrokerConfig, folder: &Path) -> Server {
-    let settings = server_settings((Ipv4Addr::LOCALHOST, 0).into(), broker, Arc::new(AllowAll));
-    let spill = SpillSettings { folder: folder.to_owned(), bytes_max: 1 << 30 };
-    start(ServerSettings { spill: Some(spill), ..settings })
 }
 
 pub(crate) fn start(settings: ServerSettings) -> Server {

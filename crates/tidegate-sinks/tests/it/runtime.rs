@@ -1,4 +1,4 @@
-//! The runtime of a sink, with scripted destinations.
+//! The runtime of a sink, with scripted destinations, at a node in memory.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,18 +12,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tidegate_broker::{BrokerConfig, Overflow, SessionConfig};
-use tidegate_load::client::Outgoing;
+use tidegate_broker::{BrokerConfig, Overflow, SessionConfig, spill::Spill as _};
+use tidegate_bus::{Publication, memory::Node};
+use tidegate_message::AllowAll;
 use tidegate_schedule::Policy;
 use tidegate_sinks::{
     Batch, Destination, DestinationSettings, Record, Refusal, RefusedFile, Sink, SinkError,
     SinkSettings, Trouble, memory, refused,
 };
-use tidegate_wire::mqtt::QoS;
+use tidegate_wire::mqtt::{ForwardedProperties, QoS};
 
-use crate::world::{
-    client, publish, ready, receive, server, server_that_spills, settings, subscriber, until,
-};
+use crate::world::{publish, ready, receive, settings, until, user_properties};
 
 /// A destination's behaviour for the next batches; by default it takes them.
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +121,12 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 
 #[test]
 fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_received() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[], nothing);
     let before = tidegate_process::clock::now();
-    let sink = Sink::start_with(settings("a/# b"), destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(settings("a/# b"), destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..1000 {
         publish(&mut publisher, ["a/x", "b", "c"][number % 3], number.to_string().as_bytes());
     }
@@ -149,13 +148,13 @@ fn messages_arrive_in_the_order_of_their_topic_with_the_time_at_which_they_were_
 
 #[test]
 fn while_the_destination_is_away_nothing_is_lost_and_a_batch_stays_a_batch() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[Act::Fail; 5], nothing);
     let largest = destination.largest.clone();
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut watcher = subscriber(&server, "$SYS/broker/sink/test/state");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut watcher = node.client("subscriber", &["$SYS/broker/sink/test/state"]);
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..2000 {
         publish(&mut publisher, "a", number.to_string().as_bytes());
     }
@@ -175,21 +174,21 @@ fn while_the_destination_is_away_nothing_is_lost_and_a_batch_stays_a_batch() {
 
 #[test]
 fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let refuses = |payload: &[u8]| payload.ends_with(b"777");
     let (destination, seen) = Scripted::new(&[Act::Fail], refuses);
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
-    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut letters = subscriber(&server, "dead");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(lettered, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut letters = node.client("subscriber", &["dead"]);
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..3000 {
         publish(&mut publisher, "a", number.to_string().as_bytes());
     }
     for expected in ["777", "1777", "2777"] {
         let letter = receive(&mut letters);
         assert_eq!(letter.payload, expected.as_bytes());
-        let told: HashMap<String, String> = letter.user_properties.into_iter().collect();
+        let told: HashMap<String, String> = user_properties(&letter);
         assert_eq!((&*told["tidegate-sink"], &*told["tidegate-topic"]), ("test", "a"));
         assert_eq!(told["tidegate-reason"], "is odd");
     }
@@ -201,7 +200,7 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
     assert_eq!(sink.stop().refused, 3);
     // None of it comes again.
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
     publish(&mut publisher, "a", b"end");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(seen.texts("a"), ["end"]);
@@ -211,16 +210,16 @@ fn one_in_a_thousand_is_refused_and_the_others_arrive_as_they_would_have() {
 fn a_destination_that_was_away_for_long_and_refuses_one_in_a_thousand_has_all_others_in_order() {
     const COUNT: u32 = 10_000;
     const TOPICS: u32 = 7;
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let refuses = |payload: &[u8]| payload.ends_with(b"000");
     let (destination, seen) = Scripted::new(&[], refuses);
     let is_down = destination.is_down.clone();
     is_down.store(true, Ordering::Relaxed);
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a/#") };
-    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut letters = subscriber(&server, "dead");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(lettered, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut letters = node.client("subscriber", &["dead"]);
+    let mut publisher = node.client("publisher", &[]);
     for number in 1..=COUNT {
         let topic = format!("a/{}", number % TOPICS);
         publish(&mut publisher, &topic, number.to_string().as_bytes());
@@ -231,7 +230,7 @@ fn a_destination_that_was_away_for_long_and_refuses_one_in_a_thousand_has_all_ot
     for thousand in 1..=COUNT / 1000 {
         let (number, letter) = (thousand * 1000, receive(&mut letters));
         assert_eq!(letter.payload, number.to_string().as_bytes());
-        let told: HashMap<String, String> = letter.user_properties.into_iter().collect();
+        let told: HashMap<String, String> = user_properties(&letter);
         assert_eq!(told["tidegate-topic"], format!("a/{}", number % TOPICS));
         assert_eq!(told["tidegate-reason"], "is odd");
     }
@@ -252,24 +251,15 @@ fn a_destination_that_was_away_for_long_and_refuses_one_in_a_thousand_has_all_ot
     assert_eq!((report.refused, report.lost), (10, 0));
 }
 
-/// Bytes of the files in a folder.
-fn bytes_in(folder: &Path) -> u64 {
-    let files = fs::read_dir(folder).unwrap().flatten();
-    // One may go while they are counted.
-    files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
-}
-
 #[test]
 fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
     const COUNT: usize = 2_000;
     const BYTES: usize = 20_000;
     const TOPICS: usize = 3;
     const QUEUE_BYTES: u64 = 1 << 20;
-    let folder = tempfile::tempdir().unwrap();
-    let spill = folder.path().join("spill");
     // It counts often, so that no one waits for that.
     let often = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
-    let server = server_that_spills(often, &spill);
+    let node = Node::new(often, Arc::new(AllowAll));
     let (destination, seen) = Scripted::new(&[], nothing);
     let is_down = destination.is_down.clone();
     is_down.store(true, Ordering::Relaxed);
@@ -282,15 +272,16 @@ fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
         ..usual.session.clone()
     };
     let small = SinkSettings { batch_messages: 10, session, ..usual };
-    let sink = Sink::start_with(small, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(small, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..COUNT {
         let payload = format!("{number:<BYTES$}");
         publish(&mut publisher, &format!("a/{}", number % TOPICS), payload.as_bytes());
     }
     let held = || {
-        let sessions = server.shared().heaviest(10);
+        node.tick();
+        let sessions = node.shared().heaviest(10);
         sessions.into_iter().find(|session| &*session.client_id == "sink/test")
     };
     until("all of it waits for the sink", || {
@@ -300,8 +291,8 @@ fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
     assert!(waits.spilled > COUNT * 9 / 10, "{waits:?}");
     // The queue and twenty messages in flight, of forty megabytes.
     assert!(waits.held_bytes() < QUEUE_BYTES + 21 * BYTES as u64 * 11 / 10, "{waits:?}");
-    assert!(server.shared().statistics().spilled >= waits.spilled as u64);
-    assert!(bytes_in(&spill) > (COUNT * BYTES) as u64 * 3 / 4, "{}", bytes_in(&spill));
+    assert!(node.shared().statistics().spilled >= waits.spilled as u64);
+    assert!(node.disk().bytes() > (COUNT * BYTES) as u64 * 3 / 4, "{}", node.disk().bytes());
     assert_eq!(sink.report().messages, 0);
     is_down.store(false, Ordering::Relaxed);
     until("all was taken", || sink.report().messages == COUNT as u64);
@@ -313,23 +304,23 @@ fn messages_without_room_in_a_queue_wait_on_disk_and_come_once_and_in_order() {
     }
     // Neither while it waited nor on its way back: the queue, as much again that was fetched, what is in flight, and a place in
     // memory for each message on disk.
-    let peak = server.shared().budget().peak();
+    let peak = node.shared().budget().peak();
     assert!(peak < 8 << 20, "{peak}");
-    until("the disk has its room back", || bytes_in(&spill) <= 16 << 20);
+    until("the disk has its room back", || node.disk().bytes() == 0);
     let report = sink.stop();
     assert!(report.failures > 0);
     assert_eq!(report.refused, 0);
-    assert_eq!(server.shared().statistics().dropped.total(), 0);
+    assert_eq!(node.shared().statistics().dropped.total(), 0);
 }
 
 #[test]
 fn a_destination_is_slow_as_long_as_it_goes_on() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[Act::Plod, Act::Hang], nothing);
     let slow = SinkSettings { timeout: PATIENCE, ..settings("a") };
-    let sink = Sink::start_with(slow, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(slow, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     publish(&mut publisher, "a", b"1");
     until("it was taken in the end", || sink.report().messages == 1);
     assert_eq!(sink.report().failures, 0);
@@ -341,12 +332,12 @@ fn a_destination_is_slow_as_long_as_it_goes_on() {
 
 #[test]
 fn dead_letters_that_nobody_keeps_are_counted_as_lost_and_hold_up_nothing() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
     let lettered = SinkSettings { dead_letter: Some("dead".to_owned()), ..settings("a") };
-    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(lettered, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for text in ["1", "bad", "2", "bad", "3"] {
         publish(&mut publisher, "a", text.as_bytes());
     }
@@ -374,17 +365,16 @@ fn kept(file: &RefusedFile) -> Vec<(String, String)> {
 #[test]
 fn refused_messages_are_kept_in_a_file_and_replayed_from_it() {
     let folder = tempfile::tempdir().unwrap();
-    let server = server(BrokerConfig::default());
-    let mut publisher = client(&server, "publisher");
+    let node = Node::default();
+    let mut publisher = node.client("publisher", &[]);
     // Without a dead letter topic, and with one to which no one subscribes.
     for (at, dead_letter) in [None, Some("dead".to_owned())].into_iter().enumerate() {
         let (keeping, file) = keeping(&folder.path().join(at.to_string()), 1 << 20);
         let client_id = format!("sink/{at}");
         let keeping = SinkSettings { dead_letter, client_id, ..keeping };
         let (destination, seen) = Scripted::new(&[], |payload| payload.starts_with(b"bad"));
-        let sink =
-            Sink::start_with(keeping.clone(), destination, server.connector().into()).unwrap();
-        ready(&server, "test");
+        let sink = Sink::start_with(keeping.clone(), destination, node.bus()).unwrap();
+        ready(&node, "test");
         for text in ["1", "bad 1", "2", "bad 2", "3"] {
             publish(&mut publisher, "a", text.as_bytes());
         }
@@ -400,8 +390,7 @@ fn refused_messages_are_kept_in_a_file_and_replayed_from_it() {
         fs::rename(file.refused(), file.replay()).unwrap();
         let (destination, seen) =
             Scripted::new(&[Act::Fail, Act::Fail], |payload| payload == b"bad 2");
-        let sink =
-            Sink::start_with(keeping.clone(), destination, server.connector().into()).unwrap();
+        let sink = Sink::start_with(keeping.clone(), destination, node.bus()).unwrap();
         until("all was given to it again", || !file.replay().exists());
         assert_eq!(seen.texts("a"), ["bad 1"]);
         assert_eq!(kept(&file), [odd("bad 2")]);
@@ -420,19 +409,20 @@ fn refused_messages_are_kept_in_a_file_and_replayed_from_it() {
 fn full_file_of_refused_messages_acknowledges_none() {
     let folder = tempfile::tempdir().unwrap();
     let often = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
-    let server = server(often);
+    let node = Node::new(often, Arc::new(AllowAll));
     let (keeping, file) = keeping(folder.path(), 1);
     let (destination, seen) = Scripted::new(&[], |payload| payload.starts_with(b"bad"));
-    let sink = Sink::start_with(keeping, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(keeping, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     publish(&mut publisher, "a", b"bad 1");
     until("the file is full", || sink.report().kept == 1);
     publish(&mut publisher, "a", b"bad 2");
     until("the sink waits", || !sink.is_up());
     publish(&mut publisher, "a", b"3");
     let held = || {
-        let sessions = server.shared().heaviest(10);
+        node.tick();
+        let sessions = node.shared().heaviest(10);
         let held = sessions.into_iter().find(|session| &*session.client_id == "sink/test");
         held.map_or(0, |held| held.queued + held.inflight)
     };
@@ -449,7 +439,7 @@ fn full_file_of_refused_messages_acknowledges_none() {
 
 #[test]
 fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[], |payload| payload.len() > 1);
     let usual = settings("a");
     let session = SessionConfig { packet_bytes_max: 2048, ..usual.session.clone() };
@@ -457,10 +447,10 @@ fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
     // A full batch must not wait for its age behind letters that are lost.
     let (batch_messages, batch_age) = (1, Duration::from_secs(3600));
     let lettered = SinkSettings { session, dead_letter, batch_messages, batch_age, ..usual };
-    let sink = Sink::start_with(lettered, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut letters = subscriber(&server, "dead");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(lettered, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut letters = node.client("subscriber", &["dead"]);
+    let mut publisher = node.client("publisher", &[]);
     for payload in [&b"1"[..], &[b'x'; 4096], b"2", &[b'x'; 4096], b"bad", b"3"] {
         publish(&mut publisher, "a", payload);
     }
@@ -473,18 +463,18 @@ fn a_dead_letter_that_is_longer_than_a_packet_is_lost_and_holds_up_nothing() {
 
 #[test]
 fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_again() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[], |payload| payload == b"bad");
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for text in ["1", "bad", "2"] {
         publish(&mut publisher, "a", text.as_bytes());
     }
     until("all was answered", || sink.report().messages + sink.report().refused == 3);
     sink.stop();
     let (destination, again) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
     publish(&mut publisher, "a", b"3");
     until("the next one came", || sink.report().messages == 1);
     assert_eq!(
@@ -495,12 +485,12 @@ fn without_a_dead_letter_topic_what_is_refused_is_counted_and_does_not_come_agai
 
 #[test]
 fn what_a_destination_took_without_saying_so_comes_again_and_nothing_is_lost() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[Act::TakeAndFail], nothing);
     let slow = SinkSettings { batch_age: Duration::from_secs(3600), ..settings("a") };
-    let sink = Sink::start_with(slow, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(slow, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..100 {
         publish(&mut publisher, "a", number.to_string().as_bytes());
     }
@@ -512,11 +502,11 @@ fn what_a_destination_took_without_saying_so_comes_again_and_nothing_is_lost() {
 
 #[test]
 fn what_hangs_when_the_sink_ends_goes_to_the_next_one() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, _) = Scripted::new(&[Act::Hang], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..500 {
         publish(&mut publisher, "a", number.to_string().as_bytes());
     }
@@ -524,33 +514,31 @@ fn what_hangs_when_the_sink_ends_goes_to_the_next_one() {
     assert_eq!(report.messages, 0);
     publish(&mut publisher, "a", b"500");
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
     until("all was taken", || sink.report().messages == 501);
     assert_eq!(seen.texts("a"), numbers(0..501));
 }
 
 #[test]
 fn a_destination_that_does_not_answer_is_asked_again() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[Act::Hang], nothing);
     let hasty = SinkSettings { timeout: Duration::from_millis(100), ..settings("a") };
-    let sink = Sink::start_with(hasty, destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    publish(&mut client(&server, "publisher"), "a", b"1");
+    let sink = Sink::start_with(hasty, destination, node.bus()).unwrap();
+    ready(&node, "test");
+    publish(&mut node.client("publisher", &[]), "a", b"1");
     until("it was taken", || sink.report().messages == 1);
     assert_eq!((seen.texts("a"), sink.report().failures), (vec!["1".to_owned()], 1));
 }
 
 #[test]
 fn a_ring_keeps_the_newest() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let ring = memory::Ring::new(3);
     let destination = DestinationSettings::Memory(ring.clone());
-    let sink =
-        Sink::start(SinkSettings { destination, ..settings("a") }, server.connector().into())
-            .unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start(SinkSettings { destination, ..settings("a") }, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     for number in 0..10 {
         publish(&mut publisher, "a", &[number]);
     }
@@ -561,17 +549,24 @@ fn a_ring_keeps_the_newest() {
 
 #[test]
 fn a_message_keeps_the_name_by_which_it_is_known() {
-    let server = server(BrokerConfig::default());
+    let node = Node::default();
     let (destination, seen) = Scripted::new(&[], nothing);
-    let sink = Sink::start_with(settings("a"), destination, server.connector().into()).unwrap();
-    ready(&server, "test");
-    let mut publisher = client(&server, "publisher");
+    let sink = Sink::start_with(settings("a"), destination, node.bus()).unwrap();
+    ready(&node, "test");
+    let mut publisher = node.client("publisher", &[]);
     let properties = [("tidegate-id", "edge/1/7"), ("tidegate-received", "12")];
-    let user_properties = &properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let qos = QoS::AtLeastOnce;
-    let message =
-        Outgoing { topic: "a", payload: b"x", qos, user_properties, ..Outgoing::default() };
-    publisher.publish(&message).unwrap();
+    let properties =
+        ForwardedProperties { user_properties: properties.to_vec(), ..Default::default() };
+    let mut forwarded = Vec::new();
+    properties.encode(&mut forwarded).unwrap();
+    let (qos, forwarded) = (QoS::AtLeastOnce, &*forwarded);
+    publisher.send(&Publication {
+        topic: "a",
+        payload: b"x",
+        qos,
+        forwarded,
+        ..Publication::default()
+    });
     until("it was taken", || sink.report().messages == 1);
     let record = &seen.records()[0];
     assert_eq!(record.id.as_deref(), Some("edge/1/7"));
