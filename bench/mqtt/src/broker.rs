@@ -106,6 +106,8 @@ pub struct Setup {
     pub raised: bool,
     /// Ours: the overflow policy for messages with QoS 1 for a subscriber that is full.
     pub overflow: &'static str,
+    /// Ours: `mqtt.durability`.
+    pub durability: &'static str,
     /// How clients come in. TLS and passwords: ours and mosquitto alone.
     pub access: Access,
 }
@@ -116,7 +118,8 @@ impl Default for Setup {
             policy: "deadline",
             shards: 1,
             raised: true,
-            overflow: "disconnect",
+            overflow: "spill",
+            durability: "memory",
             access: Access::Plain,
         }
     }
@@ -447,13 +450,14 @@ fn node_config(setup: &Setup, folder: &Path) -> anyhow::Result<String> {
     let link = TcpListener::bind("127.0.0.1:0").context("finding a free port")?;
     Ok(format!(
         "[node]\nname = \"bench\"\ndata_dir = {:?}\napi_listen = \"{}\"\n\n[link]\nlisten = \"{}\"\n\n[mqtt]\nshards = {}\n\
-         policy = \"{}\"\noverflow = \"{}\"\ndurability = \"memory\"\nallow_anonymous = true\n",
+         policy = \"{}\"\noverflow = \"{}\"\ndurability = \"{}\"\nallow_anonymous = true\n",
         folder.join("data"),
         api.local_addr()?,
         link.local_addr()?,
         setup.shards,
         setup.policy,
         setup.overflow,
+        setup.durability,
     ))
 }
 

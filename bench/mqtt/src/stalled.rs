@@ -47,27 +47,37 @@ impl Arrangement {
             policy: "deadline",
             shards: 1,
             raised: false,
-            overflow: "disconnect",
+            overflow: "spill",
+            durability: "memory",
             access: Access::Plain,
         },
         publisher: Target::AtMost(HELD_UP_MS),
     };
 
-    /// Ours alone: all that its budget has to bear, under each policy.
-    fn own() -> [Self; 6] {
-        ["disconnect", "drop-oldest", "drop-newest", "latest", "block-publisher", "spill"].map(
-            |overflow| Self {
-                name: overflow,
-                own_topics: true,
-                kept: true,
-                setup: Setup { shards: 2, overflow, ..Self::SHARED.setup },
-                publisher: if overflow == "block-publisher" {
-                    Target::Shown
-                } else {
-                    Self::SHARED.publisher
-                },
+    /// Ours alone: all that its budget has to bear, under each policy; with messages that outlive the process, too, where one that waits
+    /// on disk is written twice.
+    fn own() -> [Self; 9] {
+        let of = |name, overflow, durability| Self {
+            name,
+            own_topics: true,
+            kept: true,
+            setup: Setup { shards: 2, overflow, durability, ..Self::SHARED.setup },
+            publisher: match overflow {
+                "block-publisher" => Target::Shown,
+                _ => Self::SHARED.publisher,
             },
-        )
+        };
+        [
+            of("disconnect", "disconnect", "memory"),
+            of("drop-oldest", "drop-oldest", "memory"),
+            of("drop-newest", "drop-newest", "memory"),
+            of("latest", "latest", "memory"),
+            of("block-publisher", "block-publisher", "memory"),
+            of("spill", "spill", "memory"),
+            of("spill-disconnect", "spill-disconnect", "memory"),
+            of("disconnect, durability page", "disconnect", "page"),
+            of("spill, durability page", "spill", "page"),
+        ]
     }
 }
 
