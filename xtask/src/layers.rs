@@ -186,8 +186,7 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-bus", "tidegate-identity", "tidegate-link", "tidegate-process"],
     ),
-    // A node serves the calls of the API (`tidegate-rpc` has their trait), hosts cameras whose frames applications publish, and hands the links
-    // of other nodes' uplinks to their receivers: there is one listener for links.
+    // A node serves the calls of the API (`tidegate-rpc` has their trait), and hosts cameras whose frames applications publish.
     rule(
         "tidegate-streams",
         Layer::Shell,
@@ -199,7 +198,6 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-process",
             "tidegate-rpc",
-            "tidegate-uplinks",
         ],
     ),
     // Its paths are served by the API, whose errors of bodies they meet, and on listeners of its own by the same rules.
@@ -321,18 +319,11 @@ const SERVICES: &[&str] = &[
 ];
 
 /// Services that use one another, and why.
-const BETWEEN_SERVICES: &[(&str, &str, &str)] = &[
-    (
-        "tidegate-streams",
-        "tidegate-camera",
-        "a camera that an application publishes lives in the node",
-    ),
-    (
-        "tidegate-streams",
-        "tidegate-uplinks",
-        "cameras and uplinks of other nodes dial one listener for links",
-    ),
-];
+const BETWEEN_SERVICES: &[(&str, &str, &str)] = &[(
+    "tidegate-streams",
+    "tidegate-camera",
+    "a camera that an application publishes lives in the node",
+)];
 
 /// Crates of ours that the configuration may use: nouns, and what knows the words of the system. So it can be read and checked, and its
 /// defaults printed, without a service.

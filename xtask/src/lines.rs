@@ -10,11 +10,11 @@ const LINES_MAX: usize = 16_000;
 
 /// Crates with another limit, and why.
 const LIMITS: &[(&str, usize, &str)] = &[
-    ("tidegate", 8_000, "it joins services and holds none of them"),
+    ("tidegate", 8_200, "it joins services and holds none of them"),
     // A part that was moved for the number's sake would be cut through that story.
     (
         "tidegate-broker",
-        16_600,
+        16_900,
         "one story, of a session and its connection, is in many of its files",
     ),
 ];

@@ -59,11 +59,27 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("callers", &["callers"]),
         ],
     ),
-    ("tidegate-link", &[("ground", &["link"]), ("carriers", &["carrier"])]),
+    (
+        "tidegate-link",
+        &[("ground", &["link", "medium"]), ("carriers", &["carrier"]), ("roles", &["roles"])],
+    ),
     (
         "tidegate-process",
         &[
-            ("ground", &["clock", "descriptors", "http", "http1", "reach", "step", "tls"]),
+            (
+                "ground",
+                &[
+                    "clock",
+                    "descriptors",
+                    "http",
+                    "http1",
+                    "random",
+                    "reach",
+                    "step",
+                    "tasks",
+                    "tls",
+                ],
+            ),
             ("peers", &["arrivals", "pages"]),
             ("listeners", &["health", "newcomers", "places"]),
         ],

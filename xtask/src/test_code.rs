@@ -21,6 +21,7 @@ use crate::modules::{code_of, test_items};
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tidegate-camera/src/source/tests.rs", 1, "tokio's clock, paused by its helper"),
     ("crates/tidegate-detect/src/watch/tests.rs", 3, "tokio's clock, paused in each test"),
+    ("crates/tidegate-sinks/tests/it/runtime.rs", 1, "the pace of a slow destination"),
     ("crates/tidegate/tests/bridge/recover.rs", 1, "how long a path lasts between two cuts"),
     ("crates/tidegate/tests/bridge/world.rs", 1, "the pace of a slow path"),
     ("crates/tidegate/tests/frames/recover.rs", 1, "how long a node is away"),
@@ -31,7 +32,6 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tidegate/tests/namespaces/share.rs", 1, "the pace of a flood"),
     ("crates/tidegate/tests/shared/poll.rs", 1, "the wait itself"),
     ("crates/tidegate/tests/shared/poll_async.rs", 1, "the wait itself, on tokio"),
-    ("crates/tidegate/tests/sinks/runtime.rs", 1, "the pace of a slow destination"),
 ];
 
 /// Calls that let wall time pass.

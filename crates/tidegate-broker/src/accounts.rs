@@ -9,7 +9,7 @@
 //! each client. Memory that is released on demand is not counted: messages that may be dropped or go to disk, and those of sessions that
 //! end with their connection.
 //!
-//! What waits on disk has a share of its own, of the bytes that the disk may have: of each message once for each identity, too.
+//! Messages that wait on disk have a share of their own, of the bytes that the disk may have: of each message once for each identity, too.
 //!
 //! There are two shares of memory: one of what is left behind and retained, and a larger one of what waits for clients that are connected. So
 //! what an identity left behind does not hold up those of its clients that read.

@@ -73,7 +73,7 @@ struct Connection {
 }
 
 enum Stage {
-    /// Whose CONNECT is to come.
+    /// Its CONNECT is to come.
     Opening(Identity, SessionConfig),
     Open(ConnectionKey),
     /// The broker has ended it, and its last packets are to be read.
@@ -149,7 +149,7 @@ impl Node {
         });
     }
 
-    /// Does what is due by now, such as `$SYS` and the ends of sessions. Whatever a service leaves has that done as well.
+    /// Does what is due by now, such as `$SYS` and the ends of sessions. So does each call of a service.
     pub fn tick(&self) {
         self.0.turn(|state, now| state.flush(now));
     }
@@ -339,7 +339,7 @@ impl State {
         }
     }
 
-    /// What the broker has for its connections.
+    /// Hands connections all that the broker has for them.
     fn flush(&mut self, now: Instant) {
         if self.broker.poll_timeout().is_some_and(|at| at <= now) {
             self.broker.handle_timeout(now);

@@ -19,7 +19,7 @@ pub struct Filters {
     pub filters: Vec<Arc<str>>,
 }
 
-/// What clients subscribe to, while their SUBACKs wait. Dropped, it holds no more.
+/// Subscriptions of clients, while their SUBACKs wait. Dropped, it holds no more.
 #[derive(Debug)]
 pub struct Subscriptions {
     host: Arc<dyn Host>,

@@ -2,3 +2,5 @@
 
 pub mod carrier;
 pub mod link;
+pub mod medium;
+pub mod roles;

@@ -13,4 +13,5 @@ pub mod places;
 pub mod random;
 pub mod reach;
 pub mod step;
+pub mod tasks;
 pub mod tls;

@@ -717,7 +717,7 @@ impl Shard {
                     && let Some(connection) = self.slots[slot].as_deref_mut()
                 {
                     connection.is_paused = false;
-                    // What came behind a packet that took long.
+                    // Packets that came behind one that took long.
                     self.received_left(now, slot, key);
                     self.charge_left(now, slot);
                     self.queue(slot);

@@ -350,7 +350,7 @@ fn is_owned_by(who: &Owned, owner: &SessionOwner) -> bool {
 
 impl NodeState {
     fn broker(&self) -> Result<&Bus, ApiError> {
-        self.uplinks.bus().ok_or_else(|| {
+        self.bus.get().ok_or_else(|| {
             let text = "this node serves no MQTT, or not yet: it has no sessions";
             ApiError::new(Code::LIMIT_REACHED, text)
         })

@@ -13,80 +13,58 @@ mod cameras;
 mod entry;
 mod frames;
 mod hosted;
+mod links;
 mod own;
 mod rhythm;
 mod serve;
 mod session;
 mod shares;
 mod stream;
-mod tasks;
 mod verdict;
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
     net::SocketAddr,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
     time::Duration,
 };
 
 use async_recursion::async_recursion as boxed;
 use tidegate_api::{ApiError, ReloadedConfiguration, SubscriptionId};
+use tidegate_bus::Bus;
 use tidegate_camera::{
     camera::{self, CameraSettings},
     frame_log::FrameLogSettings,
 };
-use tidegate_frame::{
-    coordinator::CoordinatorConfig,
-    table::{TableError, TableSet},
-};
+use tidegate_frame::{coordinator::CoordinatorConfig, table::TableError};
 use tidegate_identity::{
-    access::{Access, Identity},
-    pki::{Credentials, Kind, PkiError, revocation::Revoked},
+    access::Access,
+    pki::{Credentials, PkiError},
 };
-use tidegate_link::{
-    carrier::{Carrier, Down, Incoming},
-    link::{Link, LinkError, LinkSettings, Listener},
+use tidegate_link::{medium::Medium, roles::Serve};
+use tidegate_message::Code;
+use tidegate_process::{
+    clock,
+    tasks::{self, Tasks},
 };
-use tidegate_message::{Action, Code, Target};
-use tidegate_process::clock;
 use tidegate_rpc::{Detection, Frames, Plain, Router, ServerConfig, ServerError};
-use tidegate_uplinks::Receivers;
-use tidegate_wire::{
-    BootId, CameraAnnounce, Features, MINOR, Record, Refused, Role, TransferHints, Welcome,
-};
+use tidegate_wire::{NodeId, TransferHints};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::own::{CAMERAS_MAX, OwnCamera};
-use self::{
-    cameras::{Cameras, Owner},
-    frames::Live,
-    hosted::Hosted,
-    own::OwnNames,
-    shares::Shares,
-    tasks::Tasks,
-};
+use self::{cameras::Cameras, frames::Live, hosted::Hosted, own::OwnNames, shares::Shares};
 
-/// Longest wait for a camera's introduction.
-const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long tasks may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often an uplink is sent its share: a share holds for longer.
-const SHARES_TOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// The options of an edge node.
 #[derive(Clone)]
 pub struct NodeSettings {
     /// Where the API listens; port 0 takes a free one.
     pub api_listen: SocketAddr,
-    /// Where cameras dial, UDP and TCP.
-    pub link_listen: SocketAddr,
     /// The node's certificate.
     pub credentials: Credentials,
-    /// Settings of links.
-    pub link: LinkSettings,
     /// The log of each stream.
     pub stream_log: FrameLogSettings,
     /// The options of cameras hosted for publishers; name, size and rate come from Register.
@@ -99,8 +77,8 @@ pub struct NodeSettings {
     pub medium: Option<CoordinatorConfig>,
     /// Access control.
     pub access: Access,
-    /// Receivers of other nodes' uplinks.
-    pub uplinks: Arc<Receivers>,
+    /// The node's broker, once it serves: for the sessions of its clients.
+    pub bus: Arc<OnceLock<Bus>>,
     /// Requests to read the configuration again; none where that is not possible.
     pub reloads: Option<Reloads>,
 }
@@ -112,9 +90,6 @@ pub type Reloads = mpsc::Sender<oneshot::Sender<Result<ReloadedConfiguration, Ap
 /// Why a node cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The node link cannot listen.
-    #[error("the node link cannot listen; free its address or set `listen` in [link]")]
-    Link(#[from] LinkError),
     /// The API cannot serve.
     #[error("the API cannot be served")]
     Api(#[from] ServerError),
@@ -130,7 +105,7 @@ impl NodeError {
     /// The stable code.
     pub fn code(&self) -> Code {
         match self {
-            Self::Link(_) | Self::Api(_) => Code::CONFIG_INVALID,
+            Self::Api(_) => Code::CONFIG_INVALID,
             Self::Credentials(_) => Code::IDENTITY_REFUSED,
             Self::Table(_) => Code::TABLE_INVALID,
         }
@@ -148,7 +123,7 @@ pub(crate) struct NodeState {
     hints: TransferHints,
     shares: Mutex<Shares>,
     access: Access,
-    uplinks: Arc<Receivers>,
+    bus: Arc<OnceLock<Bus>>,
     reloads: Option<Reloads>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -163,7 +138,7 @@ impl NodeState {
         hints: TransferHints,
         shares: Shares,
         access: Access,
-        uplinks: Arc<Receivers>,
+        bus: Arc<OnceLock<Bus>>,
         reloads: Option<Reloads>,
         tasks: Tasks,
         stop: CancellationToken,
@@ -178,7 +153,7 @@ impl NodeState {
             hints,
             shares: Mutex::new(shares),
             access,
-            uplinks,
+            bus,
             reloads,
             tasks,
             stop,
@@ -201,40 +176,76 @@ impl NodeState {
 
 /// A node that listens and does not serve yet.
 pub struct Node {
-    listener: Listener,
     server: tidegate_rpc::Server,
-    options: NodeSettings,
-    tables: Arc<TableSet>,
+    state: Arc<NodeState>,
+    tasks: tasks::Owner,
+    node_key: NodeId,
+    cameras: watch::Receiver<Vec<OwnCamera>>,
+    stop: CancellationToken,
     /// Services that wait for the node's frames.
     served: Vec<oneshot::Sender<Arc<dyn Frames>>>,
 }
 
 impl Node {
-    /// Listens on both addresses.
+    /// Listens for calls of the API.
     ///
     /// # Errors
     /// [`NodeError`], which names the address.
     #[boxed]
-    pub async fn bind(mut options: NodeSettings) -> Result<Self, NodeError> {
+    pub async fn bind(settings: NodeSettings) -> Result<Self, NodeError> {
+        let NodeSettings {
+            api_listen,
+            credentials,
+            stream_log,
+            hosted,
+            cameras,
+            hints,
+            medium,
+            mut access,
+            bus,
+            reloads,
+        } = settings;
         // Clients accepted by these credentials are judged by their lists from then on.
-        options.access.revocations = options.credentials.revocations().clone();
-        let tables = Arc::new(camera::tables(options.hosted.tables.as_deref())?);
-        let audit = options.access.audit.clone();
-        let listener =
-            Listener::bind(options.link_listen, &options.credentials, options.link.clone(), audit)
-                .await?;
+        access.revocations = credentials.revocations().clone();
+        let tables = Arc::new(camera::tables(hosted.tables.as_deref())?);
         let server = tidegate_rpc::Server::bind(ServerConfig {
-            listen: options.api_listen,
-            node: options.credentials.identity().name.clone(),
-            frame_bytes_max: options.hosted.limits.bytes_max as u64,
-            tls: Arc::new(options.credentials.server_tls(tidegate_rpc::server::ALPN)?),
-            tls_open: Arc::new(options.credentials.server_tls_open(tidegate_rpc::server::ALPN)?),
-            access: options.access.clone(),
+            listen: api_listen,
+            node: credentials.identity().name.clone(),
+            frame_bytes_max: hosted.limits.bytes_max as u64,
+            tls: Arc::new(credentials.server_tls(tidegate_rpc::server::ALPN)?),
+            tls_open: Arc::new(credentials.server_tls_open(tidegate_rpc::server::ALPN)?),
+            access: access.clone(),
             web: Router::new(),
             web_public: Router::new(),
         })
         .await?;
-        Ok(Self { listener, server, options, tables, served: Vec::new() })
+        let (handle, tasks) = tasks::tasks();
+        let (stop, shares) = (CancellationToken::new(), Shares::new(clock::now(), tables, medium));
+        let state = NodeState::new(
+            hosted,
+            stream_log,
+            hints,
+            shares,
+            access,
+            bus,
+            reloads,
+            handle,
+            stop.clone(),
+        );
+        // Before the first link comes.
+        state.own.reserve(&cameras.borrow());
+        let node_key = credentials.identity().node;
+        Ok(Self { server, state, tasks, node_key, cameras, stop, served: Vec::new() })
+    }
+
+    /// Serves links of cameras, and those that offer none: the roles [`Role::Camera`](tidegate_wire::Role) and `Edge`.
+    pub fn links(&self) -> Arc<dyn Serve> {
+        self.state.clone()
+    }
+
+    /// How the medium is divided between cameras and uplinks.
+    pub fn medium(&self) -> Arc<dyn Medium> {
+        self.state.clone()
     }
 
     /// The node's frames for another of its services, which come once it serves.
@@ -267,235 +278,29 @@ impl Node {
         self.server.address()
     }
 
-    /// Where cameras dial.
-    pub fn link_address(&self) -> SocketAddr {
-        self.listener.local_address()
-    }
-
     /// Serves until `stop`.
     ///
     /// # Errors
     /// [`NodeError`] if the API fails as a whole.
     #[boxed]
     pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
-        let (tasks, owner) = tasks::tasks();
-        let NodeSettings {
-            hosted,
-            cameras,
-            stream_log,
-            hints,
-            credentials,
-            medium,
-            access,
-            uplinks,
-            reloads,
-            ..
-        } = self.options;
-        let shares = Shares::new(clock::now(), self.tables, medium);
-        let state = NodeState::new(
-            hosted,
-            stream_log,
-            hints,
-            shares,
-            access,
-            uplinks,
-            reloads,
-            tasks,
-            stop.clone(),
-        );
-        for service in self.served {
+        let Self { server, state, tasks, node_key, cameras, stop: own_stop, served } = self;
+        for service in served {
             // One that waits no longer needs none.
             let _ = service.send(state.clone());
         }
-        let node_key = credentials.identity().node;
-        // Before the first link comes.
-        state.own.reserve(&cameras.borrow());
         state.tasks.spawn("cameras", own::run(state.clone(), node_key, cameras));
-        let accepting = accept(self.listener, state.clone(), credentials);
+        let stopping = async {
+            stop.cancelled().await;
+            own_stop.cancel();
+        };
         let (served, (), ()) = tokio::join!(
-            self.server.serve(state, stop.clone()),
-            async {
-                tokio::select! {
-                    () = accepting => {}
-                    () = stop.cancelled() => {}
-                }
-            },
-            owner.run(stop.cancelled(), GRACE),
+            server.serve(state, stop.clone()),
+            stopping,
+            tasks.run(stop.cancelled(), GRACE),
         );
         Ok(served?)
     }
-}
-
-async fn accept(mut listener: Listener, state: Arc<NodeState>, credentials: Credentials) {
-    // One life of this node; cameras tell a restart of ours by it.
-    let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
-    loop {
-        let link = match listener.accept().await {
-            Ok(link) => link,
-            Err(error) => {
-                tracing::error!(error = %tidegate_message::error_chain(&error), "no more nodes can connect");
-                return;
-            }
-        };
-        let (node, own) = (state.clone(), credentials.clone());
-        state.tasks.spawn("node link", async move {
-            let peer = link.peer().clone();
-            if let Err(error) = welcome(node, link, &own, epoch).await {
-                let code = error.code();
-                tracing::warn!(%peer, %code, error = error.chain(), "link not served");
-            }
-        });
-    }
-}
-
-/// Sends an uplink its share next to cameras again and again, for as long as it is served.
-async fn tell_share(node: &NodeState, link: &Link) -> Infallible {
-    struct Counted<'a>(&'a NodeState);
-    impl Drop for Counted<'_> {
-        fn drop(&mut self) {
-            self.0.shares().uplink_left();
-        }
-    }
-    node.shares().uplink_came();
-    let _counted = Counted(node);
-    let mut ticks = tokio::time::interval(SHARES_TOLD_EVERY);
-    loop {
-        ticks.tick().await;
-        let share = node.shares().of_uplink(clock::now());
-        // One that is not renewed expires. A link that is down is noticed where it is read.
-        if let Some(share) = share {
-            let _ = link.send(share).await;
-        }
-    }
-}
-
-/// Hears a camera's or an uplink's introduction, answers it, and serves.
-async fn welcome(
-    node: Arc<NodeState>,
-    link: Link,
-    credentials: &Credentials,
-    epoch: u64,
-) -> Result<(), ApiError> {
-    let peer = link.peer().clone();
-    let mut carrier = Carrier::Link(link.clone());
-    let refuse = |code: Code, text: String| ApiError::new(code, text);
-    let hello = match tokio::time::timeout(HELLO_MAX, carrier.recv()).await {
-        Ok(Ok(Incoming::Record(Record::Hello(hello)))) => hello,
-        Ok(Ok(_)) => {
-            return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself first".into()));
-        }
-        Ok(Err(Down { why })) => return Err(refuse(Code::LINK_DOWN, why)),
-        Err(_) => return Err(refuse(Code::LINK_PROTOCOL, "it did not introduce itself".into())),
-    };
-    if hello.role == Role::Uplink && peer.kind != Kind::Node {
-        let text = format!("the certificate of {peer} is not a node's, which an uplink needs");
-        return turn_away(&carrier, refuse(Code::IDENTITY_REFUSED, text)).await;
-    }
-    let announce = match hello.role {
-        Role::Uplink => None,
-        Role::Camera | Role::Edge => match introduced(&peer, hello.camera) {
-            Ok(announce) => announce,
-            Err(error) => return turn_away(&carrier, error).await,
-        },
-    };
-    let welcome = Welcome {
-        minor: MINOR,
-        node: credentials.identity().node,
-        epoch,
-        boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),
-        features: Features::KNOWN,
-        now: clock::now(),
-    };
-    let down = |Down { why }| refuse(Code::LINK_DOWN, why);
-    let stop = node.stop.clone();
-    let identity = Identity::of_peer(&peer, Some(link.peer_address().ip()));
-    let Some(announce) = announce else {
-        carrier.send(welcome.into()).await.map_err(down)?;
-        return tokio::select! {
-            served = node.uplinks.serve(&link, &identity, &stop), if hello.role == Role::Uplink => {
-                match served {
-                    Err(error) => turn_away(&carrier, error).await,
-                    Ok(()) => {
-                        link.close(0, "the node stops, or a newer link has taken over");
-                        Ok(())
-                    }
-                }
-            }
-            never = tell_share(&node, &link), if hello.role == Role::Uplink => match never {},
-            probed = probed(&mut carrier, &stop), if hello.role != Role::Uplink => probed,
-            Revoked { reason, .. } = node.access.revocations.revoked(&peer.serial) => {
-                let text = format!("the certificate of {peer} was revoked: {reason}");
-                link.close(1, &text);
-                Err(refuse(Code::IDENTITY_REVOKED, text))
-            }
-        };
-    };
-    let target = Target::Camera(announce.name.as_str());
-    if let Err(error) = node.access.may("link", &identity, Action::Publish, target) {
-        return turn_away(&carrier, error).await;
-    }
-    let owner = Owner::new(&identity, &announce.name);
-    let may = node.own.refuse(&announce.name);
-    if let Err(error) = may.and_then(|()| node.cameras.may_attach(&announce.name, owner)) {
-        return turn_away(&carrier, error).await;
-    }
-    carrier.send(welcome.into()).await.map_err(down)?;
-    let (access, name) = (node.access.clone(), announce.name.clone());
-    let target = Target::Camera(name.as_str());
-    let over = stop.child_token();
-    let mut serving = pin!(serve::serve(node, carrier, announce, owner, hello.epoch, &over));
-    let served = tokio::select! {
-        served = &mut serving => served,
-        error = access.lost("link", &identity, Action::Publish, target) => {
-            // To its end: the camera is offline then, and its subscribers hear of it.
-            over.cancel();
-            serving.await.and(Err(error))
-        }
-    };
-    match &served {
-        Err(error) if error.code() == Code::IDENTITY_REVOKED => link.close(1, error.message()),
-        _ => link.close(0, "the node stops, or a newer link has taken over"),
-    }
-    served
-}
-
-/// Serves a link that offers no camera until it closes: `characterize --link` measures with frames of no transfer, which the
-/// link itself acknowledges.
-async fn probed(carrier: &mut Carrier, stop: &CancellationToken) -> Result<(), ApiError> {
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            incoming = carrier.recv() => if incoming.is_err() { return Ok(()) },
-        }
-    }
-}
-
-/// The camera that a peer says it is, if its certificate lets it; none if it offers none.
-fn introduced(
-    peer: &tidegate_identity::pki::PeerIdentity,
-    announce: Option<CameraAnnounce>,
-) -> Result<Option<CameraAnnounce>, ApiError> {
-    let refuse = |text: String| Err(ApiError::new(Code::IDENTITY_REFUSED, text));
-    if peer.kind != Kind::Camera {
-        return refuse(format!("the certificate of {peer} is not a camera's"));
-    }
-    match announce {
-        Some(announce) if announce.name.as_str() == peer.name => Ok(Some(announce)),
-        Some(announce) => refuse(format!(
-            "the certificate of {peer} does not allow it to be camera {}",
-            announce.name
-        )),
-        None => Ok(None),
-    }
-}
-
-/// Tells a peer why it is not served.
-async fn turn_away(carrier: &Carrier, error: ApiError) -> Result<(), ApiError> {
-    // The peer may be gone already; then there is no one to notify.
-    let _ = carrier.send(Refused::new(error.code(), error.chain()).into()).await;
-    // Time for the record to leave before the link is dropped with its last handle.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    Err(error)
 }
 
 #[cfg(test)]

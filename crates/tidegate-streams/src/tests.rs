@@ -3,21 +3,25 @@
 use bytes::Bytes;
 use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
 use tidegate_camera::camera::Privacy;
-use tidegate_frame::{coordinator::CoordinatorConfig, knob::FrameLimits, transfer::TransferConfig};
-use tidegate_identity::{
-    auth::{Admitted, Source, Sources, password::DecoyKey},
-    pki::PeerIdentity,
+use tidegate_frame::{
+    coordinator::CoordinatorConfig, knob::FrameLimits, table::TableSet, transfer::TransferConfig,
 };
-use tidegate_link::carrier;
+use tidegate_identity::{
+    access::Identity,
+    auth::{Admitted, Source, Sources, password::DecoyKey},
+    pki::{Kind, PeerIdentity},
+};
+use tidegate_link::carrier::{self, Incoming};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
 use tidegate_rpc::{Frames, Subscription};
-use tidegate_uplinks::Receivers;
-use tidegate_wire::{CameraInfoRequest, FrameHeader, NodeId, StartTransfer};
+use tidegate_wire::{
+    CameraAnnounce, CameraInfoRequest, FrameHeader, NodeId, Record, StartTransfer,
+};
 
 use super::{
-    cameras::{Attachment, Camera},
+    cameras::{Attachment, Camera, Owner},
     entry::{Arrival, Epoch, Meta},
     stream::Stream,
     *,
@@ -76,7 +80,7 @@ impl Rig {
             hints,
             shares,
             Access::default(),
-            Arc::new(Receivers::new(1 << 30)),
+            Arc::default(),
             None,
             tasks,
             stop,

@@ -58,7 +58,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::sender::Sender;
 
-pub use receiver::Receivers;
+pub use receiver::{Receivers, links::UplinkLinks};
 
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
 pub fn state_topic(uplink: &str) -> String {

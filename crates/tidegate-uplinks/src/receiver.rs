@@ -9,6 +9,7 @@
 //! Of each uplink of each node an [`Endpoint`] is kept between its links: the codec's state, what has come and what was published. A
 //! second link of one uplink takes over from the first.
 
+pub(crate) mod links;
 mod publisher;
 
 use std::{
@@ -96,11 +97,6 @@ impl Receivers {
     /// Messages that came over uplinks, had been here before and were not published again.
     pub fn looped(&self) -> u64 {
         self.looped.load(Relaxed)
-    }
-
-    /// This node's broker; none before it is served.
-    pub fn bus(&self) -> Option<&Bus> {
-        self.bus.get().map(|(bus, _)| bus)
     }
 
     fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {

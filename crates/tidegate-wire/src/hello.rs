@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use tidegate_message::{CameraName, FrameSize, Instant};
 
 use crate::{
-    code::{DecodeError, Field, Input, choice, fields},
+    code::{DecodeError, Field, Input, fields},
     limits::FRAMES_PER_SECOND_MAX,
 };
 
@@ -70,6 +70,40 @@ pub enum Role {
     Edge,
     /// Sends messages of its broker to the other node's.
     Uplink,
+    /// One that this version does not know by name, of that number. A node that has a service for it serves it all the same.
+    Other(u8),
+}
+
+impl Role {
+    const NAMED: [(Self, u8); 3] = [(Self::Camera, 1), (Self::Edge, 2), (Self::Uplink, 3)];
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Camera => f.write_str("camera"),
+            Self::Edge => f.write_str("edge"),
+            Self::Uplink => f.write_str("uplink"),
+            Self::Other(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl Field for Role {
+    fn put(&self, out: &mut BytesMut) {
+        let named = Self::NAMED.iter().find(|(role, _)| role == self);
+        let number = match self {
+            Self::Other(number) => *number,
+            _ => named.expect("all others are named").1,
+        };
+        number.put(out);
+    }
+
+    fn take(input: &mut Input<'_>) -> Result<Self, DecodeError> {
+        let number = u8::take(input)?;
+        let named = Self::NAMED.iter().find(|(_, of)| *of == number);
+        Ok(named.map_or(Self::Other(number), |(role, _)| *role))
+    }
 }
 
 /// A camera that a camera node offers.
@@ -176,8 +210,6 @@ impl Field for Welcome {
         })
     }
 }
-
-choice!(Role { Camera = 1, Edge = 2, Uplink = 3 });
 
 impl Field for NodeId {
     fn put(&self, out: &mut BytesMut) {

@@ -31,7 +31,11 @@ mod web;
 mod words;
 mod workers;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tidegate_api::ApiError;
 use tidegate_camera::{
@@ -45,9 +49,9 @@ use tidegate_identity::{
     access::Access,
     auth::audit::Audit,
     enrol::{Enrolment, Invitations},
-    pki::{Kind, Revocations},
+    pki::{Credentials, Kind, Revocations},
 };
-use tidegate_link::link::LinkSettings;
+use tidegate_link::{link::LinkSettings, roles::Links};
 use tidegate_message::{CameraName, Code};
 use tidegate_process::{
     clock,
@@ -56,7 +60,8 @@ use tidegate_process::{
 };
 use tidegate_rpc::Router;
 use tidegate_streams::{Node, NodeSettings};
-use tidegate_wire::TransferHints;
+use tidegate_uplinks::UplinkLinks;
+use tidegate_wire::{Role, TransferHints};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -109,7 +114,10 @@ pub async fn node(
     // One waits while one is read.
     let (reloads, asked) = mpsc::channel(1);
     let reload = Reloader { reload, asked };
-    let upwards = Upwards { credentials: credentials.clone(), receivers: uplinks.clone() };
+    let bus = Arc::<OnceLock<_>>::default();
+    let upwards =
+        Upwards { credentials: credentials.clone(), receivers: uplinks.clone(), bus: bus.clone() };
+    let link_credentials = credentials.clone();
     let pool = workers::pool(config);
     let (cameras, configured) = cameras::OwnCameras::of(config, workers::own(&pool).cloned())?;
     // Name, size and rate of a hosted camera come with its registration.
@@ -117,9 +125,7 @@ pub async fn node(
     let (detectors, detecting) = detect::Detectors::of(config)?;
     let options = NodeSettings {
         api_listen: config.node.api_listen,
-        link_listen: config.link.listen,
         credentials,
-        link: link_settings(config),
         stream_log: cameras::log_config(config.log.stream_bytes.0, frames.frame_bytes_max.0).into(),
         hosted: cameras::in_pool(hosted, workers::own(&pool)),
         hints: TransferHints {
@@ -133,7 +139,7 @@ pub async fn node(
             ..CoordinatorConfig::default()
         }),
         access: access.clone(),
-        uplinks: uplinks.clone(),
+        bus,
         reloads: Some(reloads),
         cameras: configured,
     };
@@ -146,6 +152,11 @@ pub async fn node(
     step::begin("opening listeners");
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;
+    let mut links = bind_links(config, link_credentials, &access).await?;
+    // Each role of the other end, and the service that serves its links.
+    links.serve(Role::Camera, node.links());
+    links.serve(Role::Edge, node.links());
+    links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, node.medium())));
     let vision = vision::Served::start(config, pool.clone(), access.clone()).await?;
     let mut node = match &vision {
         Some(vision) => {
@@ -181,9 +192,10 @@ pub async fn node(
     let node = node.with_web(known, public);
     guarded.uplinks_subscribed().await;
     manager.ready();
-    tracing::info!(api = %node.api_address(), link = %node.link_address(), "node ready");
+    tracing::info!(api = %node.api_address(), link = %links.local_address(), "node ready");
     step::begin("ending the calls of applications and the links of cameras");
-    let served = node.serve(stop).await.map_err(failed);
+    let (served, ()) = tokio::join!(node.serve(stop.clone()), links.run(stop));
+    let served = served.map_err(failed);
     if let Some(detectors) = detectors {
         step::begin("ending detectors");
         detect::ended(detectors).await;
@@ -245,6 +257,20 @@ fn access(config: &Config, revocations: Arc<Revocations>) -> Result<Access, ApiE
     let access = Access { authenticator, revocations, audit };
     keep_revocations(config, &access)?;
     Ok(access)
+}
+
+/// Listens for the links of cameras and other nodes.
+async fn bind_links(
+    config: &Config,
+    credentials: Credentials,
+    access: &Access,
+) -> Result<Links, ApiError> {
+    let (settings, audit) = (link_settings(config), access.audit.clone());
+    let links = Links::bind(config.link.listen, credentials, settings, audit).await;
+    links.map_err(|error| {
+        let text = "the node link cannot listen; free its address or set `listen` in [link]";
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
+    })
 }
 
 /// Redeems invitations until what it returns is dropped.

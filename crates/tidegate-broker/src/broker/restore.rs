@@ -257,7 +257,7 @@ impl Broker {
     ) {
         self.numbers.session += 1;
         let key = self.insert_remainder(now, self.numbers.session);
-        // What waits for another is for no session to drop.
+        // It waits for another session: this one may not drop it.
         let policy = Policy { usual: Overflow::SpillDisconnect, is_part: true };
         for recovered in queue {
             self.restore_queued(now, key, recovered, restoring, policy);

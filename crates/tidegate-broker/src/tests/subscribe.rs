@@ -222,7 +222,7 @@ fn many_filters_hold_up_no_other_client() {
         let (packet_id, user_properties) = (id(7), Vec::new());
         let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
         world.send(at, Packet::Subscribe(packet));
-        // What comes behind it is taken after it, and others are served meanwhile.
+        // Packets behind it are taken after it, and others are served meanwhile.
         world.send(at, Packet::Pingreq);
         let some = world.shared.subscriptions();
         assert!((2..=300).contains(&some), "{some}");

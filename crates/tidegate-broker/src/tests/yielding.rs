@@ -69,7 +69,7 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
                 world.disk.set_failing(false);
                 let slow = if is_there { slow } else { world.join(kept("slow")) };
                 world.room(slow, usize::MAX);
-                // What was in flight is never taken back; all else is the newest, without a gap.
+                // Messages in flight are never taken back; all else is the newest, without a gap.
                 let mut got = numbers(&world.messages(slow));
                 got.dedup();
                 let begun = got.iter().zip(0..).take_while(|(got, number)| *got == number).count();

@@ -1,4 +1,4 @@
-//! What every node's broker is to a service at its bus, whoever implements [`Host`](tidegate_bus::Host): the node in memory and the MQTT server
+//! The contract of a node's broker with a service at its bus, whoever implements [`Host`](tidegate_bus::Host): the node in memory and the MQTT server
 //! pass the same tests.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

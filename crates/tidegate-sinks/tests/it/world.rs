@@ -1,4 +1,4 @@
-//! What a sink is made of, and clients of its node.
+//! The settings of a sink, and clients of its node.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Parts that are exchanged while a node runs: MQTT and what is connected to it, cameras, uplinks, users, rules and the keys of tokens.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -51,6 +51,8 @@ pub(super) struct Reloader {
 pub(super) struct Upwards {
     pub(super) credentials: Credentials,
     pub(super) receivers: Arc<tidegate_uplinks::Receivers>,
+    /// Where the bus is put once MQTT is served, for those that cannot wait for it.
+    pub(super) bus: Arc<OnceLock<Bus>>,
 }
 
 /// The parts of a node that are exchanged by themselves.
@@ -89,8 +91,9 @@ impl Guarded {
             true => {
                 let service = Service::start(config, access.clone(), health)?;
                 let node: Arc<str> = node_of_paths(config, planned.is_empty())?.into();
-                if let Some(Upwards { receivers, .. }) = &upwards {
+                if let Some(Upwards { receivers, bus, .. }) = &upwards {
                     receivers.serve_by(service.bus(), &node);
+                    let _ = bus.set(service.bus()); // once for each node
                     service.tell_of_uplinks(receivers);
                 }
                 let credentials = upwards.map(|upwards| upwards.credentials);

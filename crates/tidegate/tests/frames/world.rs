@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -20,7 +20,10 @@ use tidegate_identity::{
     access::Access,
     pki::{self, InitRequest, Revocations},
 };
-use tidegate_link::link::{LinkSettings, Transport};
+use tidegate_link::{
+    link::{LinkSettings, Transport},
+    roles::Links,
+};
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
 use tidegate_server::{
@@ -28,9 +31,9 @@ use tidegate_server::{
     settings::{AllAnonymous, ServerSettings},
 };
 use tidegate_streams::{Node, NodeSettings, OwnCamera};
-use tidegate_uplinks::Receivers;
+use tidegate_uplinks::{Receivers, UplinkLinks};
 use tidegate_web::{FlowRow, SinkRow, Tables, UplinkRow, WebSettings};
-use tidegate_wire::TransferHints;
+use tidegate_wire::{Role, TransferHints};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -166,28 +169,37 @@ impl World {
         if let Some(bus) = &bus {
             uplinks.serve_by(bus.clone(), "edge");
         }
+        let once = Arc::<OnceLock<_>>::default();
+        bus.iter().for_each(|bus| _ = once.set(bus.clone()));
+        let links =
+            Links::bind(self.link, credentials.clone(), link_settings(), access.audit.clone());
+        let mut links = links.await.expect("a listener for links");
         let options = NodeSettings {
             api_listen: self.api,
-            link_listen: self.link,
             credentials,
-            link: link_settings(),
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 }.into(),
             hosted: options("hosted"),
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
             access: access.clone(),
             reloads: None,
-            uplinks,
+            bus: once,
             cameras: self.cameras.subscribe(),
         };
         let node = Node::bind(options).await.expect("a node");
-        (self.api, self.link) = (node.api_address(), node.link_address());
+        (self.api, self.link) = (node.api_address(), links.local_address());
+        links.serve(Role::Camera, node.links());
+        links.serve(Role::Edge, node.links());
+        links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, node.medium())));
         let stop = CancellationToken::new();
         let tables = Arc::new(NoTables);
         let web = WebSettings { access, bus, tables, stop: stop.clone() };
         let node = node.with_web(tidegate_web::router(web), tidegate_web::page());
         let stopped = stop.clone();
-        let task = tokio::spawn(async move { node.serve(stopped).await.expect("a node serves") });
+        let task = tokio::spawn(async move {
+            let (served, ()) = tokio::join!(node.serve(stopped.clone()), links.run(stopped));
+            served.expect("a node serves");
+        });
         self.node = Some((task, stop));
     }
 

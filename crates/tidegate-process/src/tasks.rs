@@ -14,29 +14,25 @@ const JOBS_MAX: usize = 1024;
 
 /// A handle for starting tasks; cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Tasks {
+pub struct Tasks {
     jobs: mpsc::Sender<Job>,
 }
 
 /// The owner, run by [`Owner::run`].
 #[derive(Debug)]
-pub(crate) struct Owner {
+pub struct Owner {
     jobs: mpsc::Receiver<Job>,
 }
 
 /// A handle and the owner behind it.
-pub(crate) fn tasks() -> (Tasks, Owner) {
+pub fn tasks() -> (Tasks, Owner) {
     let (sender, receiver) = mpsc::channel(JOBS_MAX);
     (Tasks { jobs: sender }, Owner { jobs: receiver })
 }
 
 impl Tasks {
     /// Starts a task. When the owner has ended, or is that far behind, the task is dropped and that is logged.
-    pub(crate) fn spawn(
-        &self,
-        name: &'static str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         if self.jobs.try_send((name, Box::pin(task))).is_err() {
             tracing::warn!(name, "task not started: the node is stopping or overloaded");
         }
@@ -45,7 +41,7 @@ impl Tasks {
 
 impl Owner {
     /// Runs tasks until `stop` completes, then gives those that run `grace` to end, then aborts the rest.
-    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>, grace: Duration) {
+    pub async fn run(mut self, stop: impl Future<Output = ()>, grace: Duration) {
         let mut running = JoinSet::new();
         tokio::pin!(stop);
         loop {
