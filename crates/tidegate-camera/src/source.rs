@@ -552,7 +552,12 @@ impl SourceClock {
     }
 
     fn now(&self) -> Instant {
-        self.wall + self.started.elapsed()
+        self.at(tokio::time::Instant::now())
+    }
+
+    /// The time of this clock at a moment since its start.
+    fn at(&self, moment: tokio::time::Instant) -> Instant {
+        self.wall + moment.saturating_duration_since(self.started)
     }
 
     /// The present wall clock time, whatever was done to it since the start.

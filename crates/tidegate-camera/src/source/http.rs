@@ -9,12 +9,13 @@
 //! wrong in every way there is. So an image is given with its last byte, and not with the first of what follows.
 //!
 //! A picture of a stream was captured before its first byte came, and one that was asked for may have been as soon as the request went out:
-//! that is when it is said to be captured, and earlier where the camera says how old its answer is. How long it
-//! waited at the camera or on the way before that byte cannot be seen from here.
+//! that is when it is said to be captured, and earlier where the camera says when it was, or how old its answer is ([`times`]).
 //!
 //! Always true: of what a camera sends, no more is held than two of the largest images; a camera that says nothing for
 //! [`SILENT_MAX`], or shows nothing for [`PICTURELESS_MAX`], is given up and opened again; the login goes to the host that it was given for,
 //! in answer to a challenge, and not in clear where it was given for an encrypted connection.
+
+mod times;
 
 use std::{
     collections::VecDeque,
@@ -35,8 +36,9 @@ use tokio::time::{Instant as Moment, sleep_until, timeout, timeout_at};
 use tidegate_message::{CivilDate, confidential::without_secrets};
 use tidegate_process::http::{Body, HttpClient, HttpError};
 
+use self::times::{Stamp, Times};
 use super::{
-    Rate, SourceError, SourceSpec, SplitError, Splitter,
+    CaptureClock, Rate, SourceError, SourceSpec, SplitError, Splitter,
     address::{CameraAddress, Home},
     login::Challenge,
     rtsp::any_certificate,
@@ -177,6 +179,7 @@ pub(super) struct HttpCamera {
     given: Option<(Validator, Option<Moment>)>,
     /// The stream has ended.
     is_over: bool,
+    times: Times,
 }
 
 /// An answer that is read.
@@ -192,8 +195,12 @@ struct Answer {
     pictures: u64,
     /// When the last whole picture came, or the answer began.
     shown: Moment,
-    /// From when it is as an answer to a request, and when the first byte of the picture that is on its way in came.
+    /// From when it is as an answer to a request.
     made: Moment,
+    /// When its head came, and what that says of the time of capture.
+    came: Moment,
+    stamp: Option<Stamp>,
+    /// When the first byte of the picture that is on its way in came.
     begun: Option<Moment>,
     /// By which the picture is the same as before, if the camera says one.
     validator: Option<Validator>,
@@ -272,6 +279,7 @@ impl HttpCamera {
             left: VecDeque::new(),
             given: None,
             is_over: false,
+            times: Times::new(),
         };
         camera.ask().await?;
         Ok(camera)
@@ -280,6 +288,11 @@ impl HttpCamera {
     /// Its name in messages.
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// By which clock its pictures are timed.
+    pub(super) fn clock(&self) -> CaptureClock {
+        self.times.clock()
     }
 
     /// The next picture, and when it was captured, as far as that is known; it never ends but with an error.
@@ -321,14 +334,18 @@ impl HttpCamera {
                     // A picture that follows so soon makes it a stream, whatever the type says.
                     (answer.is_image, self.is_single, self.was_one) = (false, false, false);
                 }
-                let begun = answer.begun.take().unwrap_or(answer.shown);
-                let captured = if answer.is_image { answer.made } else { begun };
-                let (is_image, validator) = (answer.is_image, answer.validator.clone());
+                let (begun, whole) = (answer.begun.take().unwrap_or(answer.shown), answer.shown);
+                let stamp = Stamp::of_part(&answer.splitter.take_lead());
+                let (is_image, made, came) = (answer.is_image, answer.made, answer.came);
+                let (validator, of_head) = (answer.validator.clone(), answer.stamp);
                 let jpeg = found.map_err(|source| self.damaged(source))?;
-                if is_image && self.repeats(validator, &jpeg)? {
+                if !is_image {
+                    return Ok((jpeg, self.times.of_stream(begun, whole, stamp)));
+                }
+                if self.repeats(validator, &jpeg)? {
                     continue;
                 }
-                return Ok((jpeg, captured));
+                return Ok((jpeg, self.times.of_answer(made, came, of_head)));
             }
             if is_shown {
                 self.look_behind().await;
@@ -380,8 +397,8 @@ impl HttpCamera {
         let Some(answer) = self.answer.take() else { return Ok(()) };
         let Answer { body, splitter, kind, is_multipart, is_image, is_sized, pictures, .. } =
             answer;
-        let (made, begun, validator) =
-            (answer.made, answer.begun.unwrap_or(answer.shown), answer.validator);
+        let (begun, validator) = (answer.begun.unwrap_or(answer.shown), answer.validator);
+        let (made, came, stamp) = (answer.made, answer.came, answer.stamp);
         self.client.keep_body(body).await;
         if is_image {
             // As a file is read: its end marker may be missing.
@@ -390,7 +407,9 @@ impl HttpCamera {
                 Ok(jpeg) => self.repeats(validator, jpeg)?,
                 Err(_) => false,
             };
-            self.left.extend((!is_repeat).then_some((image, made)));
+            if !is_repeat {
+                self.left.push_back((image, self.times.of_answer(made, came, stamp)));
+            }
             return Ok(());
         }
         self.left.extend(splitter.finish().map(|found| (found, begun)));
@@ -455,7 +474,10 @@ impl HttpCamera {
         let is_packed = text_of(headers, header::CONTENT_ENCODING).to_ascii_lowercase();
         let is_packed = ["gzip", "x-gzip"].contains(&is_packed.trim());
         let made = body.asked_at();
+        let came = Moment::now();
         self.answer = Some(Answer {
+            came,
+            stamp: Stamp::of_head(headers),
             made: made.checked_sub(age(headers)).unwrap_or(made),
             begun: None,
             validator: validator(headers),
@@ -467,7 +489,7 @@ impl HttpCamera {
             is_image,
             is_sized: head.headers.contains_key(header::CONTENT_LENGTH),
             pictures: 0,
-            shown: Moment::now(),
+            shown: came,
         });
         Ok(())
     }

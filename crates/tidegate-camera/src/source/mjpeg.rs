@@ -25,6 +25,8 @@ const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
 const TEM: u8 = 0x01;
+/// Bytes before an image that are kept: the head of a part of a multipart stream.
+const LEAD_BYTES_MAX: usize = 1 << 10;
 
 /// Cuts bytes into JPEG images. Push bytes, then take images until there is none.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct Splitter {
     ready: VecDeque<Result<Bytes, SplitError>>,
     frame_bytes_max: usize,
     skipped_bytes: u64,
+    /// The last bytes before the image that was begun last.
+    lead: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +88,7 @@ impl Splitter {
             ready: VecDeque::new(),
             frame_bytes_max,
             skipped_bytes: 0,
+            lead: Vec::new(),
         }
     }
 
@@ -110,6 +115,11 @@ impl Splitter {
     /// Bytes that were part of no image so far.
     pub const fn skipped_bytes(&self) -> u64 {
         self.skipped_bytes
+    }
+
+    /// The bytes before the image that was given last, or is on its way in, since those were taken: at most 2 KiB.
+    pub(super) fn take_lead(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.lead)
     }
 
     /// Whether the begin of an image is there, and not its end.
@@ -224,8 +234,10 @@ impl Splitter {
         let start = memchr::memmem::find(&self.buffer, &[0xff, SOI, 0xff]);
         // Without a start, its first two bytes may still be the last two here.
         let skip = start.unwrap_or(self.buffer.len().saturating_sub(2));
-        let _ = self.buffer.split_to(skip);
+        let skipped = self.buffer.split_to(skip);
         self.skipped_bytes += skip as u64;
+        self.lead.drain(..self.lead.len().saturating_sub(LEAD_BYTES_MAX));
+        self.lead.extend_from_slice(&skipped[skip.saturating_sub(LEAD_BYTES_MAX)..]);
         if start.is_none() {
             return Step::NeedMore;
         }
@@ -414,6 +426,31 @@ mod tests {
         assert_eq!(splitter.next_image(), None);
         assert_eq!(splitter.skipped_bytes(), 2 * header.len() as u64 + 9); // two bytes may yet be a start
         assert_eq!(splitter.finish().count(), 0);
+    }
+
+    #[test]
+    fn the_bytes_before_an_image_are_kept_up_to_a_bound() {
+        let heads = ["--f\r\nX-Timestamp: 1.5\r\n\r\n", "\r\n--f\r\nX-Timestamp: 2.5\r\n\r\n"];
+        let long = "x".repeat(10 * LEAD_BYTES_MAX);
+        let jpeg = image(&[], &[0x12], 1);
+        let parts = [heads[0], heads[1], &long, heads[0]];
+        let bytes: Vec<u8> =
+            parts.iter().flat_map(|head| [head.as_bytes(), &jpeg].concat()).collect();
+        for step in [1, 2, 3, 7, 100, bytes.len()] {
+            let mut splitter = Splitter::new(1 << 20);
+            let mut leads = Vec::new();
+            for piece in bytes.chunks(step) {
+                splitter.push(piece);
+                while let Some(Ok(_)) = splitter.next_image() {
+                    leads.push(splitter.take_lead());
+                }
+            }
+            assert_eq!(leads.len(), parts.len(), "{step}");
+            for (lead, part) in leads.iter().zip(parts) {
+                assert!(part.as_bytes().ends_with(lead) && lead.len() <= 2 * LEAD_BYTES_MAX);
+                assert!(lead.len() >= part.len().min(LEAD_BYTES_MAX), "{step}");
+            }
+        }
     }
 
     #[test]

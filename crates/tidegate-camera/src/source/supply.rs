@@ -11,8 +11,7 @@ use tidegate_message::{Instant, error_chain};
 use tidegate_sys::regular;
 
 use super::{
-    CaptureClock, NoClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError,
-    Splitter,
+    CaptureClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
     ffmpeg::{self, Decoder, Reader},
     http::HttpCamera,
     rtsp::Camera,
@@ -149,7 +148,7 @@ impl Supply {
         match &self.pictures {
             Pictures::Network(camera) => Some(camera.clock()),
             Pictures::Local(local) => Some(local.timeline.clock()),
-            Pictures::Http(..) => Some(CaptureClock::Arrival(NoClock::None)),
+            Pictures::Http(camera, _) => Some(camera.clock()),
             _ => None,
         }
     }

@@ -10,6 +10,9 @@
 //!   so that what came fastest was captured between now and [`AGREE_MAX`] ago, and its reports agree with each other, it tells the whole
 //!   delay, that of the camera's own encoder included. A clock that was never set, or that knows whole seconds alone, is not believed.
 //!
+//! A line that is full has a queue before it, in which the fastest pictures wait as well. A clock of the day that agreed with ours before
+//! tells how long; without one, the ages of pictures are lower bounds once the pictures before the queue are forgotten, which is said.
+//!
 //! Where the timestamps are no clock, because they leap about, stand still, or say for seconds that pictures are old which nothing held
 //! back, a picture is captured when it arrives, until they have been a clock for [`CALM`] again. [`Timeline::clock`] says which it is.
 //!
@@ -40,6 +43,8 @@ const RATE_BUCKETS: usize = 4;
 const RATE_MAX: f64 = 0.25;
 /// A line to the camera that is busy for such a part of the time is full: a queue grows there.
 const FULL: f64 = 0.8;
+/// So long a queue before a full line is believed to be, by a clock of the day that agreed with ours.
+const QUEUE_MAX: i64 = 10 * SECOND;
 /// No line that is free holds pictures back for so long,
 const HELD_MAX: i64 = SECOND;
 /// if all do that came within this time.
@@ -84,6 +89,8 @@ pub enum CaptureClock {
         /// By how much the timestamps run too fast, in thousandths; too slow where negative.
         permille: i32,
     },
+    /// By the camera's timestamps, or by arrival, while the line to it is full: how long pictures wait there is not known.
+    Full,
     /// By arrival: the camera's timestamps are no clock.
     Arrival(NoClock),
     /// By the camera's timestamps; its clock of the day is not believed.
@@ -141,6 +148,9 @@ impl fmt::Display for CaptureClock {
                     "its timestamps run {percent:.1} % too {word}, by which capture times are corrected"
                 )
             }
+            Self::Full => f.write_str(
+                "its pictures fill the line to it and may wait there for longer than is said; lower their rate, size or quality",
+            ),
             Self::Arrival(why) => {
                 let why = match why {
                     NoClock::None => "it gives no timestamps",
@@ -201,6 +211,8 @@ struct Arrivals {
     buckets: VecDeque<Bucket>,
     /// How fast (arrival less media time) grows where timestamps run at a wrong rate, and over how long it was found.
     rate: Option<(f64, i64)>,
+    /// When the line to the camera was full, and had been for [`HELD_FOR`].
+    full_at: Option<i64>,
 }
 
 /// The fastest picture of those that came within [`BUCKET`].
@@ -223,6 +235,8 @@ struct Reports {
     doubts: u32,
     /// The newest told whole seconds.
     is_whole_seconds: bool,
+    /// They agreed with our clock while the line to the camera was free, and with each other since.
+    have_agreed: bool,
 }
 
 impl Arrivals {
@@ -243,6 +257,9 @@ impl Arrivals {
                 self.rate = RATES.iter().find_map(|&(span, least)| {
                     self.rate_over(now, span, least).map(|rate| (rate, span))
                 });
+                if self.covers(now, HELD_FOR) && self.is_full(now, HELD_FOR) {
+                    self.full_at = Some(now);
+                }
             }
         }
     }
@@ -288,6 +305,16 @@ impl Arrivals {
         (off[off.len() * 3 / 4] - off[0] <= near).then_some(slope)
     }
 
+    /// Whether pictures have come for nearly so long.
+    fn covers(&self, now: i64, span: i64) -> bool {
+        self.of_late(now, span).next().is_some_and(|first| first.from < now - span / 4 * 3)
+    }
+
+    /// Whether the line to the camera is full, or was of late.
+    fn is_queued(&self, now: i64) -> bool {
+        self.full_at.is_some_and(|at| now - at <= CALM)
+    }
+
     /// Whether pictures are on their way in nearly all the time.
     fn is_full(&self, now: i64, span: i64) -> bool {
         let busy: i64 = self.of_late(now, span).map(|bucket| bucket.busy).sum();
@@ -312,20 +339,31 @@ impl Reports {
             let drift = now.nanos_since(at).max(0) / 1_000;
             let agrees = offset.saturating_sub(before).abs() <= WANDER_MAX + drift;
             self.doubts = if agrees { self.doubts.saturating_sub(1) } else { AGREEING };
+            self.have_agreed &= agrees;
         }
         self.newest = Some((offset, now));
     }
 
+    /// Notes whether they agree with our clock. `fastest` is the lag of the fastest picture, which a queue holds back, or does not.
+    fn compare(&mut self, fastest: i64, is_queued: bool) {
+        match self.judged(fastest, is_queued) {
+            Some(Ok(_)) => self.have_agreed = true,
+            Some(Err(_)) => self.have_agreed &= is_queued,
+            None => {}
+        }
+    }
+
     /// The time of capture of media time 0 by the reports, or why they are not believed; `None` where nothing was said. `fastest` is the lag
-    /// of the fastest picture.
-    fn judged(&self, fastest: i64) -> Option<Result<i64, NotSet>> {
+    /// of the fastest picture, which a queue holds back, or does not.
+    fn judged(&self, fastest: i64, is_queued: bool) -> Option<Result<i64, NotSet>> {
         let (offset, _) = self.newest?;
         let delay = fastest.saturating_sub(offset);
+        let delay_max = if is_queued && self.have_agreed { QUEUE_MAX } else { AGREE_MAX };
         Some(if self.is_whole_seconds {
             Err(NotSet::WholeSeconds)
         } else if self.doubts > 0 {
             Err(NotSet::Wanders)
-        } else if !(-AHEAD_MAX..=AGREE_MAX).contains(&delay) {
+        } else if !(-AHEAD_MAX..=delay_max).contains(&delay) {
             Err(NotSet::Off { behind_millis: delay / MILLI })
         } else {
             Ok(offset.min(fastest))
@@ -438,8 +476,8 @@ impl Timeline {
         let is_late = |bucket: &Bucket| bucket.least > fastest + HELD_MAX;
         let of_late = || self.arrivals.of_late(at, HELD_FOR);
         // Pictures that came all at once, behind a pause, were held back by what paused.
-        let is_held = of_late().next().is_some_and(|first| first.from < at - HELD_FOR / 4 * 3)
-            && of_late().all(is_late);
+        let is_held = self.arrivals.covers(at, HELD_FOR) && of_late().all(is_late);
+        self.reports.compare(fastest, self.arrivals.is_queued(at));
         if rate.abs() > RATE_MAX {
             self.give_up(now, NoClock::Rate, media);
         } else if rate == 0.0 && is_held && !self.arrivals.is_full(at, HELD_FOR) {
@@ -491,9 +529,14 @@ impl Timeline {
             return;
         }
         let media = self.media(self.ticks(report.timestamp));
-        let age = wall.nanos_since(report.wall);
+        self.reported_at(now, wall, media, report.wall);
+    }
+
+    /// The camera's clock of the day showed `theirs` at that media time; `wall` is what ours shows at `now`.
+    pub(super) fn reported_at(&mut self, now: Instant, wall: Instant, media: i64, theirs: Instant) {
+        let age = wall.nanos_since(theirs);
         let captured = now.as_nanos().saturating_sub(age);
-        let is_whole_seconds = report.wall.as_nanos() % SECOND == 0;
+        let is_whole_seconds = theirs.as_nanos() % SECOND == 0;
         self.reports.take(now, captured.saturating_sub(media), is_whole_seconds);
     }
 
@@ -509,7 +552,7 @@ impl Timeline {
             let since = at.saturating_sub(media).saturating_sub(fastest) as f64 / (1.0 - rate);
             return Instant::from_nanos(at.saturating_sub(since as i64).saturating_sub(self.way));
         }
-        let offset = match self.reports.judged(fastest) {
+        let offset = match self.reports.judged(fastest, self.arrivals.is_queued(at)) {
             Some(Ok(reported)) => reported,
             _ => fastest.saturating_sub(self.way),
         };
@@ -526,8 +569,11 @@ impl Timeline {
             // Of a second of ours, they count 1 - rate.
             return CaptureClock::Rated { permille: (-rate * 1e3).round() as i32 };
         }
-        match self.arrivals.fastest(at).and_then(|fastest| self.reports.judged(fastest)) {
+        let is_queued = self.arrivals.is_queued(at);
+        let fastest = self.arrivals.fastest(at);
+        match fastest.and_then(|fastest| self.reports.judged(fastest, is_queued)) {
             Some(Ok(_)) => CaptureClock::Camera,
+            _ if is_queued => CaptureClock::Full,
             Some(Err(why)) => CaptureClock::Unset(why),
             None => CaptureClock::Timestamps,
         }

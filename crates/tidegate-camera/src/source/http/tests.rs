@@ -659,6 +659,42 @@ async fn a_picture_of_a_stream_is_as_old_as_its_first_byte() {
 }
 
 #[tokio::test]
+async fn a_picture_is_as_old_as_the_stamp_before_it_says() {
+    let images = jpegs(2);
+    // By the camera, the second was captured 100 ms before the first, which came first and waited for no time, as far as is known.
+    let parts = [("5000.9", &images[0]), ("5000.8", &images[1])];
+    let body: Vec<u8> = parts
+        .iter()
+        .flat_map(|(stamp, image)| {
+            let head = format!("--f\r\nContent-Type: image/jpeg\r\nX-Timestamp: {stamp}\r\n\r\n");
+            [head.as_bytes(), image, b"\r\n"].concat()
+        })
+        .collect();
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f";
+    let fake = Fake::start(move |_, _| answer(head, &body, Then::Hang)).await;
+    let mut camera = camera_of(&fake, 1.0).await;
+    let (jpeg, first) = picture_of(&mut camera).await;
+    assert_eq!((&jpeg, camera.clock()), (&images[0], CaptureClock::Timestamps));
+    let (jpeg, second) = picture_of(&mut camera).await;
+    assert_eq!(jpeg, images[1]);
+    assert_eq!(first.duration_since(second).as_millis(), 100);
+    // A picture that is asked for may have been kept for a while by the camera, too.
+    let image = images[0].clone();
+    let fake = Fake::start(move |number, _| {
+        let stamp = if number == 0 { "5000.9" } else { "5000.8" };
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: image/jpeg";
+        let head = format!("{head}\r\nX-Timestamp: {stamp}\r\nContent-Length: {}", image.len());
+        answer(&head, &image, Then::Keep)
+    });
+    let fake = fake.await;
+    let mut camera = camera_of(&fake, 50.0).await;
+    let asked = Moment::now();
+    picture_of(&mut camera).await;
+    let (_, second) = picture_of(&mut camera).await;
+    assert!(second < asked && camera.clock() == CaptureClock::Timestamps);
+}
+
+#[tokio::test]
 async fn a_picture_that_comes_again_is_no_other() {
     let images = jpegs(3);
     for (first, second, is_other) in [

@@ -341,10 +341,28 @@ fn a_queue_on_a_full_line_is_no_wrong_rate() {
         camera
     };
     let seen = camera().seen();
-    assert_eq!(seen.clocks.len(), 1, "{:?}", seen.clocks);
+    let clocks: Vec<_> = seen.clocks.iter().map(|(_, clock)| *clock).collect();
+    assert_eq!(clocks, [CaptureClock::Timestamps, CaptureClock::Full, CaptureClock::Timestamps]);
+    let (full, free) = (seen.clocks[1].0 / SECOND, seen.clocks[2].0 / SECOND);
+    assert!((23..30).contains(&full) && (70..90).contains(&free), "{full} {free}");
     let (before, after) = (seen.errors.iter().filter(|(at, _)| *at < 45 * SECOND), seen.worst(75));
     let before = before.map(|(_, error)| error.abs() / MILLI).max();
     assert!(before <= Some(60) && after <= 60, "{before:?} {after}");
+    // A clock of the day that agreed before tells how long pictures wait, for as long as they do.
+    let mut camera = camera().with_clock(|at| at);
+    camera.seconds = 69;
+    let seen = camera.seen();
+    assert!(seen.worst(0) <= 60 && seen.last() == CaptureClock::Camera, "{:?}", seen.clocks);
+    assert!(seen.clocks.iter().all(|(_, clock)| *clock != CaptureClock::Full), "{:?}", seen.clocks);
+}
+
+#[test]
+fn a_clock_that_is_set_behind_a_full_line_is_not_believed() {
+    let mut camera = Camera::new(right).with_clock(|at| at - at / (30 * SECOND) * 5 * SECOND);
+    camera.delay = Box::new(|at| (5 * MILLI + (at / 10).min(2 * SECOND), 40 * MILLI));
+    let seen = camera.seen();
+    assert!(seen.errors.iter().all(|(_, error)| *error > -100 * MILLI), "none is older than it is");
+    assert_eq!(seen.last(), CaptureClock::Full);
 }
 
 #[test]
