@@ -20,6 +20,8 @@ pub(crate) type Numbers = [f64; BATCH_MAX];
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) numbers: Vec<Numbers>,
+    /// The exact times of columns of times.
+    times: Vec<Times>,
     pub(crate) texts: Vec<[Text; BATCH_MAX]>,
     /// Text that stands in no payload: without its escapes, or put together.
     pub(crate) scratch: Vec<u8>,
@@ -32,6 +34,20 @@ pub(crate) struct Batch {
     /// Whether something is wrong with any.
     pub(crate) any_bad: bool,
 }
+
+/// A column of times as they were read, in nanoseconds since the Unix epoch: a float of seconds has steps of 238 ns today. Operators
+/// calculate with the float; what is written out is exact.
+#[derive(Debug)]
+struct Times {
+    column: usize,
+    /// [`NOT_EXACT`] where a time was missing, or read as a float.
+    nanos: [i64; BATCH_MAX],
+}
+
+const NOT_EXACT: i64 = i64::MIN;
+
+/// Farther from its float, in seconds, is no time of 64 bits that was rounded to it.
+const STEP_MAX: f64 = 4e-6;
 
 /// Where a text stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,9 +86,11 @@ pub(crate) enum Column {
 }
 
 impl Batch {
-    pub(crate) fn new(numbers: usize, texts: usize) -> Self {
+    /// A batch of so many columns; those of numbers at `times` are of times.
+    pub(crate) fn new(numbers: usize, texts: usize, times: impl Iterator<Item = usize>) -> Self {
         Self {
             numbers: vec![[f64::NAN; BATCH_MAX]; numbers],
+            times: times.map(|column| Times { column, nanos: [NOT_EXACT; BATCH_MAX] }).collect(),
             texts: vec![[Text::default(); BATCH_MAX]; texts],
             scratch: Vec::new(),
             alive: Rows::none(),
@@ -96,6 +114,21 @@ impl Batch {
     pub(crate) fn spoil(&mut self, row: usize, bad: Bad) {
         self.bad[row] = Some(bad);
         self.any_bad = true;
+    }
+
+    /// Sets a time exactly, if it is known so.
+    pub(crate) fn set_nanos(&mut self, column: usize, row: usize, nanos: Option<i64>) {
+        if let Some(times) = self.times.iter_mut().find(|times| times.column == column) {
+            times.nanos[row] = nanos.unwrap_or(NOT_EXACT);
+        }
+    }
+
+    /// A time exactly; none where it is not known so, or its number is no longer the one that was read.
+    pub(crate) fn nanos(&self, column: usize, row: usize) -> Option<i64> {
+        let times = self.times.iter().find(|times| times.column == column)?;
+        let nanos = Some(times.nanos[row]).filter(|nanos| *nanos != NOT_EXACT)?;
+        let is_near = (nanos as f64 / 1e9 - self.numbers[column][row]).abs() < STEP_MAX;
+        is_near.then_some(nanos)
     }
 
     /// The column `from`, and `into` to write to.

@@ -101,6 +101,11 @@ impl Compiler<'_> {
         let (endings, ending_from) = endings(&steps, &key);
         let stateful_from = steps.iter().position(|step| step.words > 0).unwrap_or(steps.len());
         self.state_bytes = steps.iter().map(|step| step.kernel.shared_bytes()).sum();
+        let times = parser.fields.iter().filter_map(|field| match field.column {
+            Column::Number(column) if field.kind == FieldKind::Time => Some(column),
+            _ => None,
+        });
+        let batch = Box::new(Batch::new(self.numbers, self.texts, times));
         let keys = if initial.is_empty() { None } else { Some(self.keys(&key, initial)?) };
         if self.state_bytes > spec.state_bytes_max {
             let (bytes, limit) = (self.state_bytes, spec.state_bytes_max);
@@ -137,7 +142,7 @@ impl Compiler<'_> {
             steps,
             stateful_from,
             fixed: std::mem::take(&mut self.fixed),
-            batch: Box::new(Batch::new(self.numbers, self.texts)),
+            batch,
             probes: Box::new(Probes::new()),
             stats: Stats::default(),
             wall_ahead: 0,

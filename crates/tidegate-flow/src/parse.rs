@@ -68,6 +68,8 @@ enum Value<'a> {
     Number(f64),
     /// A whole number of 64 bits and a sign.
     Integer(i128),
+    /// A number, and what it is exactly, times 10^9.
+    Exact(f64, i128),
     /// A number or time in text, or text, as it stands in the payload.
     Bytes(&'a [u8]),
     /// The same, in the batch's scratch.
@@ -272,6 +274,10 @@ impl Cells<'_, '_> {
         let result = match field.column {
             Column::Number(column) => {
                 let number = self.number(field, value);
+                if field.kind == FieldKind::Time {
+                    let nanos = self.nanos(field, value);
+                    self.batch.set_nanos(column, self.row, nanos);
+                }
                 let place = &mut self.batch.numbers[column][self.row];
                 match number {
                     Ok(value) => *place = value,
@@ -302,7 +308,7 @@ impl Cells<'_, '_> {
     fn number(&self, field: &Field, value: Value<'_>) -> Result<f64, Reason> {
         match value {
             Value::Missing => Ok(f64::NAN),
-            Value::Number(value) => number_of(field, value),
+            Value::Number(value) | Value::Exact(value, _) => number_of(field, value),
             Value::Integer(value) => integer_of(field, value),
             Value::Bytes(bytes) => number_in(field, bytes),
             Value::Scratch(start, bytes) => {
@@ -311,11 +317,26 @@ impl Cells<'_, '_> {
         }
     }
 
+    /// A time exactly; none where it is missing, or a float already.
+    fn nanos(&self, field: &Field, value: Value<'_>) -> Option<i64> {
+        match value {
+            Value::Missing | Value::Number(_) => None,
+            Value::Integer(value) => nanos_of(field, value),
+            Value::Exact(_, billionths) => time::nanos_of(billionths, field.unit),
+            Value::Bytes(bytes) => time::nanos(bytes, field.unit),
+            Value::Scratch(start, bytes) => {
+                time::nanos(&self.batch.scratch[start..start + bytes], field.unit)
+            }
+        }
+    }
+
     fn text(&mut self, value: Value<'_>) -> Result<Text, Reason> {
         match value {
             Value::Missing => Ok(Text::default()),
             // A number where text is expected reads as it is usually written.
-            Value::Number(value) => Ok(self.written(format_args!("{value}"))),
+            Value::Number(value) | Value::Exact(value, _) => {
+                Ok(self.written(format_args!("{value}")))
+            }
             Value::Integer(value) => Ok(self.written(format_args!("{value}"))),
             Value::Bytes(bytes) => {
                 std::str::from_utf8(bytes).map_err(|_| Reason::NotText)?;
@@ -394,6 +415,11 @@ fn integer_of(field: &Field, value: i128) -> Result<f64, Reason> {
         return Err(Reason::NotAnInteger);
     }
     number_of(field, float)
+}
+
+/// A time exactly that is a whole number.
+fn nanos_of(field: &Field, value: i128) -> Option<i64> {
+    time::nanos_of(value.checked_mul(1_000_000_000)?, field.unit)
 }
 
 /// The nearest float. Most whole numbers fit 64 bits, of which it is one instruction.

@@ -11,6 +11,7 @@ use crate::{
     batch::{Batch, Column},
     message::{Message, OUTPUT_BYTES_MAX},
     spec::PayloadFormat,
+    time,
 };
 
 /// Most levels of a topic that is made.
@@ -185,13 +186,7 @@ impl Part {
                 put(level.as_bytes(), out)
             }
             Self::Field { column: Column::Number(index), decimals } => {
-                let value = source.number(*index);
-                if value.is_finite() {
-                    match decimals {
-                        Some(decimals) => drop(write!(out, "{value:.decimals$}")),
-                        None => drop(write!(out, "{value}")),
-                    }
-                }
+                source.write_number(*index, *decimals, out);
                 has_room(0, out)
             }
             Self::Field { column, .. } => put(source.text(*column).unwrap_or_default(), out),
@@ -226,8 +221,18 @@ fn put(text: &[u8], out: &mut Vec<u8>) -> bool {
 }
 
 impl Source<'_> {
-    fn number(&self, index: usize) -> f64 {
-        self.batch.numbers[index][usize::from(self.row)]
+    /// Adds a number, of a time the seconds to the nanosecond; false if it is missing.
+    fn write_number(&self, index: usize, decimals: Option<usize>, out: &mut Vec<u8>) -> bool {
+        let row = usize::from(self.row);
+        let value = self.batch.numbers[index][row];
+        if value.is_finite() {
+            match (self.batch.nanos(index, row), decimals) {
+                (Some(nanos), decimals) => time::write(nanos, decimals, out),
+                (None, Some(decimals)) => drop(write!(out, "{value:.decimals$}")),
+                (None, None) => drop(write!(out, "{value}")),
+            }
+        }
+        value.is_finite()
     }
 
     fn text(&self, column: Column) -> Option<&[u8]> {
@@ -274,13 +279,7 @@ fn json(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) {
 /// Adds a number or string, or nothing and false where the field is missing.
 fn json_value(column: Column, source: &Source<'_>, out: &mut Vec<u8>) -> bool {
     match column {
-        Column::Number(index) => {
-            let value = source.number(index);
-            if value.is_finite() {
-                let _ = write!(out, "{value}");
-            }
-            value.is_finite()
-        }
+        Column::Number(index) => source.write_number(index, None, out),
         _ => match source.text(column) {
             Some(text) => {
                 json_string(text, out);
@@ -298,10 +297,7 @@ fn csv(fields: &[(Box<str>, Column)], source: &Source<'_>, out: &mut Vec<u8>) {
         }
         match column {
             Column::Number(index) => {
-                let value = source.number(*index);
-                if value.is_finite() {
-                    let _ = write!(out, "{value}");
-                }
+                source.write_number(*index, None, out);
             }
             _ => csv_text(source.text(*column).unwrap_or_default(), out),
         }
@@ -460,7 +456,7 @@ mod tests {
 
     /// Topic `a/b`, t = 21.5, s = the payload.
     fn with_source<T>(payload: &str, then: impl FnOnce(&Source<'_>) -> T) -> T {
-        let mut batch = Batch::new(2, 1);
+        let mut batch = Batch::new(2, 1, [].into_iter());
         batch.numbers[0][0] = 21.5;
         batch.texts[0][0] = Text::new(Place::Payload, 0, payload.len());
         let message = Message { topic: "a/b", payload: payload.as_bytes() };

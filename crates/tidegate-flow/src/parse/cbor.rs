@@ -44,6 +44,8 @@ pub(super) enum Item<'a> {
     /// From -2^64 to 2^64 - 1 (RFC 8949, section 3.1).
     Integer(i128),
     Float(f64),
+    /// A decimal fraction, and what it is exactly, times 10^9.
+    Decimal(f64, i128),
     Bytes(&'a [u8]),
     Text(&'a [u8]),
     Array(Count),
@@ -163,7 +165,7 @@ impl<'a> Reader<'a> {
         let exponent = exponent.clamp(-100_000, 100_000) as i64;
         Ok(Item::of_number(match (mantissa, is_decimal) {
             (Number::Integer(mantissa), true) => decimal(mantissa, exponent),
-            (Number::Float(mantissa), true) => {
+            (Number::Float(mantissa) | Number::Decimal(mantissa, _), true) => {
                 Number::Float(mantissa * 10_f64.powi(exponent as i32))
             }
             (mantissa, false) => Number::Float(scaled(mantissa.float(), exponent)),
@@ -187,6 +189,7 @@ impl<'a> Reader<'a> {
         Ok(Some(match self.item()? {
             Item::Integer(value) => Value::Integer(value),
             Item::Float(value) => Value::Number(value),
+            Item::Decimal(value, billionths) => Value::Exact(value, billionths),
             Item::Bytes(bytes) | Item::Text(bytes) => Value::Bytes(bytes),
             Item::Bool(value) => Value::Number(f64::from(u8::from(value))),
             Item::Null => Value::Missing,
@@ -280,13 +283,15 @@ impl<'a> Reader<'a> {
 enum Number {
     Integer(i128),
     Float(f64),
+    /// As of [`Item`].
+    Decimal(f64, i128),
 }
 
 impl Number {
     fn float(self) -> f64 {
         match self {
             Self::Integer(value) => value as f64,
-            Self::Float(value) => value,
+            Self::Float(value) | Self::Decimal(value, _) => value,
         }
     }
 }
@@ -296,11 +301,13 @@ impl Item<'_> {
         match number {
             Number::Integer(value) => Self::Integer(value),
             Number::Float(value) => Self::Float(value),
+            Number::Decimal(value, billionths) => Self::Decimal(value, billionths),
         }
     }
 }
 
-/// A mantissa and a power of ten: the nearest float, or the whole number if it is one.
+/// A mantissa and a power of ten: the nearest float, and what it is exactly where nine digits behind the point say it, or the whole
+/// number if it is one.
 fn decimal(mantissa: i128, exponent: i64) -> Number {
     if let Ok(exponent) = u32::try_from(exponent)
         && let Some(whole) = 10_i128.checked_pow(exponent).and_then(|ten| ten.checked_mul(mantissa))
@@ -313,7 +320,12 @@ fn decimal(mantissa: i128, exponent: i64) -> Number {
     write!(rest, "{mantissa}e{exponent}").expect("a sign, 39 digits and an exponent fit");
     let left = rest.len();
     let written = std::str::from_utf8(&text[..text.len() - left]).expect("digits are ASCII");
-    Number::Float(written.parse().expect("the written text is a number"))
+    let float = written.parse().expect("the written text is a number");
+    let finer = u32::try_from(exponent + 9).ok().and_then(|finer| 10_i128.checked_pow(finer));
+    match finer.and_then(|finer| mantissa.checked_mul(finer)) {
+        Some(billionths) => Number::Decimal(float, billionths),
+        None => Number::Float(float),
+    }
 }
 
 /// A float and a power of two; in steps, since a float's own powers end before the product does.
@@ -352,15 +364,15 @@ mod tests {
         }
         for (bytes, expected) in [
             // RFC 8949, section 3.4.3 and 3.4.4, and appendix A.
-            (&b"\xc4\x82\x21\x19\x6a\xb3"[..], Ok(Item::Float(273.15))),
+            (&b"\xc4\x82\x21\x19\x6a\xb3"[..], Ok(Item::Decimal(273.15, 273_150_000_000))),
             (b"\xc5\x82\x20\x03", Ok(Item::Float(1.5))),
             (b"\xc2\x49\x01\0\0\0\0\0\0\0\0", Ok(Item::Integer(1 << 64))),
             (b"\xc3\x49\x01\0\0\0\0\0\0\0\0", Ok(Item::Integer(-1 - (1 << 64)))),
             (b"\xc4\x82\x02\x05", Ok(Item::Integer(500))),
-            (b"\xc4\x82\x20\x20", Ok(Item::Float(-0.1))),
-            (b"\xc4\x9f\x20\x0f\xff", Ok(Item::Float(1.5))), // of indefinite length
-            (b"\xd9\xd9\xf7\xc4\x82\x20\x0f", Ok(Item::Float(1.5))), // tagged as CBOR before
-            (b"\xc4\x82\x21\xc2\x42\x6a\xb3", Ok(Item::Float(273.15))),
+            (b"\xc4\x82\x20\x20", Ok(Item::Decimal(-0.1, -100_000_000))),
+            (b"\xc4\x9f\x20\x0f\xff", Ok(Item::Decimal(1.5, 1_500_000_000))), // of indefinite length
+            (b"\xd9\xd9\xf7\xc4\x82\x20\x0f", Ok(Item::Decimal(1.5, 1_500_000_000))), // tagged as CBOR before
+            (b"\xc4\x82\x21\xc2\x42\x6a\xb3", Ok(Item::Decimal(273.15, 273_150_000_000))),
             (b"\xc4\x82\x3a\xff\xff\xff\xff\x01", Ok(Item::Float(0.0))),
             (b"\xc4\x82\x1a\xff\xff\xff\xff\x01", Ok(Item::Float(f64::INFINITY))),
             (b"\xc5\x82\x39\x04\x31\x01", Ok(Item::Float(5e-324))), // 2^-1074

@@ -1,12 +1,13 @@
 //! Values at fixed places: ASCII columns and binary numbers.
 
-use super::{Field, fail, integer_of, number_in, number_of};
+use super::{Field, fail, integer_of, nanos_of, number_in, number_of};
 use crate::{
     bad::Reason,
     batch::{Batch, Column, Place as TextPlace, Rows, TILE, Text},
     message::Message,
     number::{self, INTEGER_MAX},
     spec::{Encoding, FieldKind, FieldSpec},
+    time,
 };
 
 /// Where each field stands, in the order of the fields.
@@ -99,6 +100,13 @@ fn numbers(
                 }
             }
         };
+        if field.kind == FieldKind::Time {
+            let nanos = bytes.and_then(|bytes| match span.encoding {
+                Encoding::Ascii => time::nanos(bytes, field.unit),
+                encoding => nanos_of(field, integer(encoding, bytes)?),
+            });
+            batch.set_nanos(column, row, nanos);
+        }
         batch.numbers[column][row] = value.unwrap_or(f64::NAN);
         match value {
             Ok(value) if value.is_nan() && !field.optional => {

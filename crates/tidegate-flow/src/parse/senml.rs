@@ -17,6 +17,7 @@ use crate::{
     bad::Reason,
     number::{self, INTEGER_MAX},
     spec::FieldKind,
+    time,
 };
 
 /// The version of SenML that is known (section 4.1).
@@ -30,7 +31,7 @@ struct Bases<'a> {
     name: &'a [u8],
     value: f64,
     sum: f64,
-    time: Option<f64>,
+    time: Option<Time>,
     /// The version of the pack, from its first record on, which says it or means the one that is known.
     version: Option<f64>,
 }
@@ -43,13 +44,44 @@ struct Record<'a> {
     /// Whether the value is one that a base value is added to: `v`, and no text, data or truth.
     is_number: bool,
     sum: Option<f64>,
-    time: Option<f64>,
+    time: Option<Time>,
     /// The time as text, where it is no number.
     time_text: Option<Value<'a>>,
     /// Whether an array or an object stands where the value should.
     has_wrong_value: bool,
     /// Whether records within it are fields.
     has_fields: bool,
+}
+
+/// A time, or a part of one.
+#[derive(Clone, Copy, Default)]
+struct Time {
+    value: f64,
+    /// Times 10^9, where that is known exactly.
+    billionths: Option<i128>,
+}
+
+impl Time {
+    const NONE: Self = Self { value: 0.0, billionths: Some(0) };
+
+    fn plus(self, other: Self) -> Self {
+        let billionths = self.billionths.zip(other.billionths);
+        let billionths = billionths.and_then(|(one, other)| one.checked_add(other));
+        Self { value: self.value + other.value, billionths }
+    }
+
+    fn of(value: Value<'_>, cells: &Cells<'_, '_>) -> Option<Self> {
+        let billionths = match value {
+            Value::Missing | Value::Number(_) => None,
+            Value::Exact(_, billionths) => Some(billionths),
+            Value::Integer(value) => value.checked_mul(1_000_000_000),
+            Value::Bytes(bytes) => time::billionths(bytes),
+            Value::Scratch(start, bytes) => {
+                time::billionths(&cells.batch.scratch[start..start + bytes])
+            }
+        };
+        as_number(value, cells).map(|value| Self { value, billionths })
+    }
 }
 
 impl Bases<'_> {
@@ -101,19 +133,20 @@ impl<'a> Record<'a> {
         let text = self.time_text;
         let time = match (self.time, bases.time) {
             (None, None) if !is_field => None,
-            (time, base) => Some(time.unwrap_or(0.0) + base.unwrap_or(0.0)),
+            (time, base) => Some(time.unwrap_or(Time::NONE).plus(base.unwrap_or(Time::NONE))),
         };
         if (text.is_some() || time.is_some())
             && let Some(index) = cells.find(b"", RECORD_TIME.as_bytes())
         {
-            let absolute = |time: f64| match time {
+            let absolute = |Time { value, billionths }| match billionths {
                 // Section 4.5.3: less than 2^28 seconds is said from now on.
-                time if time < RELATIVE_BELOW => {
-                    (cells.now + time) * cells.fields[index].unit.per_second()
+                _ if value < RELATIVE_BELOW => {
+                    Value::Number((cells.now + value) * cells.fields[index].unit.per_second())
                 }
-                time => time,
+                Some(billionths) => Value::Exact(value, billionths),
+                None => Value::Number(value),
             };
-            let value = text.or(time.map(|time| Value::Number(absolute(time))));
+            let value = text.or(time.map(absolute));
             cells.put(index, value.unwrap_or(Value::Missing));
         }
     }
@@ -186,7 +219,7 @@ fn json_entries<'a>(
     reader: &mut Reader<'a>,
     cells: &mut Cells<'_, '_>,
     bases: &Bases<'a>,
-    time: &mut Option<f64>,
+    time: &mut Option<Time>,
     has_fields: &mut bool,
 ) -> Result<(), Reason> {
     reader.array(cells, |reader, cells| {
@@ -238,8 +271,7 @@ fn json_member<'a>(
         b"bver" => bases.set_version(json_number(reader, cells)?)?,
         b"t" | b"bt" => {
             let value = reader.value(cells)?.ok_or(Reason::Format)?;
-            let number = as_number(value, cells);
-            match (number, name) {
+            match (Time::of(value, cells), name) {
                 (Some(time), b"bt") => bases.time = Some(time),
                 (Some(time), _) => record.time = Some(time),
                 (None, _) => record.time_text = Some(value),
@@ -283,7 +315,7 @@ fn json_number(reader: &mut Reader<'_>, cells: &mut Cells<'_, '_>) -> Result<f64
 fn as_number(value: Value<'_>, cells: &Cells<'_, '_>) -> Option<f64> {
     match value {
         Value::Missing => None,
-        Value::Number(value) => Some(value),
+        Value::Number(value) | Value::Exact(value, _) => Some(value),
         Value::Integer(value) => Some(float_of(value)),
         Value::Bytes(bytes) => number::parse(bytes).ok(),
         Value::Scratch(start, bytes) => {
@@ -339,8 +371,8 @@ pub(super) fn read_cbor(payload: &[u8], cells: &mut Cells<'_, '_>) -> Result<(),
                 label::BASE_VALUE => bases.value = cbor_number(&mut reader)?,
                 label::BASE_SUM => bases.sum = cbor_number(&mut reader)?,
                 label::BASE_VERSION => bases.set_version(cbor_number(&mut reader)?)?,
-                label::TIME => record.time = Some(cbor_number(&mut reader)?),
-                label::BASE_TIME => bases.time = Some(cbor_number(&mut reader)?),
+                label::TIME => record.time = Some(cbor_time(&mut reader, cells)?),
+                label::BASE_TIME => bases.time = Some(cbor_time(&mut reader, cells)?),
                 _ => reader.skip()?,
             }
         }
@@ -357,9 +389,18 @@ fn cbor_text<'a>(reader: &mut cbor::Reader<'a>) -> Result<&'a [u8], Reason> {
     }
 }
 
+fn cbor_time(reader: &mut cbor::Reader<'_>, cells: &Cells<'_, '_>) -> Result<Time, Reason> {
+    match reader.value()? {
+        Some(value @ (Value::Number(_) | Value::Integer(_) | Value::Exact(..))) => {
+            Time::of(value, cells).ok_or(Reason::Format)
+        }
+        _ => Err(Reason::Format),
+    }
+}
+
 fn cbor_number(reader: &mut cbor::Reader<'_>) -> Result<f64, Reason> {
     match reader.value()? {
-        Some(Value::Number(value)) => Ok(value),
+        Some(Value::Number(value) | Value::Exact(value, _)) => Ok(value),
         Some(Value::Integer(value)) => Ok(float_of(value)),
         _ => Err(Reason::Format),
     }

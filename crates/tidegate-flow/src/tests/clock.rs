@@ -86,3 +86,62 @@ fn values_of_a_message_are_not_made_up_by_time() {
     let outcome = run(&mut flow, at(21_000), &[("a", b"0,dev,9")]);
     assert_eq!((&*outcome.emissions[0].1, &*outcome.emissions[0].2), ("out/a", "1 2 9"));
 }
+
+/// A float of seconds has steps of 238 ns in these years.
+#[test]
+fn times_pass_through_to_the_nanosecond() {
+    const AT: i64 = 1_700_000_000_123_456_789;
+    let of = |format: &str, field: &str| {
+        flow(&format!(
+            "topics = [\"#\"]\nparse = {{ format = \"{format}\", fields = [{field}] }}\n\
+             [[step]]\nkernel = \"notify\"\ntopic = \"out\"\nfields = [\"ts\"]\n\
+             [[step]]\nkernel = \"notify\"\ntopic = \"out\"\npayload = \"{{field:ts}} {{field:ts:7}}\"\n"
+        ))
+    };
+    let field = |unit: &str| format!("{{ name = \"ts\", type = \"time\", unit = \"{unit}\" }}");
+    let cbor = |head: &[u8], number: i64| [head, &number.to_be_bytes()[..]].concat();
+    let senml = "{ name = \"ts\", type = \"time\", from = \"@time\" }, \"v\"".to_owned();
+    let fixed =
+        "{ name = \"ts\", type = \"time\", unit = \"ns\", at = 0, as = \"i64be\" }".to_owned();
+    let ascii = "{ name = \"ts\", type = \"time\", unit = \"ns\", at = 0, length = 19 }".to_owned();
+    for (format, field, payload) in [
+        ("json", field("ns"), format!("{{\"ts\":{AT}}}").into_bytes()),
+        ("json", field("ns"), format!("{{\"ts\":\"{AT}\"}}").into_bytes()),
+        ("json", field("s"), b"{\"ts\":1700000000.123456789}".to_vec()),
+        ("json", field("us"), b"{\"ts\":1700000000123456.789}".to_vec()),
+        ("json", field("ms"), b"{\"ts\":\"2023-11-14T23:13:20.123456789+01:00\"}".to_vec()),
+        ("csv", field("ns"), AT.to_string().into_bytes()),
+        ("csv", field("ns"), format!("\"{AT}\"").into_bytes()),
+        ("cbor", field("ns"), cbor(b"\xa1\x62ts\x1b", AT)),
+        ("cbor", field("s"), cbor(b"\xa1\x62ts\xc4\x82\x28\x1b", AT)), // 4([-9, AT])
+        ("fixed", fixed, AT.to_be_bytes().to_vec()),
+        ("fixed", ascii, AT.to_string().into_bytes()),
+        (
+            "senml-json",
+            senml.clone(),
+            b"[{\"bt\":1700000000,\"n\":\"v\",\"v\":1,\"t\":0.123456789}]".to_vec(),
+        ),
+        (
+            "senml-json",
+            senml.clone(),
+            b"{\"e\":[{\"n\":\"v\",\"v\":1,\"t\":0.023456789}],\"bt\":1700000000.1}".to_vec(),
+        ),
+        (
+            "senml-cbor",
+            senml,
+            [&cbor(b"\x81\xa3\x22\xc4\x82\x28\x1b", AT)[..], b"\x00\x61v\x02\x01"].concat(),
+        ),
+    ] {
+        let mut flow = of(format, &field);
+        let now = Instant::from_nanos(AT);
+        let outcome = run(&mut flow, now, &[("a", &payload)]);
+        let payloads: Vec<&str> =
+            outcome.emissions.iter().map(|(.., payload)| &**payload).collect();
+        let expected = ["{\"ts\":1700000000.123456789}", "1700000000.123456789 1700000000.1234568"];
+        assert_eq!(payloads, expected, "{format} {field}");
+    }
+    // A number that is no longer the one that was read, and one that was a float already, are as the float is.
+    let mut flow = of("json", &field("ns"));
+    let messages = ["{\"ts\":1.7000000001234567e18}", "{\"ts\":1700000000123456789}"];
+    assert_eq!(published(&mut flow, &messages)[0], "{\"ts\":1700000000.1234567}");
+}
