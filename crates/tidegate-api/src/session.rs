@@ -14,7 +14,7 @@ pub const SESSIONS_BYTES_MAX: usize = 2 << 20;
 const SESSIONS_USUAL: usize = 1_000;
 
 /// The owner of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SessionOwner {
     /// How the owner proved who it is: `anonymous`, `user`, `certificate`, `node`, or `internal` for a part of the node.
     pub kind: String,
@@ -23,7 +23,7 @@ pub struct SessionOwner {
 }
 
 /// One session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionInfo {
     /// The client identifier.
     pub client_id: String,

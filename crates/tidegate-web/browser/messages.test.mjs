@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { exact, Newest, noPicture, readDetection, Silence } from "./messages.js";
+import { exact, Newest, noPicture, readDetection, sessionState, Silence } from "./messages.js";
 
 test("integers that are not exact become text, and nothing within a string does", () => {
   const at = "1777000000000000001";
@@ -35,6 +35,19 @@ test("a detection has what is shown of it", () => {
   assert.deepEqual(readDetection(bare), { camera, detector, captured_at, boxes, size: null, took: null, isLate: false });
   assert.deepEqual(readDetection({ ...good, source: { width: 0, height: 0 } }).size, { width: 320, height: 180 });
   assert.equal(readDetection({ ...good, boxes: Array(5000).fill(boxes[0]) }).boxes.length, 200);
+});
+
+test("a session is connected, away, or gone with the time left", () => {
+  for (const [session, expected] of [
+    [{ connected: true }, "connected"],
+    [{ connected: false }, "away"],
+    [{ connected: false, ends_in_s: 0 }, "gone, ends in 0 s"],
+    [{ connected: false, ends_in_s: 59 }, "gone, ends in 59 s"],
+    [{ connected: false, ends_in_s: 3599 }, "gone, ends in 59 min"],
+    [{ connected: false, ends_in_s: 258_000 }, "gone, ends in 71 h"],
+  ]) {
+    assert.equal(sessionState(session), expected);
+  }
 });
 
 test("what is no detection is none", () => {

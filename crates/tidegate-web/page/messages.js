@@ -101,5 +101,12 @@ export class Silence {
   }
 }
 
+/** The state of a client's session in words; also of a part of the node that is no longer configured, whose session ends. */
+export function sessionState({ connected, ends_in_s }) {
+  if (ends_in_s === undefined) return connected ? "connected" : "away";
+  const [unit, name] = ends_in_s < 60 ? [1, "s"] : ends_in_s < 3600 ? [60, "min"] : [3600, "h"];
+  return `gone, ends in ${Math.floor(ends_in_s / unit)} ${name}`;
+}
+
 /** The same words in all that shows or hands over live pictures. */
 export const noPicture = (seconds) => `no picture for ${seconds} s`;

@@ -2,7 +2,7 @@
 //
 // Times of frames are nanoseconds, more than a number of JavaScript holds exactly, so they stay text: see `exact`.
 
-import { exact, Newest, noPicture, readDetection, Silence } from "./messages.js";
+import { exact, Newest, noPicture, readDetection, sessionState, Silence } from "./messages.js";
 
 const $ = (id) => document.getElementById(id);
 const views = ["sign-in", "cameras", "detections", "node"];
@@ -713,7 +713,7 @@ const TABLES = [
     number("Published", (row) => count(row.emitted)), number("Unread", (row) => count(row.bad)), number("Keys", (row) => count(row.keys)),
   ] },
   { path: "clients", title: "Clients", none: "No MQTT client has a session.", columns: [
-    ["Client", (row) => row.client_id], ["State", (row) => (row.connected ? badge("good", "connected") : badge("", "away"))],
+    ["Client", (row) => row.client_id], ["State", (row) => badge(row.connected ? "good" : row.ends_in_s === undefined ? "" : "bad", sessionState(row))],
     ["User", (row) => row.user || row.kind], number("Filters", (row) => count(row.subscriptions)), number("Waiting", (row) => count(row.queued)),
     number("Bytes", (row) => bytes(row.queued_bytes)), number("In flight", (row) => count(row.inflight)),
   ] },

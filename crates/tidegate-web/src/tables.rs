@@ -8,7 +8,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate_api::{ApiError, SESSIONS_MAX, SessionsPage};
+use tidegate_api::{ApiError, SESSIONS_MAX, SessionInfo, SessionsPage};
 use tidegate_message::{Action, Code, Target};
 use tidegate_rpc::{Failure, Frames, Identity};
 
@@ -115,22 +115,26 @@ pub(crate) async fn clients(
     })?;
     let page = SessionsPage { after, limit: rows(limit)?, ..SessionsPage::default() };
     let sessions = frames.sessions(&identity, page).await?;
-    let clients: Vec<Value> = sessions
-        .iter()
-        .map(|session| {
-            json!({
-                "client_id": session.client_id,
-                "kind": session.owner.kind,
-                "user": session.owner.name,
-                "connected": session.connected,
-                "subscriptions": session.subscriptions,
-                "queued": session.queued,
-                "queued_bytes": session.queued_bytes,
-                "inflight": session.inflight,
-            })
-        })
-        .collect();
+    let clients: Vec<Value> = sessions.iter().map(client).collect();
     Ok(Json(json!({ "clients": clients })))
+}
+
+/// A row of `/v1/clients`. Only where it is of a part of the node that is no longer configured, it says when it ends.
+fn client(session: &SessionInfo) -> Value {
+    let mut row = json!({
+        "client_id": session.client_id,
+        "kind": session.owner.kind,
+        "user": session.owner.name,
+        "connected": session.connected,
+        "subscriptions": session.subscriptions,
+        "queued": session.queued,
+        "queued_bytes": session.queued_bytes,
+        "inflight": session.inflight,
+    });
+    if let Some(seconds) = session.ends_in_s {
+        row["ends_in_s"] = seconds.into();
+    }
+    row
 }
 
 /// So many rows are asked for.
@@ -190,6 +194,17 @@ impl Web {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_says_when_the_session_of_a_gone_part_ends() {
+        for (ends_in_s, expected) in
+            [(None, Value::Null), (Some(0), json!(0)), (Some(71), json!(71))]
+        {
+            let row = client(&SessionInfo { ends_in_s, ..SessionInfo::default() });
+            assert_eq!(row.get("ends_in_s").is_some(), ends_in_s.is_some());
+            assert_eq!(row["ends_in_s"], expected);
+        }
+    }
 
     #[test]
     fn as_many_clients_are_listed_as_may_be_in_one_answer() {
