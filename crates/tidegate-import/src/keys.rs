@@ -196,7 +196,7 @@ const KEYS: &[Key] = &[
     key("use_identity_as_username", Scope::Listener, Kind::Flag, Fate::Translated),
     key("use_subject_as_username", Scope::Listener, Kind::Flag, Fate::Protects(&["false"], "the common name in the certificate is taken, and two subjects may have one: write use_identity_as_username in place of it if no two have")),
     key("use_username_as_clientid", Scope::Listener, Kind::Flag, Fate::Protects(&["false"], "client identifiers are the client's, so that a rule with %c holds for whoever takes that identifier: write %u in its place, and take the line out")),
-    key("websockets_origin", Scope::Listener, Kind::Text, Fate::Protects(&[], "write the origins of pages, each with its scheme, as origins of the listener")),
+    key("websockets_origin", Scope::Listener, Kind::Text, Fate::Translated),
     // Connections to other brokers.
     key("address", Scope::Bridge, Kind::Words, Fate::Translated),
     key("addresses", Scope::Bridge, Kind::Words, Fate::Translated),

@@ -185,6 +185,13 @@ impl Import {
                 if matches!(key.fate, Fate::Translated) || key.scope != Scope::Security {
                     // Two names of one setting.
                     let name = if name == "maximum_qos" { "max_qos" } else { name };
+                    // Of these a listener may have several.
+                    if name == "websockets_origin"
+                        && let Some(earlier) = section.settings.get_mut(name)
+                    {
+                        earlier.value = format!("{}\n{value}", earlier.value);
+                        return;
+                    }
                     let old = section.settings.insert(name, setting.clone());
                     return self.leave_replaced(old, &setting);
                 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_config::words::MqttVersions;
-use tidegate_message::ListenAddress;
+use tidegate_message::{ListenAddress, origins::Origins};
 
 use super::{
     Import, Setting,
@@ -132,6 +132,7 @@ impl Import {
             Some("2") => Some("v2"),
             Some(_) => return Err("its enable_proxy_protocol is neither 1 nor 2".to_owned()),
         };
+        let origins = origins(section)?;
         let versions = versions(section)?;
         let max_qos = match section.value("max_qos") {
             None | Some("2") => None,
@@ -175,6 +176,9 @@ impl Import {
         if section.value("protocol") == Some("websockets") {
             // As Mosquitto, which looks at none.
             text.push_str("paths = \"*\"\n");
+            if let Some(origins) = &origins {
+                let _ = writeln!(text, "origins = {}", quoted(origins));
+            }
         }
         if let Some((certificate, key)) = tls {
             let _ = writeln!(text, "certificate = {}\nkey = {}", quoted(certificate), quoted(key));
@@ -252,6 +256,9 @@ impl Import {
                 "use_identity_as_username" if !demanded && setting.value == "true" => {
                     (unasked, false)
                 }
+                "websockets_origin" if section.value("protocol") != Some("websockets") => {
+                    ("the listener has no WebSocket", false)
+                }
                 "bind_interface" => ("a listener is bound to an address", true),
                 "ciphers" | "ciphers_tls1.3" | "tls_version" if !tls => {
                     ("the listener has no certificate, and so no TLS", false)
@@ -288,6 +295,21 @@ impl Import {
         for setting in lines {
             self.leave(setting, &why);
         }
+    }
+}
+
+/// The pages that may open a WebSocket, as our configuration has them. Mosquitto compares each line with the `Origin` of a browser, which has
+/// a scheme: one without lets no page in.
+fn origins(section: &Section) -> Result<Option<String>, String> {
+    let Some(value) = section.value("websockets_origin") else { return Ok(None) };
+    let lines: Vec<&str> = value.lines().collect();
+    let is_one =
+        |line: &&&str| !line.contains(['*', ',']) && Origins::parse(Some(**line), "").is_ok();
+    match lines.iter().find(|line| !is_one(line)) {
+        Some(line) => Err(format!(
+            "its websockets_origin {line} is none that a browser sends: write it with its scheme, as https://dash.example"
+        )),
+        None => Ok(Some(lines.join(", "))),
     }
 }
 

@@ -500,6 +500,37 @@ fn lines_are_translated_or_left_with_a_reason() {
         ("listener 8883\ncertfile c\nkeyfile k\ncafile a", "key = \"k\"\nchain = \"a\"\n", ""),
         ("listener 1883\ncafile a", "protocol = \"tcp\"\n", "not asked for there"),
         ("listener 9001\nprotocol websockets\ncertfile c\nkeyfile k", "\"secure-websocket\"", ""),
+        (
+            "listener 9001\nprotocol websockets\nwebsockets_origin https://dash.example",
+            "origins = \"https://dash.example\"\n",
+            "",
+        ),
+        (
+            "listener 9001\nprotocol websockets\nwebsockets_origin https://a.example \nwebsockets_origin http://192.0.2.7:3000",
+            "origins = \"https://a.example, http://192.0.2.7:3000\"\n",
+            "",
+        ),
+        (
+            "listener 9001\nprotocol websockets\nwebsockets_origin a.example",
+            "[mqtt]\n",
+            "a.example is none that a browser sends",
+        ),
+        // Mosquitto would compare these as they are.
+        (
+            "listener 9001\nprotocol websockets\nwebsockets_origin *",
+            "[mqtt]\n",
+            "none that a browser sends",
+        ),
+        (
+            "listener 9001\nprotocol websockets\nwebsockets_origin https://a.example,https://b.example",
+            "[mqtt]\n",
+            "none that a browser sends",
+        ),
+        (
+            "listener 1883\nwebsockets_origin https://a.example",
+            "protocol = \"tcp\"\n",
+            "the listener has no WebSocket",
+        ),
         ("listener 9001\nprotocol http_api", "[mqtt]\n", "neither mqtt nor websockets"),
         ("password_file C:\\a \"b\"", r#"password_file = "C:\\a \"b\"""#, ""),
         ("acl_file a\nacl_file b", "acl_file = \"b\"", "line 2 says it again"),
