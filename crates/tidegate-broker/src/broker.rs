@@ -109,6 +109,8 @@ pub struct Broker {
     /// Lines about clients that name themselves like a part of the node.
     named_as_part: LogLimiter,
     held_subacks: held_subacks::HeldSubacks,
+    /// Clients that were refused the session of another owner.
+    others_sessions: LogLimiter,
     statistics: Statistics,
     sys: sys::Sys,
     /// Part of assigned client identifiers, so that those of two shards and starts differ.
@@ -343,7 +345,8 @@ impl Broker {
             scratch: Vec::new(),
             told_unretained: false,
             too_large: LogLimiter::default(),
-            named_as_part: LogLimiter::default(),
+            named_as_part: LogLimiter::of_strangers(),
+            others_sessions: LogLimiter::of_strangers(),
             statistics: Statistics::default(),
             sys: sys::Sys::new(now),
             seed,

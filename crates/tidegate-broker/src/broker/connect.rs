@@ -128,10 +128,12 @@ impl Broker {
         if is_other && is_proved && !is_part {
             // Nor is it another's to end. The log alone names the owner: the client may be anyone.
             let owner = former.map_or(&identity, |session| &session.identity);
-            let client = connect.client_id.escape_debug();
-            tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = identity.address.map(tracing::field::display),
-                owner = %owner.name, owner_kind = owner.kind.word(),
-                "CONNECT refused: the session of this client identifier is another's; `tidegate sessions end` ends it");
+            if let Some(count) = self.others_sessions.add(now, 1) {
+                let client = connect.client_id.escape_debug();
+                tracing::info!(%client, user = %identity.name, kind = identity.kind.word(), address = identity.address.map(tracing::field::display),
+                    owner = %owner.name, owner_kind = owner.kind.word(), count,
+                    "CONNECT refused: the session of this client identifier is another's; `tidegate sessions end` ends it; count since the last such line");
+            }
             let text = "this client identifier is that of another user's session";
             return refuse(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID, text);
         }

@@ -292,3 +292,52 @@ fn identifiers_are_given_as_the_settings_say() {
         assert!(world.try_connect_with(v4("a"), none.clone()).is_ok());
     });
 }
+
+/// Counts lines of the log.
+#[derive(Clone, Default)]
+struct Lines(Arc<std::sync::atomic::AtomicUsize>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn strangers_who_ask_for_sessions_of_others_fill_no_log() {
+    let lines = Lines::default();
+    let count = lines.0.clone();
+    tracing::subscriber::with_default(lines, || {
+        for name in ["dev", "$node/sink/archive"] {
+            let mut world = World::new(settings(), 1);
+            let owned = Connect { username: Some("ada".to_owned()), ..kept("dev") };
+            let at = world.join(owned);
+            let before = count.load(std::sync::atomic::Ordering::Relaxed);
+            for number in 0..1000 {
+                let user = format!("stranger {number}");
+                let connect = Connect { username: Some(user), ..v5(name) };
+                let refused = world.try_connect(connect).expect_err("it is another's");
+                assert_eq!(refused.reason, ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+            }
+            let written = count.load(std::sync::atomic::Ordering::Relaxed) - before;
+            assert_eq!(written, 20, "{name}");
+            world.leave(at);
+        }
+    });
+}
