@@ -21,6 +21,16 @@ pub enum ConfigError {
         /// The system's error.
         source: io::Error,
     },
+    /// A file holds nothing.
+    #[error(
+        "{} is empty, as a file is that was cut while it was written, and would set every key to its default; write it again, or, if that is meant, \
+         begin it with a comment (# defaults)",
+        .path.display()
+    )]
+    Empty {
+        /// Which.
+        path: PathBuf,
+    },
     /// A file is no TOML.
     #[error("{origin}: {message}")]
     Syntax {
@@ -105,7 +115,7 @@ impl ConfigError {
     /// Whether some settings are unknown because of it.
     pub fn hides_settings(&self) -> bool {
         match self {
-            Self::Read { .. } | Self::Syntax { .. } => true,
+            Self::Read { .. } | Self::Empty { .. } | Self::Syntax { .. } => true,
             Self::Several { all } => all.iter().any(Self::hides_settings),
             _ => false,
         }

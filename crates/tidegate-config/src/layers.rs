@@ -142,6 +142,7 @@ fn section_settings(
 pub(super) fn files(path: &Path, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut read = |path: &Path, wrong: &mut Vec<ConfigError>| match regular::read_to_string(path) {
+        Ok(text) if is_blank(&text) => wrong.push(ConfigError::Empty { path: path.to_owned() }),
         Ok(text) => settings.extend(file(path, &text, wrong)),
         Err(source) => wrong.push(ConfigError::Read { path: path.to_owned(), source }),
     };
@@ -162,6 +163,12 @@ pub(super) fn files(path: &Path, wrong: &mut Vec<ConfigError>) -> Vec<Setting> {
         Err(source) => wrong.push(ConfigError::Read { path: folder, source }),
     }
     settings
+}
+
+/// Whether a file holds nothing that a hand wrote: some file systems leave zeros where a write was cut. A start refuses it as a reload does,
+/// since the power that cut the write ended the node as well. A comment says that defaults are meant.
+fn is_blank(text: &str) -> bool {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\0' | '\u{feff}')).is_empty()
 }
 
 /// The settings among the variables: `TIDEGATE__SECTION__KEY`, with sections below sections parted in the same way.

@@ -231,6 +231,42 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
+fn file_that_holds_nothing_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidegate.toml");
+    let extra = folder.path().join("conf.d/10.toml");
+    fs::create_dir(folder.path().join("conf.d")).unwrap();
+    let whole = "[node]\nname = \"one\"\n";
+    for (text, is_refused) in [
+        (whole, false),
+        ("", true),
+        (" \n\t\r\n", true),
+        ("\u{feff}\n", true),
+        ("\0\0\0\0", true),
+        // Said by a hand.
+        ("# defaults\n", false),
+        ("[node]\n", false),
+    ] {
+        for (of, path_of_text) in [("file", &path), ("conf.d", &extra)] {
+            fs::write(&path, whole).unwrap();
+            fs::write(&extra, whole).unwrap();
+            fs::write(path_of_text, text).unwrap();
+            let (_, wrong) = Config::load_all(Some(&path), &[]);
+            match wrong {
+                Some(error) => {
+                    let text = error.to_string();
+                    assert!(is_refused, "{of}: {text}");
+                    let begin = format!("{} is empty", path_of_text.display());
+                    assert!(text.starts_with(&begin), "{of}: {text}");
+                    assert!(error.hides_settings());
+                }
+                None => assert!(!is_refused, "{of} {text:?}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn printed_names_are_read_again() {
     for name in ["a/#", "+/b", "with \"quotes\" and \\", "plain"] {
         let name = toml::Value::from(name);

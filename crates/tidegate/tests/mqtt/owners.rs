@@ -78,7 +78,7 @@ fn commands_of_root_leave_a_service_its_files() {
     pki::init(&folder.path().join("data/pki"), &request).expect("certificates");
     let users = folder.path().join("data/users");
     let users = users.to_str().expect("a name");
-    fs::write(folder.path().join("tidegate.toml"), "").expect("a configuration");
+    fs::write(folder.path().join("tidegate.toml"), "# defaults\n").expect("a configuration");
     assert_eq!(run(folder.path(), &["passwd", users, "ada"], "first\n").0, Some(0));
     let mut program = Program::start_of_user(SERVICE, folder, MQTT);
     let at = format!("https://{}", program.api());
