@@ -10,9 +10,14 @@
 //! flight than it said; a request that was lost with a worker is tried again without company, so that it takes no other along; one of a
 //! stream goes to a worker that looks at nothing else, so that until it is looked at a newer one can take its place; while these two wait
 //! for such a worker one gets nothing new, which therefore is theirs once it has answered, and the others are filled as before.
+//!
+//! A request waits behind all that its worker has in flight, whatever the order of turns. A client that asks for one image after the other
+//! has nothing waiting when a place becomes free; one that always has much waiting would take each place. So clients that have something in
+//! flight, or were answered a moment ago, count among those that share a worker: while one of them has nothing waiting, each other has at
+//! most its share of what the worker takes. A batch that not all go into has as many requests of each client.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -157,6 +162,8 @@ pub struct Schedule {
     /// Clients that have something waiting, in the order of their turns.
     turns: VecDeque<ClientId>,
     newest: HashMap<(ClientId, u64), JobId>,
+    /// When each client was answered last, if that was a moment ago.
+    answered: HashMap<ClientId, Instant>,
     waiting: usize,
     waiting_bytes: usize,
     workers: Vec<Worker>,
@@ -212,6 +219,7 @@ impl Schedule {
             queues: HashMap::new(),
             turns: VecDeque::new(),
             newest: HashMap::new(),
+            answered: HashMap::new(),
             waiting: 0,
             waiting_bytes: 0,
             workers: (0..workers.max(1)).map(worker).collect(),
@@ -324,7 +332,9 @@ impl Schedule {
         state.busy_since = now;
         // A batch is answered at once: its first answer has all of its time and the others none, and their mean is right.
         self.service = Some(self.service.map_or(took, |mean| (mean * 15 + took) / 16));
-        self.jobs.remove(&job);
+        if let Some(Entry { job: Job { client, stream: None, .. }, .. }) = self.jobs.remove(&job) {
+            self.answered.insert(client, now);
+        }
     }
 
     /// The worker has ended, or could not be started.
@@ -503,19 +513,26 @@ impl Schedule {
     }
 
     fn send(&mut self, now: Instant) -> Option<Action> {
-        let (first, index, capacity) = self.first_that_goes()?;
+        if self.waiting == 0 {
+            return None;
+        }
+        let sharing = self.sharing(now);
+        let (first, index, capacity) = self.first_that_goes(sharing)?;
         let Entry { job: Job { group, .. }, alone, .. } = self.jobs[&first];
         let worker = &self.workers[index];
         let room = capacity.batch.min(capacity.in_flight - worker.in_flight.len());
         let count = if alone { 1 } else { room };
         let is_idle = worker.in_flight.is_empty();
-        let batch = self.take(count, |entry| {
+        let fits = |entry: &Entry| {
             let goes_along = entry.job.group == group && entry.alone == alone;
             goes_along && (is_idle || entry.job.stream.is_none())
-        });
+        };
+        let batch = self.take(count, |client| self.share_left(sharing, index, client), fits);
         let oldest =
             batch.iter().map(|job| self.jobs[job].since).min().expect("the first is in it");
-        let waits = batch.len() < count && now < later(oldest, self.config.batch_wait);
+        let waits = now < later(oldest, self.config.batch_wait)
+            && batch.len() < count
+            && self.queues.values().flatten().filter(|job| fits(&self.jobs[job])).count() < count;
         if waits {
             return None;
         }
@@ -541,11 +558,44 @@ impl Schedule {
         Some(Action::Send(WorkerId(index), batch))
     }
 
+    /// How many clients share the workers, where one of them has nothing waiting at the moment: it has something in flight, or was answered
+    /// less than the time of one full window ago, and will likely ask again. `None` where all have something waiting, whom the turns serve
+    /// alike, so that no room is left empty for anyone.
+    ///
+    /// Streams have no part in it: behind others at a worker there is no place for their images.
+    fn sharing(&mut self, now: Instant) -> Option<usize> {
+        let in_flight = |worker: &Worker| match worker.state {
+            State::Ready(capacity) => Some(capacity.in_flight),
+            _ => None,
+        };
+        let window = self.workers.iter().filter_map(in_flight).max().unwrap_or(1);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        let recent = self.service.unwrap_or_default().saturating_mul(window);
+        self.answered.retain(|_, at| now <= later(*at, recent));
+        let in_flight = self.workers.iter().flat_map(|worker| &worker.in_flight);
+        let in_flight = in_flight.map(|job| self.jobs[job].job).filter(|job| job.stream.is_none());
+        let mut quiet: BTreeSet<_> = in_flight.map(|job| job.client).collect();
+        quiet.extend(self.answered.keys());
+        quiet.retain(|client| !self.queues.contains_key(client));
+        (!quiet.is_empty()).then(|| quiet.len() + self.queues.len())
+    }
+
+    /// How many requests more a client may have in flight at a worker.
+    fn share_left(&self, sharing: Option<usize>, index: usize, client: ClientId) -> usize {
+        let worker = &self.workers[index];
+        let (Some(clients), State::Ready(capacity)) = (sharing, worker.state) else {
+            return usize::MAX;
+        };
+        let has =
+            worker.in_flight.iter().filter(|job| self.jobs[*job].job.client == client).count();
+        (capacity.in_flight / clients).max(1).saturating_sub(has)
+    }
+
     /// The first request in the order of turns that a worker has room for, with that worker and how much it takes.
     ///
     /// Requests that need an idle worker are passed over while there is none. Their wait has a bound: the worker that has the least in
     /// flight gets nothing new meanwhile, and another takes its part only by having less.
-    fn first_that_goes(&self) -> Option<(JobId, usize, Capacity)> {
+    fn first_that_goes(&self, sharing: Option<usize>) -> Option<(JobId, usize, Capacity)> {
         let mut drains = None;
         for client in &self.turns {
             let first = *self.queues.get(client)?.front().expect("no queue is empty");
@@ -556,11 +606,19 @@ impl Schedule {
                 continue;
             }
             let able = self.workers.iter().enumerate().filter(|(index, _)| Some(*index) != drains);
-            let able = able
-                .filter_map(|(index, worker)| Some((index, worker, worker.room_for(needs_idle)?)));
-            let least = able.min_by_key(|(_, worker, _)| worker.in_flight.len());
+            let mut able = able
+                .filter_map(|(index, worker)| Some((index, worker, worker.room_for(needs_idle)?)))
+                .peekable();
+            let has_room = able.peek().is_some();
+            let least = able
+                .filter(|(index, ..)| self.share_left(sharing, *index, *client) > 0)
+                .min_by_key(|(_, worker, _)| worker.in_flight.len());
             if let Some((index, _, capacity)) = least {
                 return Some((first, index, capacity));
+            }
+            // The room that there is is kept for others.
+            if has_room {
+                continue;
             }
             if !needs_idle {
                 return None;
@@ -571,27 +629,25 @@ impl Schedule {
         None
     }
 
-    /// At most `count` requests that fit: one of each client in the order of turns, then a second one of each, and so on.
-    fn take(&self, count: usize, fits: impl Fn(&Entry) -> bool) -> Vec<JobId> {
-        let mut taken = Vec::with_capacity(count);
-        let mut depth: BTreeMap<ClientId, usize> = BTreeMap::new();
-        loop {
-            let before = taken.len();
-            for client in &self.turns {
-                if taken.len() == count {
-                    return taken;
-                }
-                let at = depth.entry(*client).or_default();
-                let next = self.queues[client].get(*at);
-                if let Some(job) = next.filter(|job| fits(&self.jobs[*job])) {
-                    taken.push(*job);
-                    *at += 1;
-                }
-            }
-            if taken.len() == before {
-                return taken;
-            }
-        }
+    /// At most `count` requests that fit, and of each client as many as it may: one of each in the order of turns, then a second one of each,
+    /// and so on. Where not all of them go along, this ends with the first client that has no more: the rest of the others goes in a batch of
+    /// its own, behind this one, whose answers come together.
+    fn take(
+        &self,
+        count: usize,
+        may: impl Fn(ClientId) -> usize,
+        fits: impl Fn(&Entry) -> bool,
+    ) -> Vec<JobId> {
+        let of = |client: &ClientId| {
+            let queue = self.queues[client].iter().copied();
+            queue.take_while(|job| fits(&self.jobs[job])).take(may(*client)).collect()
+        };
+        let fitting = self.turns.iter().map(of).filter(|of: &Vec<JobId>| !of.is_empty());
+        let fitting: Vec<Vec<JobId>> = fitting.collect();
+        let counts = || fitting.iter().map(Vec::len);
+        let rounds = if counts().sum::<usize>() <= count { counts().max() } else { counts().min() };
+        let round = |depth: usize| fitting.iter().filter_map(move |of| of.get(depth).copied());
+        (0..rounds.unwrap_or(0)).flat_map(round).take(count).collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The schedule in virtual time: clients, workers that answer, die and hang, from a seed.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -50,6 +52,93 @@ fn clients_are_served_in_turns() {
     }
 }
 
+/// A worker that looks at one image after the other, 10 ms each, and answers those of a batch together.
+struct Sequential {
+    schedule: Schedule,
+    batches: VecDeque<(Instant, Vec<JobId>)>,
+}
+
+impl Sequential {
+    fn new(in_flight: usize, batch: usize) -> Self {
+        let schedule = ready(ScheduleConfig::default(), 1, in_flight, batch);
+        Self { schedule, batches: VecDeque::new() }
+    }
+
+    /// Begins what there is room for.
+    fn send(&mut self, now: Instant) {
+        while let Some(action) = self.schedule.poll_action(now) {
+            let Action::Send(_, jobs) = action else { panic!("{action:?}") };
+            let begins = self.batches.back().map_or(now, |(by, _)| (*by).max(now));
+            self.batches.push_back((later(begins, jobs.len() as u32 * 10 * MS), jobs));
+        }
+    }
+
+    /// Ends the next batch; returns when that was, and what was in it.
+    fn answer(&mut self) -> (Instant, Vec<JobId>) {
+        let (now, jobs) = self.batches.pop_front().expect("it is kept busy");
+        for job in &jobs {
+            self.schedule.answered(now, WorkerId(0), *job);
+        }
+        (now, jobs)
+    }
+}
+
+#[test]
+fn a_flood_leaves_its_share_of_a_worker_to_others() {
+    // The longest wait of a client that asks for one image after the other, in times of service, its own included.
+    for (in_flight, batch, floods, waits_max) in
+        [(8, 1, 1, 6), (8, 8, 1, 6), (8, 1, 3, 10), (64, 1, 1, 36)]
+    {
+        let mut worker = Sequential::new(in_flight, batch);
+        let (mut now, mut of_flood) = (at(0), 0);
+        let mut asked: Option<(Instant, JobId)> = None;
+        let mut waits = Vec::new();
+        while waits.len() < 40 {
+            for flood in 0..floods {
+                let queue = &worker.schedule.queues;
+                for _ in queue.get(&ClientId(flood)).map_or(0, VecDeque::len)..20 {
+                    worker.schedule.submit(now, job(flood)).unwrap();
+                }
+            }
+            worker.send(now);
+            // It asks in the middle of something, when it has its answer.
+            let asks = later(now, 3 * MS);
+            if asked.is_none() {
+                asked = Some((asks, worker.schedule.submit(asks, job(99)).unwrap()));
+                worker.send(asks);
+            }
+            let answered = worker.answer();
+            now = answered.0;
+            match asked.take_if(|(_, id)| answered.1.contains(id)) {
+                Some((since, _)) => waits.push(now.since(since)),
+                None => of_flood += answered.1.len(),
+            }
+        }
+        // The first came to a worker that was the flood's alone.
+        let longest = *waits[1..].iter().max().unwrap();
+        assert!(longest <= waits_max * 10 * MS, "{in_flight}, {batch}, {floods}: {waits:?}");
+        assert!(of_flood >= 40, "the others are served as well: {of_flood}");
+    }
+}
+
+#[test]
+fn a_client_alone_has_all_of_a_worker() {
+    let mut schedule = ready(ScheduleConfig::default(), 1, 4, 1);
+    let other = schedule.submit(at(0), job(2)).unwrap();
+    assert_eq!(schedule.poll_action(at(0)), sent(0, &[other]));
+    schedule.answered(at(10), WorkerId(0), other);
+    let ids: Vec<_> = (0..6).map(|_| schedule.submit(at(10), job(1)).unwrap()).collect();
+    for id in &ids[..2] {
+        assert_eq!(schedule.poll_action(at(10)), sent(0, &[*id]));
+    }
+    assert_eq!(schedule.poll_action(at(10)), None, "the other may come again");
+    // It has not, in the time of four images.
+    schedule.answered(at(100), WorkerId(0), ids[0]);
+    for id in &ids[2..5] {
+        assert_eq!(schedule.poll_action(at(100)), sent(0, &[*id]));
+    }
+}
+
 #[test]
 fn a_batch_is_of_one_model_and_waits_no_longer_than_it_may() {
     let config = ScheduleConfig { batch_wait: 5 * MS, ..ScheduleConfig::default() };
@@ -65,8 +154,9 @@ fn a_batch_is_of_one_model_and_waits_no_longer_than_it_may() {
     schedule.answered(at(7), WorkerId(0), first);
     schedule.answered(at(7), WorkerId(0), second);
     schedule.answered(at(7), WorkerId(0), other);
-    let full: Vec<_> = (0..5).map(|_| schedule.submit(at(8), job(1)).unwrap()).collect();
-    assert_eq!(schedule.poll_action(at(8)), sent(0, &full[..4]), "a full batch waits for nothing");
+    // The others have been away for so long that they share no more.
+    let full: Vec<_> = (0..5).map(|_| schedule.submit(at(80), job(1)).unwrap()).collect();
+    assert_eq!(schedule.poll_action(at(80)), sent(0, &full[..4]), "a full batch waits for nothing");
 }
 
 #[test]
@@ -123,7 +213,8 @@ fn an_image_of_a_stream_that_waits_leaves_room_at_other_workers_to_others() {
         schedule.cancel(*id);
     }
     let stream = schedule.submit(at(1), Job { stream: Some(7), ..job(20) }).unwrap();
-    let behind: Vec<_> = (0..6).map(|_| schedule.submit(at(1), job(21)).unwrap()).collect();
+    let behind: Vec<_> =
+        (21..27).map(|client| schedule.submit(at(1), job(client)).unwrap()).collect();
     for id in &behind[..3] {
         assert_eq!(schedule.poll_action(at(1)), sent(1, &[*id]), "the first is left to drain");
     }
