@@ -242,6 +242,8 @@ impl Vision {
         let Times { decode, infer, .. } = outcome.times;
         outcome.times = Times::new(since.elapsed(), decode, infer);
         let size = outcome.size.unwrap_or(size);
+        // A program need not say the size; the image does.
+        outcome.clip(size);
         Ok(Detected { model: model.to_owned(), size, outcome })
     }
 

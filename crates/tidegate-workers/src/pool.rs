@@ -17,7 +17,7 @@ use tokio::{
     time,
 };
 
-use tidegate_frame::score::Detection;
+use tidegate_frame::score::{Detection, Rect};
 use tidegate_message::FrameSize;
 
 use crate::{
@@ -102,7 +102,8 @@ impl Request {
 /// The findings in an image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Boxes, in pixels of the scene's source, or of the image as it is seen where there is no scene.
+    /// Boxes, in pixels of the scene's source, or of the image as it is seen where there is no scene. They lie within it where its size is
+    /// known: by the scene, by the shape of pixels, or by the program.
     pub boxes: Vec<Detection>,
     /// Classes of the whole image, with their scores, the best first where the program sorts them.
     pub classes: Vec<(f64, String)>,
@@ -112,6 +113,24 @@ pub struct Outcome {
     pub size: Option<FrameSize>,
     /// Times by stage.
     pub times: Times,
+}
+
+impl Outcome {
+    /// Brings boxes into a picture of that size, in whose pixels they are: a part outside is cut off, and a box of which nothing is inside
+    /// shows nothing and is left out. Detectors that pad a picture, or follow a thing out of it, give such boxes; readers draw and cut them
+    /// out without a look at the size.
+    pub fn clip(&mut self, size: FrameSize) {
+        let (width, height) = (f64::from(size.width), f64::from(size.height));
+        self.boxes.retain_mut(|found| {
+            let [left, top, right, bottom] = found.rect.corners();
+            let inside =
+                Rect::new(left.max(0.0), top.max(0.0), right.min(width), bottom.min(height));
+            inside.is_ok_and(|inside| {
+                found.rect = inside;
+                true
+            })
+        });
+    }
 }
 
 /// How long each stage of a request took. The first three sum to the last.
@@ -354,11 +373,16 @@ impl Client {
         let asked = time::Instant::now();
         check(&request.image)?;
         let Request { image, model, scene, stream, wait_max } = request;
+        let known = scene.as_ref().map(|scene| scene.source).or_else(|| image.size());
         let work = Work::Detect { image, model, scene };
         let answer = self.submit(work, stream, wait_max).await?;
         let Found { boxes, classes, poses, size, decode, took } = answer.found;
         let times = Times::new(asked.elapsed(), decode, took.saturating_sub(decode));
-        Ok(Outcome { boxes, classes, poses, size, times })
+        let mut outcome = Outcome { boxes, classes, poses, size, times };
+        if let Some(size) = known.or(size) {
+            outcome.clip(size);
+        }
+        Ok(outcome)
     }
 
     /// Begins a scene at a worker, and says to which size the program brings its frames.

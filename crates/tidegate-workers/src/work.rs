@@ -52,6 +52,12 @@ impl Image {
             Self::Encoded(bytes) | Self::Pixels { bytes, .. } => bytes,
         }
     }
+
+    /// Its size, where it need not be decoded for that.
+    pub(crate) fn size(&self) -> Option<FrameSize> {
+        let Self::Pixels { shape: [height, width, _], .. } = self else { return None };
+        Some(FrameSize { width: (*width).try_into().ok()?, height: (*height).try_into().ok()? })
+    }
 }
 
 /// The file of a model.

@@ -19,7 +19,7 @@ fn tensor(datatype: &str, shape: &[u64], data: Value) -> Value {
 async fn an_image_is_a_tensor_and_so_are_its_boxes() {
     let echo = Echo::usual();
     let served = Served::new(echo.clone()).await;
-    let png = images::png(64, 48);
+    let png = images::png(64, 96);
     let text = STANDARD.encode(&png);
     let pixels = |bytes: &[u8], shape: [u32; 3]| Image::Pixels {
         shape,
@@ -45,10 +45,17 @@ async fn an_image_is_a_tensor_and_so_are_its_boxes() {
         let answer = reply.json();
         assert_eq!((&answer["model_name"], &answer["id"]), (&json!("face"), &json!("7")));
         assert_stages_sum(&answer["parameters"]);
+        // The box lies outside the few pixels.
+        let (count, corners, scores, labels) = match image {
+            Image::Encoded(_) => {
+                (1, json!([10.0, 20.0, 40.0, 60.0]), json!([0.75]), json!(["face"]))
+            }
+            Image::Pixels { .. } => (0, json!([]), json!([]), json!([])),
+        };
         let outputs = json!([
-            { "name": "boxes", "datatype": "FP32", "shape": [1, 4], "data": [10.0, 20.0, 40.0, 60.0] },
-            { "name": "scores", "datatype": "FP32", "shape": [1], "data": [0.75] },
-            { "name": "labels", "datatype": "BYTES", "shape": [1], "data": ["face"] },
+            { "name": "boxes", "datatype": "FP32", "shape": [count, 4], "data": corners },
+            { "name": "scores", "datatype": "FP32", "shape": [count], "data": scores },
+            { "name": "labels", "datatype": "BYTES", "shape": [count], "data": labels },
             { "name": "class_scores", "datatype": "FP32", "shape": [1], "data": [0.5] },
             { "name": "class_labels", "datatype": "BYTES", "shape": [1], "data": ["cat"] },
             { "name": "poses", "datatype": "FP32", "shape": [1, 1, 3], "data": [1.0, 2.0, 0.25] },
@@ -67,11 +74,13 @@ async fn an_image_is_a_tensor_and_so_are_its_boxes() {
 async fn binary_data_follows_the_json() {
     let echo = Echo::usual();
     let served = Served::new(echo.clone()).await;
-    let png = images::png(64, 48);
+    let png = images::png(64, 96);
     let encoded = [&(png.len() as u32).to_le_bytes()[..], &png].concat();
-    for (datatype, shape, data) in
-        [("BYTES", json!([1]), encoded), ("UINT8", json!([1, 1, 2, 3]), vec![1, 2, 3, 4, 5, 6])]
-    {
+    for (datatype, shape, data, sizes) in [
+        ("BYTES", json!([1]), encoded, [16, 4, 8, 4, 7, 12]),
+        // The box lies outside the two pixels.
+        ("UINT8", json!([1, 1, 2, 3]), vec![1, 2, 3, 4, 5, 6], [0, 0, 0, 4, 7, 12]),
+    ] {
         let input = json!({
             "name": "image", "datatype": datatype, "shape": shape,
             "parameters": { "binary_data_size": data.len() },
@@ -87,14 +96,15 @@ async fn binary_data_follows_the_json() {
         assert_eq!(reply.status, 200, "{reply:?}");
         let length: usize = reply.header("inference-header-content-length").parse().unwrap();
         let answer: Value = serde_json::from_slice(&reply.body[..length]).unwrap();
-        let sizes = [16, 4, 8, 4, 7, 12];
         for (output, size) in answer["outputs"].as_array().unwrap().iter().zip(sizes) {
             assert_eq!(output["parameters"]["binary_data_size"], size, "{output}");
         }
         let binary = &reply.body[length..];
         assert_eq!(binary.len(), sizes.iter().sum::<usize>());
-        assert_eq!(binary[..4], 10.0_f32.to_le_bytes());
-        assert_eq!(&binary[20..28], b"\x04\0\0\0face");
+        if datatype == "BYTES" {
+            assert_eq!(binary[..4], 10.0_f32.to_le_bytes());
+            assert_eq!(&binary[20..28], b"\x04\0\0\0face");
+        }
     }
     let asked = echo.asked.lock().unwrap();
     let swapped =

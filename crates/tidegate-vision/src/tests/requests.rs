@@ -25,7 +25,7 @@ use crate::{Listener, ListenerSettings, Protocol, Vision, VisionSettings};
 async fn an_image_is_answered_with_boxes_its_size_and_times_by_stage() {
     let echo = Echo::usual();
     let served = Served::new(echo.clone()).await;
-    let (jpeg, png) = (images::jpeg(180, 240), images::png(64, 48));
+    let (jpeg, png) = (images::jpeg(180, 240), images::png(64, 96));
     let in_base64 = json!({ "image": STANDARD.encode(&png) }).to_string();
     let form = format!("image={}", STANDARD.encode(&png).replace('+', "%2B"));
     let part =
@@ -33,10 +33,10 @@ async fn an_image_is_answered_with_boxes_its_size_and_times_by_stage() {
             .concat();
     for (kind, body, image, size) in [
         ("image/jpeg", jpeg.clone(), &jpeg, (180, 240)),
-        ("image/png", png.clone(), &png, (64, 48)),
-        ("application/json", in_base64.into_bytes(), &png, (64, 48)),
-        ("application/x-www-form-urlencoded", form.into_bytes(), &png, (64, 48)),
-        ("multipart/form-data; boundary=b", part, &png, (64, 48)),
+        ("image/png", png.clone(), &png, (64, 96)),
+        ("application/json", in_base64.into_bytes(), &png, (64, 96)),
+        ("application/x-www-form-urlencoded", form.into_bytes(), &png, (64, 96)),
+        ("multipart/form-data; boundary=b", part, &png, (64, 96)),
     ] {
         let reply = served.ask("POST", "/v1/detect/face", kind, body).await;
         assert_eq!(reply.status, 200, "{kind}: {reply:?}");
@@ -146,6 +146,15 @@ async fn bad_input_is_answered_with_its_status_and_a_reason() {
         served.has_room_for(VisionSettings::default().held_bytes_max / 4 * 3),
         "nothing is held"
     );
+}
+
+#[tokio::test]
+async fn boxes_are_within_the_image() {
+    let served = Served::new(Echo::usual()).await;
+    let reply = served.post("/v1/detect/beyond", images::jpeg(180, 240)).await;
+    let answer = reply.json();
+    assert_eq!(answer["boxes"], json!([[0.0, 5.0, 180.0, 9.0, 0.5, "long"]]));
+    assert_eq!(answer["predictions"][0]["width"], 180.0);
 }
 
 #[tokio::test]

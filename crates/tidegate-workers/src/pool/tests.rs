@@ -561,6 +561,36 @@ async fn a_model_that_a_program_lacks_is_said_to_until_it_has_it() {
 }
 
 #[tokio::test]
+async fn boxes_are_within_the_picture_however_its_size_is_known() {
+    let boxes = r#"[[-20, -4.5, 9, 1e5, 0.9, "cut"], [1, 2, 3, 4, 0.8, "whole"],
+        [70, 1, 99, 9, 0.7, "beside"], [-9, -9, 0, 0, 0.6, "above"]]"#;
+    let body = format!(
+        r#"send({{"id": id, "boxes": {boxes}, **({{"size": [64, 48]}} if payload == b"says" else {{}})}})"#
+    );
+    let fake = Fake::new(PLAIN, &body);
+    let pool = fake.start().await;
+    let client = pool.client();
+    let scene = Arc::new(Scene::new(FrameSize { width: 64, height: 48 }, Vec::new()));
+    let pixels = Image::Pixels { shape: [48, 64, 1], bytes: vec![0; 64 * 48].into() };
+    for request in [
+        Request { scene: Some(scene), ..image(3) },
+        Request { image: pixels, ..image(3) },
+        Request::encoded(Bytes::from_static(b"says")),
+    ] {
+        let found = client.detect(request).await.unwrap().boxes;
+        let found: Vec<_> =
+            found.iter().map(|found| (found.rect.corners(), &*found.label)).collect();
+        assert_eq!(found, [([0.0, 0.0, 9.0, 48.0], "cut"), ([1.0, 2.0, 3.0, 4.0], "whole")]);
+    }
+    // The caller knows the size.
+    let mut outcome = client.detect(image(3)).await.unwrap();
+    assert_eq!(outcome.boxes.len(), 4);
+    outcome.clip(FrameSize { width: 80, height: 48 });
+    let labels: Vec<_> = outcome.boxes.iter().map(|found| &*found.label).collect();
+    assert_eq!(labels, ["cut", "whole", "beside"]);
+}
+
+#[tokio::test]
 async fn a_program_of_version_1_gets_one_request_at_a_time_and_needs_a_scene() {
     let fake = Fake::new(r#"{"protocol": 1, "in_flight": 9, "memory": True}"#, FOUND);
     let pool = fake.start().await;
