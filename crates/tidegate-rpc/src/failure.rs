@@ -84,11 +84,16 @@ impl From<ApiError> for Failure {
     }
 }
 
+/// The sentence of an answer, for a layer that gives it another form.
+#[derive(Clone, Debug)]
+pub(crate) struct Sentence(pub(crate) String);
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (code, message) = (self.error.code().as_str(), self.error.chain());
         let text = json!({ "error": { "code": code, "message": message } }).to_string();
         let mut answer = Response::new(Body::from(text));
+        answer.extensions_mut().insert(Sentence(message));
         *answer.status_mut() = self.status;
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

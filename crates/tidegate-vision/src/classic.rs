@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `/detector/detect/`, `/recognizer/predict/`, `/openpose/detect/`, `/object/detect/`, `/trainer/predict/` | POST | findings |
 //! | `/ws/` and the first four of these | WebSocket | the same for each binary message, and texts echoed |
-//! | `/recognizer/add/`, `/recognizer/train/`, `/trainer/add/` | POST | a face that is taught |
+//! | `/recognizer/add/`, `/trainer/add/` | POST | a face that is taught |
+//! | `/recognizer/train/`, `/recognizer/update/`, `/trainer/train/`, `/trainer/remove/` | POST | the steps around it of its Android client |
 //! | `/server/capabilities/`, `/server/usage/`, `/test/`, `/getdata/`, `/uploaddata/` | GET, POST | how fast node and network are |
 //!
 //! `success` is a text, times are texts in milliseconds, and a space follows each comma and colon, as Python writes JSON. Over REST the time
@@ -77,7 +78,11 @@ pub(crate) fn routes() -> Router<Vision> {
         .route("/trainer/predict/", any(trainer_predict))
         .route("/recognizer/add/", any(|state, request| add(state, request, Teacher::Recognizer)))
         .route("/trainer/add/", any(|state, request| add(state, request, Teacher::Trainer)))
-        .route("/recognizer/train/", any(train))
+        .route("/recognizer/train/", any(|state, request| train(state, request, true)))
+        // The Android client calls these two for all subjects, and stays in its mode of training until they succeed.
+        .route("/recognizer/update/", any(|state, request| train(state, request, false)))
+        .route("/trainer/train/", any(|state, request| train(state, request, false)))
+        .route("/trainer/remove/", any(remove))
         .route("/server/capabilities/", any(capabilities))
         .route("/server/usage/", any(usage))
         .route("/test/", any(test))
@@ -294,26 +299,46 @@ async fn added(
 }
 
 /// A face is learned when it is added, so that nothing is left to do.
-async fn train(State(vision): State<Vision>, request: Request) -> Response<Body> {
+async fn train(
+    State(vision): State<Vision>,
+    request: Request,
+    needs_subject: bool,
+) -> Response<Body> {
     let answered = async {
-        let reject = |refused| rejected(&refused);
-        let identity = caller(&request).map_err(reject)?;
-        vision.may(&identity, Action::Admin, LEARNS).map_err(reject)?;
-        if request.method() != Method::POST {
-            return Err(bad("Must send request as a POST"));
-        }
-        let form = Form::of(request.headers()).map_err(reject)?;
-        let receiver = &vision.0.receiver;
-        let received =
-            receiver.receive(identity.key, form, request.into_body()).await.map_err(reject)?;
+        let received = administered(&vision, request).await?;
         match received.field("subject").filter(|subject| !subject.is_empty()) {
-            Some(_) => Ok(text(StatusCode::OK, "OK\n")),
-            None => Err(bad("Missing 'subject' parameter")),
+            None if needs_subject => Err(bad("Missing 'subject' parameter")),
+            _ => Ok(text(StatusCode::OK, "OK\n")),
         }
     };
     match answered.await {
         Ok(answer) | Err(answer) => answer,
     }
+}
+
+/// No program forgets a face over its protocol.
+async fn remove(State(vision): State<Vision>, request: Request) -> Response<Body> {
+    match administered(&vision, request).await {
+        Ok(_) => {
+            let error = "faces are not removed over HTTP: remove the folder of the name below workers/faces of the node's state";
+            let error = vec![("success", "false".into()), ("error", error.into())];
+            members(StatusCode::NOT_IMPLEMENTED, error)
+        }
+        Err(answer) => answer,
+    }
+}
+
+/// The body of a request about faces that are known, of a caller that may change them.
+async fn administered(vision: &Vision, request: Request) -> Result<Received, Response<Body>> {
+    let reject = |refused| rejected(&refused);
+    let identity = caller(&request).map_err(reject)?;
+    vision.may(&identity, Action::Admin, LEARNS).map_err(reject)?;
+    if request.method() != Method::POST {
+        return Err(bad("Must send request as a POST"));
+    }
+    let form = Form::of(request.headers()).map_err(reject)?;
+    let receiver = &vision.0.receiver;
+    receiver.receive(identity.key, form, request.into_body()).await.map_err(reject)
 }
 
 async fn capabilities(request: Request) -> Response<Body> {

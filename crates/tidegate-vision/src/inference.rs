@@ -12,7 +12,8 @@
 //! | `class_scores`, `class_labels` | `FP32` and `BYTES`, `[M]`: classes of the whole image |
 //! | `poses` | `FP32`, `[P, K, 3]`: x, y, score of each point |
 //!
-//! Binary data behind the JSON is read and written as the extension of that name has it. An error is `{"error": "…"}`, as the protocol has it.
+//! Binary data behind the JSON is read and written as the extension of that name has it. An error is `{"error": "…"}`, as the protocol has it
+//! and its clients read it. A model has one version, `1`, which a path may name.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -43,6 +44,8 @@ use crate::{
 
 /// Says how long the JSON is that binary data follows.
 const HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+/// The version that each model has.
+const VERSION: &str = "1";
 /// The outputs, with their types, and shapes in which -1 is any number.
 const OUTPUTS: [(&str, &str, &[i64]); 6] = [
     ("boxes", "FP32", &[-1, 4]),
@@ -64,7 +67,7 @@ impl<R: Into<Refused>> From<R> for Failed {
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response<Body> {
-        let mut answer = json_answer(self.0.status(), &json!({ "error": self.0.message() }));
+        let mut answer = error(self.0.status(), &self.0.message());
         self.0.adorn(&mut answer);
         answer
     }
@@ -79,6 +82,44 @@ pub(crate) fn routes() -> Router<Vision> {
         .route("/v2/models/{model}", get(metadata))
         .route("/v2/models/{model}/ready", get(model_ready))
         .route("/v2/models/{model}/infer", post(infer))
+        .route("/v2/models/{model}/versions/{version}", get(metadata))
+        .route("/v2/models/{model}/versions/{version}/ready", get(model_ready))
+        .route("/v2/models/{model}/versions/{version}/infer", post(infer))
+        .method_not_allowed_fallback(method_not_allowed)
+}
+
+/// The model of a path.
+#[derive(Deserialize)]
+struct Named {
+    model: String,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+impl Named {
+    fn checked(self) -> Result<String, Refused> {
+        match self.version {
+            Some(version) if version != VERSION => {
+                Err(Refused::Version { model: self.model, version })
+            }
+            _ => Ok(self.model),
+        }
+    }
+}
+
+/// Whether a path is of the protocol.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.strip_prefix("/v2").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// An error in the form of the protocol.
+pub(crate) fn error(status: StatusCode, text: &str) -> Response<Body> {
+    json_answer(status, &json!({ "error": text }))
+}
+
+async fn method_not_allowed() -> Response<Body> {
+    let text = "this path does not take that method; see /v1/openapi.json";
+    error(StatusCode::METHOD_NOT_ALLOWED, text)
 }
 
 async fn server(request: Request) -> Result<Response<Body>, Failed> {
@@ -107,10 +148,11 @@ async fn ready(State(vision): State<Vision>, request: Request) -> Result<Respons
 
 async fn model_ready(
     State(vision): State<Vision>,
-    Path(name): Path<String>,
+    Path(named): Path<Named>,
     request: Request,
 ) -> Result<Response<Body>, Failed> {
     let identity = caller(&request)?;
+    let name = named.checked()?;
     let (found, model) = known(&vision, &name, &identity).await?;
     if let Some(why) = model.failed {
         return Err(Refused::NotReady { model: name, why }.into());
@@ -123,17 +165,18 @@ async fn model_ready(
 
 async fn metadata(
     State(vision): State<Vision>,
-    Path(name): Path<String>,
+    Path(named): Path<Named>,
     request: Request,
 ) -> Result<Response<Body>, Failed> {
     let identity = caller(&request)?;
+    let name = named.checked()?;
     let platform = known(&vision, &name, &identity).await?.0.detector;
     let outputs = OUTPUTS.map(
         |(name, datatype, shape)| json!({ "name": name, "datatype": datatype, "shape": shape }),
     );
     let answer = json!({
         "name": name,
-        "versions": ["1"],
+        "versions": [VERSION],
         "platform": platform,
         "inputs": [
             { "name": "image", "datatype": "BYTES", "shape": [1] },
@@ -211,11 +254,12 @@ struct WantedParameters {
 
 async fn infer(
     State(vision): State<Vision>,
-    Path(model): Path<String>,
+    Path(named): Path<Named>,
     request: Request,
 ) -> Result<Response<Body>, Failed> {
     let since = Instant::now();
     let identity = caller(&request)?;
+    let model = named.checked()?;
     vision.may(&identity, Action::Detect, &model)?;
     let header_bytes = header_length(request.headers())?;
     let receiver = &vision.0.receiver;
@@ -478,7 +522,7 @@ fn answer(detected: &Detected, id: Option<&str>, wanted: &[(&str, bool)]) -> Res
     let times = &detected.outcome.times;
     let mut answer = json!({
         "model_name": detected.model,
-        "model_version": "1",
+        "model_version": VERSION,
         "outputs": outputs,
         "parameters": {
             "width": detected.size.width,

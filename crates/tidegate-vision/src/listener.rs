@@ -17,7 +17,7 @@ use async_recursion::async_recursion as boxed;
 use axum::{
     Router,
     body::Body,
-    http::{Request, Response, StatusCode},
+    http::{Request, Response, StatusCode, Uri},
     response::IntoResponse as _,
     routing::get,
 };
@@ -52,7 +52,9 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Refused, Vision, classic, refused::json_answer, router, socket::Connection};
+use crate::{
+    Refused, Vision, classic, inference, refused::json_answer, router, socket::Connection,
+};
 
 /// Lines of a request's head, and its bytes.
 const HEADERS_MAX: usize = 64;
@@ -159,11 +161,12 @@ impl Listener {
     }
 }
 
-async fn not_found() -> Response<Body> {
-    let error = json!({
-        "code": Code::DETECT_INVALID.as_str(),
-        "message": "there is no such path; see /v1/openapi.json",
-    });
+async fn not_found(uri: Uri) -> Response<Body> {
+    let message = "there is no such path; see /v1/openapi.json";
+    if inference::is_path(uri.path()) {
+        return inference::error(StatusCode::NOT_FOUND, message);
+    }
+    let error = json!({ "code": Code::DETECT_INVALID.as_str(), "message": message });
     json_answer(StatusCode::NOT_FOUND, &json!({ "error": error }))
 }
 
@@ -252,7 +255,7 @@ impl Served {
     ) -> hyper::Result<()> {
         let answer = async |mut request: Request<RequestBody>| {
             if let Err(foreign) = self.pages.check(&request, peer) {
-                return refusal(&foreign);
+                return refusal(&foreign, request.uri().path());
             }
             if let Some(answer) = self.pages.allowed(&request) {
                 return answer;
@@ -277,12 +280,14 @@ impl Served {
 }
 
 /// The answer to a request that does not count: here is no login, and a browser is no proof that its user wants it.
-fn refusal(foreign: &Foreign) -> Response<Body> {
+fn refusal(foreign: &Foreign, path: &str) -> Response<Body> {
+    let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+    if inference::is_path(path) {
+        return inference::error(status, &foreign.to_string());
+    }
     let error = ApiError::new(Code::ACTION_DENIED, foreign.to_string());
     let mut answer = Refused::Denied(error).into_response();
-    if let Ok(status) = StatusCode::from_u16(foreign.status()) {
-        *answer.status_mut() = status;
-    }
+    *answer.status_mut() = status;
     answer
 }
 

@@ -74,6 +74,16 @@ pub enum Refused {
     /// The model is not loaded from the folder of models.
     #[error(transparent)]
     Model(#[from] NotLoaded),
+    /// A model has no such version.
+    #[error(
+        "the model {model} has no version {version:?}; it has version 1, which need not be named"
+    )]
+    Version {
+        /// Which.
+        model: String,
+        /// As the request has it.
+        version: String,
+    },
     /// A program lacks the model.
     #[error("the model {model} is not ready: {why}")]
     NotReady {
@@ -104,6 +114,7 @@ impl Refused {
                 _ => Code::IMAGE_INVALID,
             },
             Self::NoRoom(_) | Self::Sockets { .. } => Code::LIMIT_REACHED,
+            Self::Version { .. } => Code::MODEL_UNKNOWN,
             Self::NotReady { .. } => Code::DETECTOR_UNAVAILABLE,
             Self::Model(error) => match error {
                 NotLoaded::NoFolder | NotLoaded::File(_) => Code::MODEL_REFUSED,

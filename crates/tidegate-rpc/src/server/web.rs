@@ -38,7 +38,7 @@ use super::{
     connection::Caller,
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
-use crate::{Failure, Frames, Identity, openapi};
+use crate::{Failure, Frames, Identity, failure::Sentence, openapi};
 
 /// Bytes of a body in addition to those of a frame: the other fields of a form, and base64, which takes four bytes for three.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
@@ -107,7 +107,7 @@ pub(super) fn router(web: Web, known: Router, public: Router) -> Router {
         .method_not_allowed_fallback(not_allowed)
         .layer(middleware::from_fn(show));
     let all = public.merge(known).layer(middleware::from_fn_with_state(front, sift));
-    all.layer(middleware::map_response(shield))
+    all.layer(middleware::from_fn(word)).layer(middleware::map_response(shield))
 }
 
 /// The requests to a listener without TLS and without a login: those of `known` are of the caller of their connection. `hosts` are names
@@ -352,6 +352,18 @@ async fn not_allowed(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path().escape_debug());
     let text = format!("{path} does not take {method}; `Allow` names the methods that it takes");
     Failure::invalid(text).with_status(StatusCode::METHOD_NOT_ALLOWED).into_response()
+}
+
+/// Words a failure of a path of the Open Inference Protocol as its clients read it, whichever part of the node refuses: `{"error": "…"}`.
+async fn word(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_inference = path == "/v2" || path.starts_with("/v2/");
+    let mut answer = next.run(request).await;
+    if is_inference && let Some(Sentence(text)) = answer.extensions_mut().remove() {
+        answer.headers_mut().remove(header::CONTENT_LENGTH);
+        *answer.body_mut() = Body::from(json!({ "error": text }).to_string());
+    }
+    answer
 }
 
 async fn shield(mut answer: Response) -> Response {

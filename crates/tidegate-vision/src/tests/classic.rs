@@ -91,6 +91,7 @@ async fn mistakes_are_answered_in_its_words() {
         ),
         ("POST", "/recognizer/train/", FORM, "x=1", "Missing 'subject' parameter"),
         ("GET", "/recognizer/train/", "", "", "Must send request as a POST"),
+        ("GET", "/trainer/remove/", "", "", "Must send request as a POST"),
         ("POST", "/recognizer/add/", FORM, "image=AA", "Missing 'subject' parameter"),
         ("POST", "/server/capabilities/", "", "", "Please send request as a GET"),
         ("POST", "/server/usage/", "", "", "This request must be a GET"),
@@ -143,6 +144,16 @@ async fn faces_are_added_and_other_questions_answered() {
     assert_eq!(reply.text(), r#"{"success": "false", "server_processing_time": "0.002"}"#);
     let reply = served.ask("POST", "/recognizer/train/", FORM, "subject=Ann&owner=Bob").await;
     assert_eq!(reply.text(), "OK\n");
+    // The steps of the Android client, which may know no name.
+    for (path, form) in [("/trainer/train/", "subject=Ann"), ("/recognizer/update/", "owner_id=7")]
+    {
+        let reply = served.ask("POST", path, FORM, form).await;
+        assert_eq!((reply.status.as_u16(), reply.text()), (200, "OK\n"), "{path}");
+    }
+    let reply = served.ask("POST", "/trainer/remove/", FORM, "subject=Ann").await;
+    assert_eq!(reply.status, 501);
+    assert_eq!(reply.json()["success"], "false");
+    assert!(reply.text().contains("workers/faces"), "{}", reply.text());
 
     let reply = served.get("/server/capabilities/").await;
     assert_eq!(reply.text(), r#"{"success": "true", "gpu_support": false}"#);

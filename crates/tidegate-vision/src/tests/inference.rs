@@ -165,6 +165,26 @@ async fn server_and_models_describe_themselves() {
     assert_eq!(served.get("/v2/models/nothing").await.status, 404);
     assert_eq!(served.get("/v2/models/nothing/ready").await.status, 404);
 
+    // A path may name the version, as clients do that were given one.
+    let version = "/v2/models/face/versions/1";
+    assert_eq!(served.get(version).await.json()["versions"], json!(["1"]));
+    assert_eq!(served.get(&format!("{version}/ready")).await.json()["ready"], true);
+    let image = tensor("BYTES", &[1], json!([STANDARD.encode(images::png(2, 2))])).to_string();
+    let reply = served.ask("POST", &format!("{version}/infer"), JSON, image.clone()).await;
+    assert_eq!(reply.json()["model_version"], "1");
+    for (method, path, status, part) in [
+        ("POST", "/v2/models/face/versions/2/infer", 404, "no version \"2\"; it has version 1"),
+        ("GET", "/v2/models/face/versions/x", 404, "it has version 1"),
+        ("GET", "/v2/models/nothing/versions/1", 404, "there are: face"),
+        ("GET", "/v2/models/face/infer", 405, "does not take that method"),
+        ("POST", "/v2/health/ready", 405, "does not take that method"),
+    ] {
+        let reply = served.ask(method, path, JSON, image.clone()).await;
+        assert_eq!(reply.status, status, "{method} {path}");
+        let error = reply.json()["error"].clone();
+        assert!(error.as_str().is_some_and(|text| text.contains(part)), "{method} {path}: {error}");
+    }
+
     // A model that was loaded, and that its program lacks now.
     let served = Served::new(Echo::new(&["face", "lost"])).await;
     assert_eq!(served.get("/v2/models/face/ready").await.status, 200);

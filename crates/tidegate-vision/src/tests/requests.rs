@@ -181,6 +181,8 @@ async fn rights_are_asked_before_a_body_is_read() {
         ("POST", "/object/detect/", 403),
         ("POST", "/recognizer/add/", 403),
         ("POST", "/recognizer/train/", 403),
+        ("POST", "/trainer/train/", 403),
+        ("POST", "/trainer/remove/", 403),
     ] {
         let reply = served.ask(method, path, "image/jpeg", jpeg.clone()).await;
         assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
@@ -324,6 +326,9 @@ async fn a_listener_of_its_own_has_one_user_and_no_login() {
     assert_eq!(ask("/v1/detect/person").await, 403);
     assert_eq!(ask("/v1/models/recognize/subjects/Ann").await, 403, "it is no administrator");
     assert_eq!(ask("/nowhere").await, 404);
+    let unknown = client::ask(address, "POST", "/v2/models/face/stop", "", Bytes::new()).await;
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.json()["error"].is_string(), "as clients of that protocol read it");
 
     // Half of its connections are for one address, WebSockets included.
     let mut sockets = Vec::new();

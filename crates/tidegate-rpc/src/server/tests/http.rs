@@ -224,6 +224,18 @@ async fn the_node_is_asked_and_unknown_paths_and_methods_are_named() {
     let unknown = connection.ask(&get_with("/no%20such?x=1", ""), "").await;
     assert_eq!(unknown.status, 404);
     assert!(unknown.body.contains("request.path.unknown") && unknown.body.contains("/no%20such"));
+    // Clients of the Open Inference Protocol read a text, whoever refuses.
+    let inference = async |connection: &mut Http1, headers: &str, status: u16, part: &str| {
+        let answer = connection.ask(&get_with("/v2/repository/index", headers), "").await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert!(body["error"].as_str().is_some_and(|text| text.contains(part)), "{body}");
+    };
+    inference(&mut connection, "", 404, "/v2/repository/index").await;
+    let foreign = "Origin: https://evil.example\nSec-Fetch-Site: cross-site";
+    inference(&mut connection, foreign, 403, "evil.example").await;
+    let (anyone, _access) = open_site().await;
+    inference(&mut Http1::connect(&anyone, false).await, "", 401, "credentials").await;
     for (method, path) in [("PUT", "/name"), ("GET", "/v1/login"), ("GET", "/echo")] {
         let request = format!("{method} {path} HTTP/1.1\nHost: node\nContent-Length: 0");
         let refused = connection.ask(&request, "").await;
