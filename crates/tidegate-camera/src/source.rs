@@ -727,6 +727,18 @@ pub enum SourceError {
         /// How long one was waited for.
         after: Duration,
     },
+    /// Pictures of a camera's stream were left out, and others come again.
+    #[error(
+        "pictures of {place} were left out, {pictures} of late and {all} since it was opened: a part of the stream, to which they refer, was lost or          came too late"
+    )]
+    LeftOut {
+        /// Which.
+        place: String,
+        /// How many of late.
+        pictures: u64,
+        /// How many since it was opened.
+        all: u64,
+    },
     /// A live camera closed its stream.
     #[error("{place} ended its stream; it is opened again")]
     Ended {
@@ -771,6 +783,7 @@ impl SourceError {
                 | Self::Picture { .. }
                 | Self::Torn { .. }
                 | Self::Repeats { .. }
+                | Self::LeftOut { .. }
                 | Self::Delete { .. }
         )
     }

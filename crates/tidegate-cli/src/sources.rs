@@ -31,6 +31,8 @@ pub struct Found {
     /// Of the frames that came, on average.
     frame_bytes: u64,
     frames: u64,
+    /// Pictures that its source left out, since they refer to what was lost.
+    left_out: u64,
     frames_per_second: f64,
     /// From opening it to its first frame.
     first_after: Duration,
@@ -52,6 +54,10 @@ impl std::fmt::Display for Found {
             first_after.as_secs_f64(),
             first_age.as_secs_f64(),
         )?;
+        if self.left_out > 0 {
+            let left_out = self.left_out;
+            write!(f, "; pictures left out, since parts of the stream were lost: {left_out}")?;
+        }
         match self.clock {
             Some(clock) => write!(f, "; {clock}"),
             None => Ok(()),
@@ -68,6 +74,7 @@ impl Found {
             "height": self.size.height,
             "frame_bytes": self.frame_bytes,
             "frames": self.frames,
+            "left_out": self.left_out,
             "frames_per_second": self.frames_per_second,
             "first_after_ms": self.first_after.as_secs_f64() * 1e3,
             "first_age_ms": self.first_age.as_secs_f64() * 1e3,
@@ -103,13 +110,18 @@ pub async fn try_source(spec: &SourceSpec, wait: u32) -> Result<Found, ApiError>
     let began = Instant::now();
     let (mut frames, mut bytes) = (1, first.picture.jpeg.len() as u64);
     let mut newest = (first.sequence, began);
+    let mut left_out = 0;
     while let Some(left) = COUNT_FOR.checked_sub(began.elapsed())
         && let Ok(Some(next)) = timeout(left, source.next()).await
     {
-        if let Ok(frame) = next {
-            frames += 1;
-            bytes += frame.picture.jpeg.len() as u64;
-            newest = (frame.sequence, Instant::now());
+        match next {
+            Ok(frame) => {
+                frames += 1;
+                bytes += frame.picture.jpeg.len() as u64;
+                newest = (frame.sequence, Instant::now());
+            }
+            Err(SourceError::LeftOut { pictures, .. }) => left_out += pictures,
+            Err(_) => {}
         }
     }
     let (sequence, at) = newest;
@@ -125,6 +137,7 @@ pub async fn try_source(spec: &SourceSpec, wait: u32) -> Result<Found, ApiError>
         size,
         frame_bytes,
         frames,
+        left_out,
         frames_per_second: rate,
         first_after,
         first_age,
@@ -148,6 +161,7 @@ async fn first_frame(
             Err(
                 error @ (SourceError::NotJpeg { .. }
                 | SourceError::Damaged { .. }
+                | SourceError::LeftOut { .. }
                 | SourceError::Picture { .. }),
             ) => *last = Some(error_chain(&error)),
             Err(error) => return Err(error_chain(&error)),

@@ -84,6 +84,7 @@ pub(super) struct Camera {
     network: JoinHandle<()>,
     clock: SourceClock,
     behind: Behind,
+    left_out: LeftOut,
     /// A unit that its decoder has not taken.
     held: Option<Timed>,
     decoding: Option<Decoding>,
@@ -105,6 +106,30 @@ struct Timed {
 struct Behind {
     /// Set while pictures are left out: when a key is given up.
     until: Option<Moment>,
+}
+
+/// Counts the pictures that were left out because of what was lost, or came too late.
+#[derive(Debug, Default)]
+struct LeftOut {
+    /// Up to now, since the last that was decoded.
+    now: u64,
+    /// Before one that was decoded: none follows for the same reason.
+    untold: u64,
+    all: u64,
+}
+
+impl LeftOut {
+    /// Pictures are decoded again.
+    fn is_over(&mut self) {
+        self.untold += std::mem::take(&mut self.now);
+    }
+
+    /// The number of those that are to be told, and of all.
+    fn tell(&mut self) -> Option<(u64, u64)> {
+        let pictures = std::mem::take(&mut self.untold);
+        self.all += pictures;
+        (pictures > 0).then_some((pictures, self.all))
+    }
 }
 
 /// Whether a coded picture is decoded.
@@ -207,6 +232,7 @@ impl Camera {
             network,
             clock: clock.clone(),
             behind: Behind::default(),
+            left_out: LeftOut::default(),
             held: None,
             decoding: None,
             ffmpeg: Ffmpeg::installed(),
@@ -230,6 +256,10 @@ impl Camera {
         }
         // From when it was asked: a picture that is not wanted is not waited for.
         let asked_at = Moment::now();
+        // Behind the picture that followed them: frames come again.
+        if let Some((pictures, all)) = self.left_out.tell() {
+            return Err(SourceError::LeftOut { place: self.place.clone(), pictures, all });
+        }
         loop {
             if self.held.is_some() && self.coding == Coding::Jpeg {
                 let Timed { unit, media } = self.held.take().expect("looked at just now");
@@ -268,9 +298,13 @@ impl Camera {
                 Did::Fed => {}
                 Did::Came(Some(Ok(timed))) => {
                     let waited = self.clock.now().since(timed.unit.arrived);
+                    self.left_out.now += timed.unit.left_out;
                     match self.behind.takes(Moment::now(), waited, timed.unit.is_key) {
-                        Takes::Yes => self.held = Some(timed),
-                        Takes::No => {}
+                        Takes::Yes => {
+                            self.left_out.is_over();
+                            self.held = Some(timed);
+                        }
+                        Takes::No => self.left_out.now += 1,
                         Takes::KeyMissing => {
                             let place = self.place.clone();
                             return Err(SourceError::KeyMissing { place, after: KEY_MAX });
@@ -473,7 +507,10 @@ impl Network {
             let media = lock(&self.timeline).arrived(unit.arrived, unit.timestamp, busy);
             match self.units.try_send(Ok(Timed { unit, media })) {
                 Ok(()) => {}
-                Err(TrySendError::Full(_)) => self.assembler.skip_to_key(),
+                Err(TrySendError::Full(full)) => {
+                    let left_out = full.map_or(0, |timed| timed.unit.left_out + 1);
+                    self.assembler.skip_to_key(left_out);
+                }
                 Err(TrySendError::Closed(_)) => return,
             }
         }
@@ -538,6 +575,18 @@ mod tests {
             let found = behind.takes(start + Duration::from_millis(at), waited, is_key);
             assert_eq!(found, expected, "{at}");
         }
+    }
+
+    #[test]
+    fn pictures_that_are_left_out_are_counted_and_told_once_others_come() {
+        let mut left_out = LeftOut { now: 2, ..LeftOut::default() };
+        assert_eq!(left_out.tell(), None, "more may be");
+        left_out.is_over();
+        assert_eq!((left_out.tell(), left_out.tell()), (Some((2, 2)), None));
+        left_out.now = 1;
+        left_out.is_over();
+        left_out.is_over();
+        assert_eq!((left_out.tell(), left_out.tell()), (Some((1, 3)), None));
     }
 
     /// A camera whose packets come, and of which nothing can be shown.

@@ -414,7 +414,11 @@ mod network {
             tokio::time::timeout(until.saturating_duration_since(Moment::now()), source.next())
                 .await
         {
-            let frame = frame.expect("the camera continues").expect("each frame is good");
+            let frame = match frame.expect("the camera continues") {
+                // By packets that are lost, or a decoder that has too little time.
+                Err(SourceError::LeftOut { .. }) => continue,
+                frame => frame.expect("each frame is good"),
+            };
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             let told = now.saturating_sub(source.age(&frame)).as_secs_f64();
             let count = count(&frame.picture.jpeg).expect("the picture shows its count");

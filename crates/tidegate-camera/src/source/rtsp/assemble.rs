@@ -42,6 +42,8 @@ pub(super) struct Unit {
     pub(super) format: u32,
     /// With start codes before each part, and with the parameter sets if it is a key or the first to need them; or one JPEG image.
     pub(super) bytes: Bytes,
+    /// Pictures that were left out since the one before, because of what was lost.
+    pub(super) left_out: u64,
 }
 
 /// Assembles the pictures of one stream.
@@ -62,6 +64,8 @@ pub(super) struct Assembler {
     has_keys: bool,
     /// A picture was given: a decoder has begun.
     has_given: bool,
+    /// Pictures that were left out since.
+    left_out: u64,
     /// There are parameter sets that no picture has brought along.
     sets_changed: bool,
     /// The timestamp of the newest marker.
@@ -104,6 +108,7 @@ impl Assembler {
             begin_next: false,
             has_keys: false,
             has_given: false,
+            left_out: 0,
             sets_changed: false,
             ended: None,
             // Those of JPEG do (RFC 2435, section 3.1.8).
@@ -139,9 +144,10 @@ impl Assembler {
         true
     }
 
-    /// Leaves out all pictures up to the next key: they depend on one that was left out.
-    pub(super) fn skip_to_key(&mut self) {
+    /// Leaves out all pictures up to the next key: they depend on one that was left out, with so many in all.
+    pub(super) fn skip_to_key(&mut self, left_out: u64) {
         self.lost = true;
+        self.left_out += left_out;
     }
 
     /// Whether a picture was given: what is lost since was seen.
@@ -241,21 +247,31 @@ impl Assembler {
         let Open { timestamp, arrived, whole, bytes, is_key, has_picture, .. } = open;
         let Open { damaged, fragment, jpeg, .. } = open;
         if self.media.coding == Coding::Jpeg {
+            self.left_out += u64::from(damaged);
             let header = jpeg.filter(|_| !damaged);
             let picture =
                 header.and_then(|header| header.picture(&mut self.tables, self.media.size, &bytes));
             if let Some(bytes) = picture {
                 let (is_key, format) = (true, 0);
-                self.ready.push_back(Unit { timestamp, arrived, whole, is_key, format, bytes });
+                let left_out = std::mem::take(&mut self.left_out);
+                let unit = Unit { timestamp, arrived, whole, is_key, format, bytes, left_out };
+                self.ready.push_back(unit);
             }
             return;
         }
+        // Before the first, nothing was lost: a stream is joined wherever it is.
+        let is_missed = u64::from(self.has_given);
         if damaged || fragment.is_some() {
             self.lost = true;
+            self.left_out += is_missed;
             return;
         }
         let can_begin = is_key && (self.media.coding == Coding::Mpeg4 || !self.sets.is_empty());
-        if !has_picture || (self.lost && !can_begin) {
+        if !has_picture {
+            return;
+        }
+        if self.lost && !can_begin {
+            self.left_out += is_missed;
             return;
         }
         self.lost = false;
@@ -275,7 +291,9 @@ impl Assembler {
         // Another decoder begins with it.
         begins |= self.format.1 != format;
         let format = self.format.1;
-        self.ready.push_back(Unit { timestamp, arrived, whole, is_key: begins, format, bytes });
+        let left_out = std::mem::take(&mut self.left_out);
+        let is_key = begins;
+        self.ready.push_back(Unit { timestamp, arrived, whole, is_key, format, bytes, left_out });
     }
 
     /// A picture with all parameter sets before it; notes whether they changed.
@@ -537,8 +555,9 @@ mod tests {
         sender.send(3, true, &[0x41, 2]);
         sender.send(6, true, &[0x41, 3]);
         sender.send(9, true, &[0x65, 4]);
-        let times: Vec<u32> = sender.units().iter().map(|unit| unit.0).collect();
-        assert_eq!(times, [0, 9]);
+        let units: Vec<_> = std::iter::from_fn(|| sender.assembler.next()).collect();
+        let found: Vec<_> = units.iter().map(|unit| (unit.timestamp, unit.left_out)).collect();
+        assert_eq!(found, [(0, 0), (9, 2)], "they are counted");
         // A fragment whose begin is missing.
         sender.send(12, true, &[0x7c, 0x45, 13]);
         sender.send(15, true, &[0x65, 4]);
