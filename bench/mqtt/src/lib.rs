@@ -14,6 +14,7 @@ pub mod connects;
 pub mod core;
 pub mod idle;
 pub mod paper;
+pub mod quiet;
 pub mod relay;
 pub mod simulator;
 pub mod site;

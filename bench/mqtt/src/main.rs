@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context as _;
 use bench_harness::Report;
 use bench_mqtt::{
-    Plan, broker::Programs, congestion, connects, core, idle, paper, relay, simulator, site,
+    Plan, broker::Programs, congestion, connects, core, idle, paper, quiet, relay, simulator, site,
     sparse, stalled, throughput,
 };
 use clap::{Parser, Subcommand, ValueEnum};
@@ -51,6 +51,8 @@ enum Group {
     Throughput,
     /// Messages per processor second where thousands of connections send one now and then.
     Sparse,
+    /// Few messages a second, each by itself, as most nodes see them: CPU and latency of each.
+    Quiet,
     /// Connections a second, plain, by TLS and with a password, and a fleet that comes back at once.
     Connects,
     /// Memory of connections that only ping, and how many fit into one broker.
@@ -104,6 +106,7 @@ fn main() -> anyhow::Result<ExitCode> {
         let measured = match group {
             Group::Throughput => throughput::throughput(&plan, &programs, &contenders, &mut report),
             Group::Sparse => sparse::sparse(&plan, &programs, &contenders, &mut report),
+            Group::Quiet => quiet::quiet(&plan, &programs, &contenders, &mut report),
             Group::Connects => connects::connects(&plan, &programs, &contenders, &mut report),
             Group::Idle => idle::idle(&plan, &programs, &contenders, &mut report),
             Group::Core => core::core(&plan, &mut report),

@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// One load, with what ours must reach per processor second beside mosquitto's.
-struct Case {
-    name: &'static str,
-    target: Option<f64>,
-    topology: Topology,
-    publishers: u32,
-    subscribers: u32,
-    qos: QoS,
-    pace: Pace,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) target: Option<f64>,
+    pub(crate) topology: Topology,
+    pub(crate) publishers: u32,
+    pub(crate) subscribers: u32,
+    pub(crate) qos: QoS,
+    pub(crate) pace: Pace,
 }
 
 const CASES: [Case; 5] = [
@@ -82,13 +82,13 @@ const CASES: [Case; 5] = [
 
 /// Contenders, and the relay, which is none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+pub(crate) enum Side {
     Broker(Kind),
     Relay(Engine),
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Broker(kind) => kind.name(),
             Self::Relay(Engine::Epoll) => "a bare relay (epoll)",
@@ -124,7 +124,7 @@ pub fn sparse(
         for turn in 0..plan.runs * sides.len() {
             let (run, turn) = (turn / sides.len(), turn % sides.len());
             let side = sides[(run + turn) % sides.len()];
-            match load(programs, side, case, length) {
+            match load(programs, side, case, length, 1) {
                 Ok(load) => {
                     samples(report, case.name, side, &load);
                     made.entry(side).or_default().push(load);
@@ -188,7 +188,14 @@ fn figures(
     }
 }
 
-fn load(programs: &Programs, side: Side, case: &Case, length: f64) -> anyhow::Result<Load> {
+/// A load for so many seconds, with so many shards of ours.
+pub(crate) fn load(
+    programs: &Programs,
+    side: Side,
+    case: &Case,
+    length: f64,
+    shards: usize,
+) -> anyhow::Result<Load> {
     let flow = Flow { payload_bytes: 100, qos: case.qos, pace: case.pace, ..Flow::default() };
     let mut spec = Spec {
         topology: case.topology,
@@ -207,7 +214,7 @@ fn load(programs: &Programs, side: Side, case: &Case, length: f64) -> anyhow::Re
     };
     match side {
         Side::Broker(kind) => {
-            let broker = programs.start(kind, &Setup::default())?;
+            let broker = programs.start(kind, &Setup { shards, ..Setup::default() })?;
             spec.target = broker.target();
             spec.process = Some(broker.process());
             let load = run(&spec, &AtomicBool::new(false), |_| ()).context("loading a broker")?;

@@ -30,13 +30,24 @@ impl<N> Inbox<N> {
 
     /// Leaves notes, and wakes the shard if it sleeps.
     pub(super) fn put(&self, notes: impl IntoIterator<Item = N>) {
+        if self.leave(notes) {
+            self.wake();
+        }
+    }
+
+    /// Leaves notes; whether the shard sleeps, which the caller then wakes, or does its work for it.
+    #[must_use]
+    pub(super) fn leave(&self, notes: impl IntoIterator<Item = N>) -> bool {
         self.notes.lock().expect("no panic while notes are moved").extend(notes);
         // A sleep announced before these came is seen here, by the lock; one announced later sees them.
-        if self.is_asleep.swap(false, Ordering::AcqRel) {
-            // A shard that cannot be woken has ended.
-            if let Err(error) = self.waker.wake() {
-                tracing::debug!(%error, "a shard cannot be woken");
-            }
+        self.is_asleep.swap(false, Ordering::AcqRel)
+    }
+
+    /// Has the shard's thread look.
+    pub(super) fn wake(&self) {
+        // A shard that cannot be woken has ended.
+        if let Err(error) = self.waker.wake() {
+            tracing::debug!(%error, "a shard cannot be woken");
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         mpsc::{self, Receiver, RecvTimeoutError, TryRecvError},
     },
     thread::{self, JoinHandle},
@@ -36,7 +36,9 @@ use super::{
     listen::{self, Acceptor, ListenAddress, SocketFile},
     memory,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
-    shard::{Holder, Listener, Shard, ShardCommand, ShardParts, Which, shard_of_suback},
+    shard::{
+        self, Holder, Listener, Shard, ShardCommand, ShardParts, Shards, Which, shard_of_suback,
+    },
     spill::DiskSpill,
 };
 
@@ -157,6 +159,8 @@ impl Server {
                 })
             });
         }
+        let mut all = Vec::new();
+        let mut threads = Vec::new();
         for ((shard, poll), mut broker) in polls.into_iter().enumerate().zip(brokers) {
             let admission = operators.as_ref().and_then(|operators| operators.admission(shard));
             broker.set_admission(admission);
@@ -165,16 +169,22 @@ impl Server {
             let parts = ShardParts {
                 shard,
                 shared: shared.clone(),
-                poll,
+                registry: poll.registry().try_clone().map_err(ServerError::Start)?,
                 inboxes: inboxes.clone(),
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 authenticator: authenticator.clone(),
                 holder: server.holder.clone(),
                 pulse,
             };
-            let shard_loop = Shard::new(parts, broker).map_err(ServerError::Start)?;
+            let shard = Shard::new(parts, broker).map_err(ServerError::Start)?;
+            all.push(Mutex::new(Some(shard)));
+            threads.push(poll);
+        }
+        let all: Shards = all.into();
+        for (shard, poll) in threads.into_iter().enumerate() {
+            let (all, inboxes) = (all.clone(), inboxes.clone());
             server.spawn(format!("mqtt-{shard}"), move || {
-                if let Err(error) = shard_loop.run() {
+                if let Err(error) = shard::run(&all, shard, poll, &inboxes) {
                     tracing::error!(%error, shard, "a shard of the MQTT server ended");
                 }
             })?;

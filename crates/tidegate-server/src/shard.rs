@@ -28,7 +28,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mio::{Events, Interest, Poll, Token, net::TcpStream};
+use mio::{Events, Interest, Poll, Registry, Token, net::TcpStream};
 use rustls_pki_types::UnixTime;
 use tidegate_broker::{
     Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Message, Output,
@@ -307,7 +307,8 @@ impl Drop for Connection {
 pub(super) struct ShardParts {
     pub(super) shard: usize,
     pub(super) shared: Arc<Shared>,
-    pub(super) poll: Poll,
+    /// Of its thread's poll.
+    pub(super) registry: Registry,
     pub(super) inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
     /// On the first shard alone.
     pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
@@ -344,9 +345,30 @@ pub(super) fn shard_of_suback(number: u64) -> (usize, u64) {
 /// Numbers of SUBACKs have their shard above this.
 const SHARD_SHIFT: u32 = 56;
 
-/// The state of the thread.
+/// The shards of a server, each locked by whichever thread does its work; none once it has ended.
+///
+/// A shard has a thread, which waits for its sockets. A message for a subscriber on a shard whose thread sleeps would cost a system
+/// call to wake it, and the time until it runs. So the thread that has the message, once its own work is done, does the little that the
+/// other has to do: it locks the other, which it never waits for. On a node that has little to do one thread does all of it in turn; on
+/// a busy one no thread sleeps, and each does its own.
+pub(super) type Shards = Arc<[Mutex<Option<Shard>>]>;
+
+/// Messages for a shard that sleeps beyond which it is woken: they are worth a thread of their own.
+const HELPED_MAX: usize = 16;
+/// Shards that one thread helps in a row before it looks at its own again.
+const HELPS_MAX: usize = 8;
+/// A thread whose socket had something for it within this time was hardly waiting, and after so many such turns in a row it has enough
+/// to do itself: it wakes others.
+const HARDLY: Duration = Duration::from_micros(10);
+const BUSY_TURNS: u32 = 4;
+
+/// The state of a shard.
 pub(super) struct Shard {
     broker: Broker,
+    /// Shards that sleep and were left something: this thread wakes them, or does their work.
+    asleep: Vec<usize>,
+    /// Until when its thread waits for the kernel, if nothing else comes.
+    waits_until: Instant,
     parts: ShardParts,
     slots: Vec<Option<Box<Connection>>>,
     uses: Vec<u64>,
@@ -384,10 +406,76 @@ pub(super) struct Shard {
     accepts_at: Option<Instant>,
 }
 
+/// The thread of a shard, until that has ended.
+///
+/// # Errors
+/// The system's, where it does not wait.
+pub(super) fn run(
+    shards: &Shards,
+    number: usize,
+    mut poll: Poll,
+    inboxes: &[Arc<Inbox<ShardCommand>>],
+) -> io::Result<()> {
+    let mut events = Events::with_capacity(1024);
+    let (mut asleep, mut busy_turns) = (Vec::new(), 0);
+    loop {
+        let (now, wait) = match &mut *locked(&shards[number]) {
+            Some(shard) => shard.wait(),
+            None => return Ok(()),
+        };
+        match poll.poll(&mut events, Some(wait)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        let mut own = locked(&shards[number]);
+        let Some(shard) = own.as_mut() else { return Ok(()) };
+        let woken = clock::now();
+        busy_turns = if woken.since(now) < HARDLY { busy_turns + 1 } else { 0 };
+        let has_ended = shard.work(woken, &events);
+        asleep.append(&mut shard.asleep);
+        if has_ended {
+            *own = None;
+        }
+        drop(own);
+        if busy_turns < BUSY_TURNS {
+            help(shards, &mut asleep, inboxes);
+        }
+        asleep.drain(..).for_each(|number| inboxes[number].wake());
+    }
+}
+
+/// Does the work of shards that sleep, or wakes them; some may be left.
+fn help(shards: &Shards, asleep: &mut Vec<usize>, inboxes: &[Arc<Inbox<ShardCommand>>]) {
+    for _ in 0..HELPS_MAX {
+        let Some(number) = asleep.pop() else { return };
+        // One that is locked is at work, or about to be.
+        let Ok(mut other) = shards[number].try_lock() else {
+            inboxes[number].wake();
+            continue;
+        };
+        let Some(shard) = other.as_mut() else { continue };
+        let sleeps_on = shard.work_for();
+        asleep.append(&mut shard.asleep);
+        drop(other);
+        if !sleeps_on {
+            inboxes[number].wake();
+        }
+    }
+}
+
+/// # Panics
+/// If the thread that had it last panicked in the middle of its work: what it left cannot be relied on.
+fn locked(shard: &Mutex<Option<Shard>>) -> MutexGuard<'_, Option<Shard>> {
+    shard.lock().expect("a shard whose work ended in a panic does not continue")
+}
+
 impl Shard {
     pub(super) fn new(parts: ShardParts, broker: Broker) -> io::Result<Self> {
         let mut shard = Self {
             broker,
+            asleep: Vec::new(),
+            waits_until: clock::now(),
             slots: Vec::new(),
             uses: Vec::new(),
             free: Vec::new(),
@@ -416,7 +504,7 @@ impl Shard {
             accepts_at: None,
             parts,
         };
-        let registry = shard.parts.poll.registry();
+        let registry = &shard.parts.registry;
         for (at, (socket, _)) in shard.parts.listeners.iter_mut().enumerate() {
             registry.register(socket, Token(FIRST + at), Interest::READABLE)?;
         }
@@ -424,36 +512,49 @@ impl Shard {
     }
 
     /// Serves until it is stopped.
-    pub(super) fn run(mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        loop {
-            let beat_within = self.parts.pulse.sleep_max();
-            let mut timeout =
-                self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
-            if !timeout.is_zero() && !self.parts.inboxes[self.parts.shard].may_sleep() {
-                timeout = Duration::ZERO;
-            }
-            match self.parts.poll.poll(&mut events, Some(timeout)) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            }
-            let now = clock::now();
-            self.handle_notes(now);
-            for event in &events {
-                self.handle_event(now, event);
-            }
-            self.read_queued(now);
-            self.give_up(now);
-            self.broker.handle_timeout(now);
-            self.flush_all(now);
-            self.parts.pulse.beat();
-            if self.stops.is_some_and(|at| at <= now || self.is_idle()) {
-                self.visits.sum_up(now, true);
-                self.broker.finish_journal();
-                return Ok(());
-            }
+    /// The time, and how long its thread may wait for the kernel from then on; nothing if there is something to do.
+    fn wait(&mut self) -> (Instant, Duration) {
+        let beat_within = self.parts.pulse.sleep_max();
+        let mut wait = self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
+        if !wait.is_zero() && !self.inbox().may_sleep() {
+            wait = Duration::ZERO;
         }
+        let now = clock::now();
+        self.waits_until = now + wait;
+        (now, wait)
+    }
+
+    fn inbox(&self) -> &Inbox<ShardCommand> {
+        &self.parts.inboxes[self.parts.shard]
+    }
+
+    /// All that there is to do now; whether the shard has ended.
+    fn work(&mut self, now: Instant, events: &Events) -> bool {
+        self.handle_notes(now);
+        for event in events {
+            self.handle_event(now, event);
+        }
+        self.read_queued(now);
+        self.give_up(now);
+        self.broker.handle_timeout(now);
+        self.flush_all(now);
+        self.parts.pulse.beat();
+        let has_ended = self.stops.is_some_and(|at| at <= now || self.is_idle());
+        if has_ended {
+            self.visits.sum_up(now, true);
+            self.broker.finish_journal();
+        }
+        has_ended
+    }
+
+    /// The work that another thread does for this shard, whose own one sleeps; whether that one may sleep on.
+    fn work_for(&mut self) -> bool {
+        let now = clock::now();
+        self.handle_notes(now);
+        self.flush_all(now);
+        // It waits until a time that may have come closer.
+        let is_soon = |wait: Duration| clock::now() + wait < self.waits_until;
+        !self.timeout().is_some_and(is_soon) && self.stops.is_none() && self.inbox().may_sleep()
     }
 
     fn is_idle(&self) -> bool {
@@ -587,7 +688,7 @@ impl Shard {
             ShardCommand::KickUnknown => self.kick_unknown(),
             ShardCommand::Stop => {
                 self.stops = Some(now + LINGER);
-                let registry = self.parts.poll.registry();
+                let registry = &self.parts.registry;
                 for (mut socket, listener) in self.parts.listeners.drain(..) {
                     if let Err(error) = registry.deregister(&mut socket) {
                         tracing::debug!(%error, listener = %listener.settings().name, "listener not taken out");
@@ -626,7 +727,7 @@ impl Shard {
         if let Some(end) = connection.transport.as_inside() {
             self.inside.insert(end.id(), slot);
         } else if let Some(socket) = connection.transport.socket()
-            && let Err(error) = self.parts.poll.registry().register(socket, token, both)
+            && let Err(error) = self.parts.registry.register(socket, token, both)
         {
             tracing::warn!(%error, "a connection's socket cannot be registered");
             self.free.push(slot);
@@ -650,7 +751,7 @@ impl Shard {
         if let Some(end) = connection.transport.as_inside() {
             self.inside.remove(&end.id());
         } else if let Some(socket) = connection.transport.socket()
-            && let Err(error) = self.parts.poll.registry().deregister(socket)
+            && let Err(error) = self.parts.registry.deregister(socket)
         {
             tracing::debug!(%error, "a socket was not listened to");
         }
@@ -683,7 +784,11 @@ impl Shard {
         for shard in 0..self.parts.inboxes.len() {
             if self.broker.poll_peers(shard, &mut self.peers) {
                 let batch = std::mem::take(&mut self.peers);
-                self.parts.inboxes[shard].put([ShardCommand::Peers(batch)]);
+                let is_little = batch.len() <= HELPED_MAX;
+                let inbox = &self.parts.inboxes[shard];
+                if inbox.leave([ShardCommand::Peers(batch)]) {
+                    if is_little { self.asleep.push(shard) } else { inbox.wake() }
+                }
             }
         }
     }

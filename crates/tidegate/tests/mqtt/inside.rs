@@ -149,3 +149,26 @@ async fn messages_acknowledged_before_a_farewell_do_not_come_again() {
     }
     tokio::task::spawn_blocking(move || server.stop()).await.expect("it stops");
 }
+
+#[test]
+fn messages_between_shards_that_sleep_are_not_left_behind() {
+    // Each round finds every shard asleep; one message that lies there with no thread to look would wait for ever.
+    const ROUNDS: u32 = 3_000;
+    let server = server_with(Arc::new(AllowAll));
+    // On both shards, but for one run in 128.
+    let mut subscribers: Vec<Client> =
+        (0..8).map(|number| publisher(&server, &format!("s{number}"))).collect();
+    for subscriber in &mut subscribers {
+        subscriber.subscribe(&[filter_of("t")]).expect("it is granted");
+    }
+    let mut sender = publisher(&server, "sender");
+    for round in 0..ROUNDS {
+        let text = round.to_string();
+        publish(&mut sender, "t", &text);
+        for subscriber in &mut subscribers {
+            let message = subscriber.receive(LONGEST).expect("it is connected");
+            assert_eq!(message.expect("it comes").payload, text.as_bytes());
+        }
+    }
+    server.stop();
+}
