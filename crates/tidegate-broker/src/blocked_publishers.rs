@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::session::SessionKey;
+use crate::session_state::SessionKey;
 
 /// The publishers that wait, of all shards, each with whom it waits for.
 #[derive(Debug, Default)]

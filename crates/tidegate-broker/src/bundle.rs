@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::{broker::Publication, budget::Charge, message::charge_bytes};
+use crate::{budget::Charge, message::charge_bytes};
 
 /// Room that is made for messages that may come.
 const ROOM_BYTES_MAX: usize = 1 << 20;
@@ -29,6 +29,44 @@ const EMPTIES_BYTES_MAX: usize = 1 << 20;
 const EMPTY_BYTES_MAX: usize = 256 << 10;
 /// Room that is not too much for however few messages.
 const FEW_BYTES: usize = 4 << 10;
+
+/// A message of a client of this process, without a packet around it ([`Broker::receive_bundle`](crate::Broker::receive_bundle)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publication<'a> {
+    /// Topic name. One that there cannot be ends the connection.
+    pub topic: &'a [u8],
+    /// Payload.
+    pub payload: &'a [u8],
+    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; valid.
+    pub forwarded: &'a [u8],
+    /// Quality of service; 2 is taken as 1.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// Message Expiry Interval in seconds.
+    pub message_expiry: Option<u32>,
+    /// The number that it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the
+    /// same.
+    pub id: PacketId,
+}
+
+impl Publication<'_> {
+    /// In the place of one.
+    pub(crate) const NONE: Self = Self {
+        topic: &[],
+        payload: &[],
+        forwarded: &[],
+        qos: QoS::AtMostOnce,
+        retain: false,
+        message_expiry: None,
+        id: PacketId::MIN,
+    };
+
+    /// Bytes of its topic, properties and payload.
+    pub(crate) fn bytes(&self) -> usize {
+        self.topic.len() + self.forwarded.len() + self.payload.len()
+    }
+}
 
 /// Messages of one publisher, in order, in one piece of memory.
 #[derive(Debug, Default)]

@@ -8,7 +8,12 @@ use std::{
 
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use crate::{accounts::Account, broker::Publication, bundle::Run, message::Message, queue::Queued};
+use crate::{
+    accounts::Account,
+    bundle::{Publication, Run},
+    message::Message,
+    queue::Queued,
+};
 
 /// The packet that a message in flight waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@ pub mod budget;
 mod bundle;
 pub mod config;
 mod connection;
+mod dropped;
 mod inflight;
 pub mod message;
 mod message_pool;
@@ -33,9 +34,12 @@ mod routes;
 mod scans;
 mod segments;
 mod session;
+mod session_state;
 mod shared;
 mod slab;
 pub mod spill;
+mod statistics;
+mod subscription;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -43,14 +47,16 @@ mod timers;
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
     Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Denied,
-    Output, PART_GRACE, PART_PREFIX, Peer, PeerOrigin, Publication, Refused, SessionReport,
-    Statistics, WRITE_BYTES_MAX, part_id,
+    Output, PART_GRACE, PART_PREFIX, Peer, PeerOrigin, Refused, WRITE_BYTES_MAX, part_id,
 };
 pub use budget::{Budget, PartialCharge};
-pub use bundle::{Bundle, BundleReader, Empties, Run, RunMessage};
+pub use bundle::{Bundle, BundleReader, Empties, Publication, Run, RunMessage};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig, Versions};
 pub use connection::Ended;
+pub use dropped::Dropped;
 pub use message::{Body, Incoming, Message};
 pub use outbox::{Delivery, Handed, SLICES_MAX};
-pub use session::{Dropped, SessionKey};
+
+pub use session_state::SessionKey;
 pub use shared::Shared;
+pub use statistics::{SessionReport, Statistics};

@@ -1,5 +1,7 @@
 //! A message that is held: once, however many subscribers wait for it.
 
+pub mod disk;
+
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -8,11 +10,11 @@ use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 pub use tidegate_wire::mqtt::seconds_left;
 
+use self::disk::Spilled;
 use crate::{
     accounts::{Account, Holders},
     budget::{Budget, Charge},
-    session::SessionKey,
-    spill::Spilled,
+    session_state::SessionKey,
 };
 
 /// Bytes of a held message besides its topic, payload and properties: itself, its counts, its place in a queue.

@@ -18,7 +18,8 @@ use tidegate_wire::mqtt::QoS;
 
 use crate::{
     config::{Overflow, TopicConfig},
-    session::{SessionKey, SessionState, SubscriptionOptions},
+    session_state::{SessionKey, SessionState},
+    subscription::SubscriptionOptions,
 };
 
 /// All subscriptions of a node.

@@ -11,7 +11,7 @@ use tidegate_wire::mqtt::QoS;
 use crate::{
     message::Message,
     retained::{Cursor, Kept},
-    session::SubscriptionOptions,
+    subscription::SubscriptionOptions,
 };
 
 /// Retained messages that a new subscription is still owed.

@@ -2,269 +2,29 @@
 
 use std::{
     collections::HashMap,
-    fmt,
-    sync::{
-        Arc, RwLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use tidegate_message::{Action, Authorize, Identity, IdentityKind, Instant, Target};
-use tidegate_wire::mqtt::{PacketId, QoS, Version};
+use tidegate_message::{Authorize, Identity, Instant};
+use tidegate_schedule::Policy;
+use tidegate_wire::mqtt::{PacketId, Version};
 
 use crate::{
     accounts::Account,
     budget::Charge,
     config::{Overflow, SessionConfig},
     connection::WillMessage,
+    dropped::Dropped,
     inflight::Inflight,
     queue::{Queue, Queued},
     scans::RetainedScans,
+    session_state::{SessionKey, SessionState, may_receive},
     shared::Shared,
-    slab::{Key, USES},
+    slab::Key,
     spill::NoPlace,
+    subscription::SubscriptionOptions,
 };
-
-/// Names a session on a node: its shard, its slot there, and which use of the slot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionKey(u64);
-
-impl SessionKey {
-    pub(crate) fn new(shard: u8, key: Key) -> Self {
-        debug_assert!(key.use_count < USES);
-        Self(u64::from(shard) << 56 | u64::from(key.use_count) << 32 | u64::from(key.slot))
-    }
-
-    /// The shard that it lives on.
-    pub fn shard(self) -> usize {
-        (self.0 >> 56) as usize
-    }
-
-    pub(crate) fn key(self) -> Key {
-        Key { slot: self.0 as u32, use_count: (self.0 >> 32) as u32 & (USES - 1) }
-    }
-}
-
-impl fmt::Debug for SessionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.key();
-        write!(f, "{}.{}.{}", self.shard(), key.slot, key.use_count)
-    }
-}
-
-/// The options of a subscription that matter to each message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SubscriptionOptions {
-    /// Most that messages come with.
-    pub qos: QoS,
-    /// Whether the client's own messages do not come back.
-    pub no_local: bool,
-    /// Whether messages keep their retain flag.
-    pub retain_as_published: bool,
-    /// Whether it is of a session that is written down.
-    pub is_written: bool,
-    /// Subscription Identifier; 0 for none.
-    pub id: u32,
-}
-
-/// Bytes of filters that each session may have outside the node's budget.
-pub(crate) const FILTERS_OWN_BYTES: u64 = 8 << 10;
-
-/// Bytes of a subscription: its filter, and its places here and in the index.
-pub(crate) fn filter_bytes(filter: &str) -> u64 {
-    2 * filter.len() as u64 + 96
-}
-
-/// The part of a session that all shards see, and by which they reserve places in its queue.
-///
-/// A publisher's QoS 1 or 2 message is acknowledged before the shard of a subscriber has seen it. Its shard therefore reserves
-/// a place first: messages on their way are counted here until the subscriber's shard has taken them, and are never more than
-/// there is room for.
-#[derive(Debug)]
-pub(crate) struct SessionState {
-    /// Whether it has a connection.
-    pub(crate) connected: AtomicBool,
-    /// Whether it is of a part of this program.
-    is_part: AtomicBool,
-    /// Whether its queue is over half full; then a shared subscription chooses another member.
-    pub(crate) behind: AtomicBool,
-    /// Its identity: other shards, too, ask the rules whether it may have a message before they ask it for a place.
-    identity: RwLock<Arc<Identity>>,
-    /// Whether it takes no QoS 1 or 2 message until half of its queue is gone, unless their policy lets it drop some.
-    full: AtomicBool,
-    /// In whose share counts what waits for it, if that is in any.
-    pub(crate) account: RwLock<Option<Arc<Account>>>,
-    /// The policy for QoS 1 and 2 messages whose topic has none of its own ([`Overflow`]).
-    overflow: AtomicU8,
-    /// Whether it was full and away for so long that its oldest messages go, whatever their policy says.
-    is_idle: AtomicBool,
-    /// Whether a message waits for it.
-    waits: AtomicBool,
-    /// Messages, and bytes of them, that may come from other shards; below zero where more wait than may.
-    room_messages: AtomicI64,
-    room_bytes: AtomicI64,
-    /// Messages, and bytes of them, that are on their way to its shard.
-    coming_messages: AtomicI64,
-    coming_bytes: AtomicI64,
-}
-
-/// The answer to another shard that asked for a place in a session's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reserved {
-    /// There is one.
-    Place,
-    /// There is none, and this message is kept all the same: the session is full from now on.
-    Last,
-    /// There is none.
-    None,
-}
-
-impl SessionState {
-    pub(crate) fn new(overflow: Overflow, identity: Arc<Identity>) -> Self {
-        Self {
-            connected: AtomicBool::new(false),
-            is_part: AtomicBool::new(identity.kind == IdentityKind::Internal),
-            behind: AtomicBool::new(false),
-            identity: RwLock::new(identity),
-            full: AtomicBool::new(false),
-            account: RwLock::new(None),
-            overflow: AtomicU8::new(overflow as u8),
-            is_idle: AtomicBool::new(false),
-            waits: AtomicBool::new(false),
-            room_messages: AtomicI64::new(i64::MAX),
-            room_bytes: AtomicI64::new(i64::MAX),
-            coming_messages: AtomicI64::new(0),
-            coming_bytes: AtomicI64::new(0),
-        }
-    }
-
-    /// Its identity.
-    pub(crate) fn identity(&self) -> Arc<Identity> {
-        self.identity.read().expect("no panic while it is set").clone()
-    }
-
-    pub(crate) fn is_ready(&self) -> bool {
-        self.connected.load(Ordering::Relaxed) && !self.behind.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    /// Whether there is room for one more than what is on its way.
-    pub(crate) fn has_room(&self) -> bool {
-        !self.behind.load(Ordering::Relaxed)
-            && self.coming_messages.load(Ordering::Acquire)
-                < self.room_messages.load(Ordering::Acquire)
-            && self.coming_bytes.load(Ordering::Acquire) < self.room_bytes.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
-    }
-
-    /// Records that it is full, or is no longer; returns the former value.
-    pub(crate) fn set_full(&self, is_full: bool) -> bool {
-        self.full.swap(is_full, Ordering::AcqRel)
-    }
-
-    pub(crate) fn set_overflow(&self, overflow: Overflow) {
-        self.overflow.store(overflow as u8, Ordering::Relaxed);
-    }
-
-    /// The policy for QoS 1 and 2 messages of a topic with that exception.
-    pub(crate) fn overflow(&self, exception: Option<Overflow>) -> Overflow {
-        if self.is_idle.load(Ordering::Acquire) {
-            return Overflow::DropOldest;
-        }
-        let usual = || {
-            let number = self.overflow.load(Ordering::Relaxed);
-            Overflow::of_number(number).expect("it was one's")
-        };
-        exception.unwrap_or_else(usual).for_part(self.is_part())
-    }
-
-    /// Whether it is of a part of this program.
-    pub(crate) fn is_part(&self) -> bool {
-        self.is_part.load(Ordering::Relaxed)
-    }
-
-    /// Whether a QoS 1 or 2 message of a topic with that exception finds no place and must not be dropped.
-    pub(crate) fn refuses(&self, exception: Option<Overflow>) -> bool {
-        self.is_full() && !self.overflow(exception).yields()
-    }
-
-    /// Counts a message that is on its way, whether or not there is room for it.
-    pub(crate) fn expect(&self, bytes: u64) {
-        self.coming_messages.fetch_add(1, Ordering::AcqRel);
-        self.coming_bytes.fetch_add(bytes as i64, Ordering::AcqRel);
-    }
-
-    /// Reserves a place for a message of another shard. All but [`Reserved::None`] are followed by [`SessionState::arrived`].
-    pub(crate) fn reserve(&self, exception: Option<Overflow>, bytes: u64) -> Reserved {
-        if self.refuses(exception) {
-            return Reserved::None;
-        }
-        let coming_messages = self.coming_messages.fetch_add(1, Ordering::AcqRel) + 1;
-        let coming_bytes = self.coming_bytes.fetch_add(bytes as i64, Ordering::AcqRel);
-        let reserved =
-            self.place(exception, coming_messages, coming_bytes.saturating_add(bytes as i64));
-        if reserved == Reserved::None {
-            self.arrived(bytes);
-        }
-        reserved
-    }
-
-    /// Whether its own shard has a place for a message of its own, in addition to those on their way from others.
-    #[inline]
-    pub(crate) fn admit(&self, exception: Option<Overflow>, bytes: u64) -> Reserved {
-        let (messages, coming_bytes) = self.coming();
-        if messages == 0 {
-            return if self.refuses(exception) { Reserved::None } else { Reserved::Place };
-        }
-        if self.refuses(exception) {
-            return Reserved::None;
-        }
-        self.place(exception, messages + 1, coming_bytes.saturating_add(bytes as i64))
-    }
-
-    /// Whether there is a place for the last of so many messages that come, and of so many bytes.
-    fn place(&self, exception: Option<Overflow>, messages: i64, bytes: i64) -> Reserved {
-        let is_first = messages == 1 && !self.waits.load(Ordering::Acquire);
-        let has_place = messages <= self.room_messages.load(Ordering::Acquire);
-        let fits = match self.overflow(exception) {
-            // One may always wait, or what is larger than all that may could never be sent.
-            Overflow::Disconnect => {
-                is_first || has_place && bytes <= self.room_bytes.load(Ordering::Acquire)
-            }
-            Overflow::SpillDisconnect => is_first || has_place,
-            // Its publishers are not read from any more; the others drop something.
-            Overflow::BlockPublisher
-            | Overflow::DropOldest
-            | Overflow::DropNewest
-            | Overflow::Latest
-            | Overflow::Spill => true,
-        };
-        match fits {
-            true => Reserved::Place,
-            false if !self.set_full(true) => Reserved::Last,
-            false => Reserved::None,
-        }
-    }
-
-    /// A message that was on its way is in the queue, or came to nothing.
-    pub(crate) fn arrived(&self, bytes: u64) {
-        self.coming_messages.fetch_sub(1, Ordering::AcqRel);
-        self.coming_bytes.fetch_sub(bytes as i64, Ordering::AcqRel);
-    }
-
-    /// Messages, and their bytes, on their way to its shard.
-    #[inline]
-    pub(crate) fn coming(&self) -> (i64, i64) {
-        (self.coming_messages.load(Ordering::Acquire), self.coming_bytes.load(Ordering::Acquire))
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -333,80 +93,6 @@ pub(crate) struct Session {
     pub(crate) blocked_by: u32,
 }
 
-/// Messages that did not reach a subscriber, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// The oldest or newest, because the subscriber's queue was full.
-    pub queue_full: u64,
-    /// The subscriber's queue was full, and the disk took nothing.
-    pub spill_full: u64,
-    /// The disk did not give it back.
-    pub spill_lost: u64,
-    /// A newer one of the topic came, under `latest`.
-    pub conflated: u64,
-    /// The node's budget for payloads was full.
-    pub budget_full: u64,
-    /// Expired before it could be sent.
-    pub expired: u64,
-    /// Larger than the subscriber takes.
-    pub too_large: u64,
-    /// The right to it was taken away while it waited.
-    pub not_allowed: u64,
-    /// It waited, or was not acknowledged, when its session ended, and no other member of a shared subscription took it.
-    pub session_ended: u64,
-    /// A message of QoS 1 or 2 for a shared subscription: all members that may have it were away, and keep nothing meanwhile,
-    /// since they subscribe with QoS 0.
-    pub members_away: u64,
-}
-
-impl Dropped {
-    /// All together.
-    pub fn total(&self) -> u64 {
-        self.by_reason().iter().map(|(_, count)| count).sum()
-    }
-
-    /// Each reason with its count.
-    pub fn by_reason(&self) -> [(&'static str, u64); 10] {
-        let &Self {
-            queue_full,
-            spill_full,
-            spill_lost,
-            conflated,
-            budget_full,
-            expired,
-            too_large,
-            not_allowed,
-            session_ended,
-            members_away,
-        } = self;
-        [
-            ("queue_full", queue_full),
-            ("spill_full", spill_full),
-            ("spill_lost", spill_lost),
-            ("conflated", conflated),
-            ("budget_full", budget_full),
-            ("expired", expired),
-            ("too_large", too_large),
-            ("not_allowed", not_allowed),
-            ("session_ended", session_ended),
-            ("members_away", members_away),
-        ]
-    }
-
-    pub(crate) fn add(&mut self, other: Self) {
-        self.queue_full += other.queue_full;
-        self.spill_full += other.spill_full;
-        self.spill_lost += other.spill_lost;
-        self.conflated += other.conflated;
-        self.budget_full += other.budget_full;
-        self.expired += other.expired;
-        self.too_large += other.too_large;
-        self.not_allowed += other.not_allowed;
-        self.session_ended += other.session_ended;
-        self.members_away += other.members_away;
-    }
-}
-
 impl Session {
     /// Whether messages must be kept until acknowledged: only where the session outlives its connection.
     pub(crate) fn is_kept(&self) -> bool {
@@ -432,8 +118,7 @@ impl Session {
         self.allowed_by = None;
         // The former one may not have been allowed to have what this one is.
         self.retained.send_all();
-        self.state.is_part.store(self.identity.kind == IdentityKind::Internal, Ordering::Relaxed);
-        *self.state.identity.write().expect("no panic while it is set") = self.identity.clone();
+        self.state.set_identity(self.identity.clone());
         true
     }
 
@@ -553,6 +238,12 @@ impl Session {
         }
     }
 
+    /// Whether a payload is in the large class; its topic may say from how many bytes on.
+    pub(crate) fn is_large(&self, bytes: usize, large_bytes: Option<u32>) -> bool {
+        let usual = self.config.large_bytes;
+        self.config.policy != Policy::None && bytes > large_bytes.unwrap_or(usual) as usize
+    }
+
     /// Whether messages wait for it or for its acknowledgement.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.queue.is_empty() || self.inflight.kept_bytes() > 0
@@ -560,23 +251,5 @@ impl Session {
 
     pub(crate) fn is_received(&self, id: PacketId) -> bool {
         self.received.contains(&id)
-    }
-}
-
-/// Whether the rules allow an identity to receive messages of a topic.
-pub(crate) fn may_receive(authorize: &dyn Authorize, who: &Identity, topic: &str) -> bool {
-    authorize.decide(who, Action::Receive, Target::Topic(topic)).allow
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_keep_their_parts() {
-        let key = Key { slot: u32::MAX - 1, use_count: USES - 1 };
-        let session = SessionKey::new(255, key);
-        assert_eq!((session.shard(), session.key()), (255, key));
-        assert_eq!(size_of::<SubscriptionOptions>(), 8);
     }
 }

@@ -15,14 +15,14 @@ use tidegate_message::{Authorize, Identity, Instant};
 use crate::{
     accounts::{Account, Accounts},
     blocked_publishers::BlockedPublishers,
-    broker::{SessionReport, Statistics},
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
     message::Message,
     retained::{Expiring, Kept, is_written},
     routes::{Generations, Routes},
     segments::Segments,
-    session::SessionState,
+    session_state::SessionState,
+    statistics::{SessionReport, Statistics},
 };
 
 /// Retained messages that have expired and make room for one at once.

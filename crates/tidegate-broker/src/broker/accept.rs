@@ -21,7 +21,7 @@ use super::Broker;
 use crate::{
     message::Incoming,
     routes::{Route, Target},
-    session::{Reserved, SessionKey, SessionState, may_receive},
+    session_state::{Reserved, SessionKey, SessionState, may_receive},
     shared::Shared,
 };
 

@@ -18,7 +18,8 @@ use crate::{
     message::{Body, Incoming},
     outbox::Outbox,
     queue::{Queue, Queued},
-    session::{Session, SessionState},
+    session::Session,
+    session_state::SessionState,
     slab::Key,
     timers::Timer,
 };

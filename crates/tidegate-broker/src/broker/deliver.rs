@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_journal::{RetainedAs, Sent, Source, Waiting};
 use tidegate_message::Instant;
-use tidegate_schedule::{Class, Policy};
+use tidegate_schedule::Class;
 use tidegate_wire::mqtt::{QoS, Version};
 
 use super::{
@@ -23,7 +23,8 @@ use crate::{
     queue::{Held, Ids, Queued},
     retained::Kept,
     routes::{Route, Target},
-    session::{Session, may_receive},
+    session::Session,
+    session_state::may_receive,
     shared::{Retention, Shared},
 };
 
@@ -651,12 +652,6 @@ fn may_receive_by(
     if route.generation == shared.generation() { target.is_allowed(decide) } else { decide() }
 }
 
-/// Whether a payload is in the large class; its topic may say from how many bytes on.
-pub(super) fn is_large(bytes: usize, large_bytes: Option<u32>, session: &Session) -> bool {
-    let usual = session.config.large_bytes;
-    session.config.policy != Policy::None && bytes > large_bytes.unwrap_or(usual) as usize
-}
-
 /// Whether a message may be copied into the output now: it is small, and nothing waits that it must not overtake.
 #[inline]
 fn goes_at_once(
@@ -674,5 +669,5 @@ fn goes_at_once(
         && connection.outbox.data_bytes() + bytes <= room
         && session.queue.may_pass(message.topic)
         && connection.resend.is_empty()
-        && !is_large(message.payload.len(), route.large_bytes, session)
+        && !session.is_large(message.payload.len(), route.large_bytes)
 }

@@ -12,20 +12,20 @@ use tidegate_journal::{
 use tidegate_message::{IdentityKind, Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
-use super::{
-    Broker, Peer,
-    checkpoint::{Checkpoint, NoRoom},
-    lacking::Lacking,
-};
+pub(super) mod checkpoint;
+
+use self::checkpoint::{Checkpoint, NoRoom};
+use super::{Broker, Peer, lacking::Lacking};
 use crate::{
     connection::WillMessage,
     message::{Body, Incoming, Message},
     queue::Queued,
     retained::is_written,
     routes::Route,
-    session::{Session, SubscriptionOptions},
+    session::Session,
     shared::Shared,
     slab::Key,
+    subscription::SubscriptionOptions,
 };
 
 /// Names what one shard sent to another: its shard in the low byte, the number above that. One word, since it goes with every
@@ -897,8 +897,8 @@ impl From<SubscriptionOptions> for Options {
 mod tests {
     use tidegate_journal::Source;
 
+    use super::checkpoint::cleared;
     use super::*;
-    use crate::broker::checkpoint::cleared;
 
     #[test]
     fn a_record_that_no_other_shard_has_confirmed_is_counted_with_client_and_user() {

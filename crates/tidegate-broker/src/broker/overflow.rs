@@ -6,13 +6,14 @@ use tidegate_journal::Waiting;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
 
-use super::{Broker, deliver::is_large, journal_writer::done, spill::fallback};
+use super::{Broker, journal_writer::done, spill::fallback};
 use crate::{
     config::Overflow,
+    dropped::Dropped,
     message::{Incoming, Message},
     queue::{Held, Ids, Queued},
     routes::{Route, Target},
-    session::{Dropped, Session},
+    session::Session,
     slab::Key,
 };
 
@@ -62,7 +63,7 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let config = session.config.clone();
         let publisher = queued.message.memory().and_then(|message| message.publisher);
-        let is_large = is_large(queued.payload_bytes(), route.large_bytes, session);
+        let is_large = session.is_large(queued.payload_bytes(), route.large_bytes);
         if queued.overflow == Overflow::Latest {
             match session.queue.replace(queued) {
                 Err(new) => queued = new,

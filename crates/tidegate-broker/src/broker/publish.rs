@@ -12,10 +12,11 @@ use super::{Broker, ConnectionKey, Denied, Output, accept::Answer, deliver::Outc
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
+    bundle::Publication,
     connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
     message::{Body, Incoming},
     routes::Route,
-    session::SessionKey,
+    session_state::SessionKey,
     slab::Key,
 };
 
@@ -42,44 +43,6 @@ pub(super) struct Fault {
 impl Fault {
     pub(super) fn new(reason: ReasonCode, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
-    }
-}
-
-/// A message of a client of this process, without a packet around it ([`Broker::receive_bundle`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Publication<'a> {
-    /// Topic name. One that there cannot be ends the connection.
-    pub topic: &'a [u8],
-    /// Payload.
-    pub payload: &'a [u8],
-    /// Properties that are forwarded unaltered, encoded as in PUBLISH without their length; valid.
-    pub forwarded: &'a [u8],
-    /// Quality of service; 2 is taken as 1.
-    pub qos: QoS,
-    /// Whether it is to be retained.
-    pub retain: bool,
-    /// Message Expiry Interval in seconds.
-    pub message_expiry: Option<u32>,
-    /// The number that it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the
-    /// same.
-    pub id: PacketId,
-}
-
-impl Publication<'_> {
-    /// In the place of one.
-    pub(crate) const NONE: Self = Self {
-        topic: &[],
-        payload: &[],
-        forwarded: &[],
-        qos: QoS::AtMostOnce,
-        retain: false,
-        message_expiry: None,
-        id: PacketId::MIN,
-    };
-
-    /// Bytes of its topic, properties and payload.
-    pub(crate) fn bytes(&self) -> usize {
-        self.topic.len() + self.forwarded.len() + self.payload.len()
     }
 }
 

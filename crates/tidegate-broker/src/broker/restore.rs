@@ -24,9 +24,10 @@ use crate::{
     connection::WillMessage,
     message::{Body, Incoming, Message},
     queue::{Held, Ids, Queued},
-    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes, may_receive},
+    session_state::may_receive,
     slab::Key,
     spill::Spilled,
+    subscription::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     timers::Timer,
 };
 

@@ -14,20 +14,18 @@ use tidegate_schedule::Class;
 use tidegate_wire::mqtt::{Ack, AckKind, PacketId, QoS, ReasonCode};
 
 use super::{
-    Broker, ConnectionKey, Publication,
-    deliver::{OUTBOX_BYTES, is_large},
-    mark_dirty,
-    outgoing::inflight_window,
+    Broker, ConnectionKey, deliver::OUTBOX_BYTES, mark_dirty, outgoing::inflight_window,
     publish::NEAR,
 };
 use crate::{
     budget::Budget,
-    bundle::BundleReader,
+    bundle::{BundleReader, Publication},
     inflight::Awaits,
     message::{Body, Incoming},
     outbox::Handed,
     queue::{Held, Ids, Queued},
-    session::{Session, SessionKey},
+    session::Session,
+    session_state::SessionKey,
     slab::Key,
 };
 
@@ -219,7 +217,7 @@ impl Broker {
         let session = self.sessions.get(target.session.key())?;
         let leads = Leads { to: target.session, qos };
         if publication.bytes() > self.shared.config().copy_bytes_max
-            || is_large(publication.payload.len(), route.large_bytes, session)
+            || session.is_large(publication.payload.len(), route.large_bytes)
         {
             return None;
         }

@@ -9,7 +9,8 @@ use crate::{
     config::Overflow,
     message::{Incoming, Message},
     queue::Queued,
-    session::{Session, SessionState},
+    session::Session,
+    session_state::SessionState,
     shared::Shared,
     slab::Key,
 };

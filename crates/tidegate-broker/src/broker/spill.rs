@@ -12,9 +12,10 @@ use tidegate_wire::mqtt::QoS;
 use super::{Broker, journal_writer::done, mark_dirty};
 use crate::{
     config::Overflow,
+    dropped::Dropped,
     message::Message,
     queue::{Held, Queue, Queued},
-    session::{Dropped, Session},
+    session::Session,
     shared::Shared,
     slab::Key,
     spill::{NoPlace, Spill, SpillError, Spilled, Spilling, Wanted, WantedBy},

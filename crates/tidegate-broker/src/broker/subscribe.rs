@@ -13,8 +13,8 @@ use super::{Broker, Denied, Output, publish::Fault};
 use crate::{
     connection::{Asked, Filters},
     scans::RetainedScan,
-    session::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     slab::Key,
+    subscription::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     timers::Timer,
 };
 

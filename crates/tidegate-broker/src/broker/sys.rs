@@ -7,10 +7,11 @@ use std::sync::Arc;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::QoS;
 
-use super::{Broker, SessionReport, Statistics};
+use super::Broker;
 use crate::{
     message::{Body, Incoming},
     shared::Shared,
+    statistics::{SessionReport, Statistics},
 };
 
 /// Sessions that are named because they hold most.

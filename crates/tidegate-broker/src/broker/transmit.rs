@@ -8,9 +8,8 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode};
 
 use super::{
     Broker, ConnectionKey,
-    checkpoint::RETRY,
-    deliver::is_large,
     durable_acks::NoRoom,
+    journal_writer::checkpoint::RETRY,
     journal_writer::done,
     mark_dirty,
     outgoing::{Outgoing, append, may_begin},
@@ -551,7 +550,7 @@ impl Broker {
                 let topics = topics.get_or_insert_with(|| self.shared.topics());
                 let exception = TopicConfig::of(topics, &message.topic);
                 let large_bytes = exception.and_then(|exception| exception.large_bytes);
-                let is_large = is_large(message.payload.len(), large_bytes, session);
+                let is_large = session.is_large(message.payload.len(), large_bytes);
                 let qos = message.qos.min(scan.options.qos);
                 let ids = Ids::of(if scan.options.id == 0 {
                     &[]

@@ -26,11 +26,11 @@ use tidegate_message::{Instant, Payload, Position};
 use tidegate_wire::mqtt::{PacketId, QoS};
 
 use super::{
-    Broker, Peer,
-    journal_writer::{
-        EXCHANGE_BYTES, Keeper, Reserved, SLACK_BYTES, closed, message_record, opened, waiting,
+    super::{
+        Broker, Peer,
+        spill::{FETCH_BYTES, FETCH_MESSAGES},
     },
-    spill::{FETCH_BYTES, FETCH_MESSAGES},
+    EXCHANGE_BYTES, Keeper, Reserved, SLACK_BYTES, closed, message_record, opened, waiting,
 };
 use crate::{
     inflight::Awaits,
@@ -63,11 +63,11 @@ const GAIN_PART: u64 = 8;
 /// they are more than [`LEAST_BYTES`], the next checkpoint counts them.
 const RESERVED_BYTES_MIN: u64 = 1 << 20;
 /// A journal that takes nothing is tried again this often.
-pub(super) const RETRY: Duration = Duration::from_secs(1);
+pub(in crate::broker) const RETRY: Duration = Duration::from_secs(1);
 
 /// How far a checkpoint is.
 #[derive(Debug)]
-pub(super) struct Checkpoint {
+pub(in crate::broker) struct Checkpoint {
     /// Where it began; the journal lets go of what stands before.
     start: Position,
     /// Messages up to this number were there before.
@@ -103,7 +103,7 @@ enum Stage {
 
 impl Broker {
     /// Begins to write the live state again if the journal has grown enough since the last time ([`let_be_bytes`]), or refuses writes.
-    pub(super) fn watch_journal(&mut self, now: Instant) {
+    pub(in crate::broker) fn watch_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.look_for_room();
         if self.wants_look_at_journal() {
@@ -112,14 +112,14 @@ impl Broker {
     }
 
     /// Whether the journal is to be looked at, and no timer is set for that.
-    pub(super) fn wants_look_at_journal(&self) -> bool {
+    pub(in crate::broker) fn wants_look_at_journal(&self) -> bool {
         let is_wanted =
             |keeper: &Keeper| keeper.may_recover() || keeper.is_due() || keeper.is_to_be_counted();
         self.keeper.as_ref().is_some_and(|keeper| !keeper.is_watched && is_wanted(keeper))
     }
 
     /// Has [`Timer::Journal`] come, unless it is to.
-    pub(super) fn look_at_journal(&mut self, now: Instant) {
+    pub(in crate::broker) fn look_at_journal(&mut self, now: Instant) {
         if let Some(keeper) = self.keeper.as_mut().filter(|keeper| !keeper.is_watched) {
             keeper.is_watched = true;
             self.timers.set(now, Timer::Journal);
@@ -127,7 +127,7 @@ impl Broker {
     }
 
     /// The work of [`Timer::Journal`].
-    pub(super) fn go_on_with_journal(&mut self, now: Instant) {
+    pub(in crate::broker) fn go_on_with_journal(&mut self, now: Instant) {
         let Some(keeper) = &mut self.keeper else { return };
         keeper.is_watched = false;
         // Room may come of a checkpoint, of that of another shard, else of the disk.
@@ -162,7 +162,7 @@ impl Broker {
     }
 
     /// The journal of another shard has, or had, no room.
-    pub(super) fn asked_for_room(&mut self, now: Instant) {
+    pub(in crate::broker) fn asked_for_room(&mut self, now: Instant) {
         self.give_up_gone();
         if let Some(keeper) = &mut self.keeper {
             keeper.is_short = true;
@@ -220,7 +220,7 @@ impl Broker {
         fits
     }
 
-    pub(super) fn begin_checkpoint(&mut self, waits: bool) {
+    pub(in crate::broker) fn begin_checkpoint(&mut self, waits: bool) {
         let keys = self.sessions.iter().map(|(key, _)| key).collect();
         let Some(keeper) = &mut self.keeper else { return };
         keeper.use_reserve(keeper.is_short);
@@ -245,7 +245,7 @@ impl Broker {
     }
 
     /// Has a checkpoint that is under way write a session, too, whose messages it may not have written yet.
-    pub(super) fn checkpoint_also(&mut self, key: Key) {
+    pub(in crate::broker) fn checkpoint_also(&mut self, key: Key) {
         let checkpoint = self.keeper.as_mut().and_then(|keeper| keeper.checkpoint.as_mut());
         match checkpoint.map(|checkpoint| &mut checkpoint.stage) {
             Some(Stage::Sessions(keys) | Stage::Queue(keys, ..)) => keys.push(key),
@@ -255,7 +255,7 @@ impl Broker {
     }
 
     /// Writes some of it; false once all is written, or nothing can be.
-    pub(super) fn checkpoint_step(&mut self, records: usize) -> bool {
+    pub(in crate::broker) fn checkpoint_step(&mut self, records: usize) -> bool {
         let Some(keeper) = &mut self.keeper else { return false };
         let Some(mut checkpoint) =
             keeper.checkpoint.take_if(|checkpoint| checkpoint.is_under_way())
@@ -289,7 +289,7 @@ impl Broker {
     }
 
     /// Lets go of what stood before, once what stands for it is durable.
-    pub(super) fn end_checkpoint(&mut self) {
+    pub(in crate::broker) fn end_checkpoint(&mut self) {
         self.write_seen();
         let Some(keeper) = &mut self.keeper else { return };
         let durable = keeper.journal.durable();
@@ -578,7 +578,7 @@ impl Broker {
     }
 
     /// The requested messages are read, or lost.
-    pub(super) fn fetched_for_checkpoint(&mut self, messages: Vec<Arc<Message>>) {
+    pub(in crate::broker) fn fetched_for_checkpoint(&mut self, messages: Vec<Arc<Message>>) {
         if let Some(checkpoint) = self.keeper.as_mut().and_then(|keeper| keeper.checkpoint.as_mut())
         {
             checkpoint.is_fetching = false;
@@ -664,7 +664,7 @@ impl Keeper {
 
 /// All of the live state found no room in the journal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NoRoom {
+pub(in crate::broker) struct NoRoom {
     bytes: u64,
     free: u64,
     /// Looks that were left out since.
@@ -742,7 +742,7 @@ fn let_be_bytes(checkpoint_bytes: u64, bytes_max: u64) -> u64 {
 }
 
 /// The empty message that clears a topic.
-pub(super) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
+pub(in crate::broker) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -> StoredMessage {
     StoredMessage {
         number: 0,
         origin: None,
