@@ -173,7 +173,12 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-bus", "tidegate-process"]),
-    rule("tidegate-rpc", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
+    rule(
+        "tidegate-rpc",
+        Layer::Shell,
+        &[],
+        &["tidegate-bus", "tidegate-identity", "tidegate-process"],
+    ),
     rule(
         "tidegate-ingest",
         Layer::Shell,
@@ -192,7 +197,6 @@ const RULES: &[Rule] = &[
         Layer::Shell,
         &[],
         &[
-            "tidegate-bus",
             "tidegate-camera",
             "tidegate-identity",
             "tidegate-link",

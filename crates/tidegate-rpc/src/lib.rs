@@ -1,11 +1,11 @@
 //! The API of an edge node: gRPC, and the way in of other requests of HTTP on the same port.
 //!
 //! ```text
-//!  TLS connection ──▶ server ──checked request──▶ Frames (implemented by `node`)
+//!  TLS connection ──▶ server ──checked request──▶ Frames (implemented by `tidegate-streams`), Admin
 //!  (identity)            ◀──── events, bounded ──────┘
 //! ```
 //!
-//! [`Frames`] is what a node can do, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
+//! [`Frames`] is what a node's cameras can do, and [`Admin`] what operators may do with the node, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
 //! reach an implementation checked, and identities come from certificates that TLS has verified, or from passwords and tokens
 //! that came with the call.
 //!
@@ -13,6 +13,7 @@
 //! frame's bytes are copied once for each subscriber, into the HTTP/2 stream; a failed call says its
 //! stable code.
 
+mod admin;
 mod failure;
 pub mod openapi;
 pub mod server;
@@ -23,14 +24,14 @@ use std::sync::{Arc, atomic::AtomicBool};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{
-    ApiError, CameraInfo, Changes, EndSessions, Event, FeedbackOf, Original, Registration,
-    ReloadedConfiguration, SessionInfo, SessionsPage, SubscribeRequest, SubscriptionId,
-    UnsubscribeStatus, Verdict, proto,
+    ApiError, CameraInfo, Changes, Event, FeedbackOf, Original, Registration, SubscribeRequest,
+    SubscriptionId, UnsubscribeStatus, Verdict, proto,
 };
 use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
 
 pub use self::{
+    admin::{Admin, Administration, Reloads},
     failure::Failure,
     server::{BodyBound, BodyError, Plain, PlainSettings, Server, ServerConfig, ServerError},
 };
@@ -42,7 +43,7 @@ pub use tidegate_identity::access::Identity;
 /// here, one in HTTP/2's buffer and what its window allows.
 pub const EVENTS_BUFFERED: usize = 1;
 
-/// The services of a node for the clients of its API.
+/// The cameras of a node for the clients of its API.
 ///
 /// Each method is given the caller and refuses a forbidden action with
 /// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED).
@@ -113,22 +114,6 @@ pub trait Frames: Send + Sync + 'static {
         identity: &Identity,
         of: FeedbackOf,
     ) -> Result<mpsc::Receiver<Verdict>, ApiError>;
-
-    /// Sessions of MQTT clients, in order of their clients' identifiers; `LIMIT_REACHED` where no MQTT is served.
-    async fn sessions(
-        &self,
-        identity: &Identity,
-        page: SessionsPage,
-    ) -> Result<Vec<SessionInfo>, ApiError>;
-
-    /// Ends sessions of MQTT clients; how many there were.
-    async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError>;
-
-    /// Reads the configuration again and takes all of it, or nothing.
-    async fn reload_configuration(
-        &self,
-        identity: &Identity,
-    ) -> Result<ReloadedConfiguration, ApiError>;
 }
 
 /// Looks at images for the clients of the API.

@@ -53,7 +53,7 @@ pub use self::{
     plain::{Plain, PlainSettings},
     web::{BodyBound, BodyError},
 };
-use super::{Detection, Frames, unread::KEEP_ALIVE};
+use super::{Admin, Detection, Frames, unread::KEEP_ALIVE};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -106,7 +106,8 @@ pub struct ServerConfig {
     pub tls_open: Arc<rustls::ServerConfig>,
     /// Authentication and access control.
     pub access: Access,
-    /// The paths of HTTP for callers that are known. Each request has the extensions `Arc<Identity>`, its caller, and `Arc<dyn Frames>`.
+    /// The paths of HTTP for callers that are known. Each request has the extensions `Arc<Identity>`, its caller, `Arc<dyn Frames>` and
+    /// `Arc<dyn Admin>`.
     pub web: Router,
     /// The paths for everybody, such as files of the page. Their requests come without a body.
     pub web_public: Router,
@@ -168,10 +169,17 @@ impl Server {
     pub async fn serve(
         self,
         frames: Arc<dyn Frames>,
+        admin: Arc<dyn Admin>,
         stop: CancellationToken,
     ) -> Result<(), ServerError> {
         let callers = Arc::new(Callers::new(self.config.access.clone(), "api"));
-        let service = Service::new(frames.clone(), &self.config, callers.clone(), stop.clone());
+        let service = Service::new(
+            frames.clone(),
+            admin.clone(),
+            &self.config,
+            callers.clone(),
+            stop.clone(),
+        );
         let partial = Arc::new(Rooms::default());
         let bytes_max = self.config.frame_bytes_max;
         let has_detection = self.detection.is_some();
@@ -186,6 +194,7 @@ impl Server {
             access: self.config.access.clone(),
             callers: callers.clone(),
             frames,
+            admin,
             partial,
             frame_bytes_max: bytes_max,
             image_bytes_max,

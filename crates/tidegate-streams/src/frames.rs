@@ -1,7 +1,6 @@
 //! The services of an edge node for the clients of its API.
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,16 +11,11 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{
-    ApiError, CameraInfo, Changes, ClockOffset, EndSessions, FeedbackOf, Original, Registration,
-    ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, SubscribeRequest,
-    SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
+    ApiError, CameraInfo, Changes, ClockOffset, FeedbackOf, Original, Registration,
+    SubscribeRequest, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
-use tidegate_bus::{Bus, SessionReport};
 use tidegate_identity::{auth::audit::Outcome, pki::Kind};
-use tidegate_message::{
-    Action, CameraName, Code, Delivery, Demand, Identity as Owned, Instant, Target,
-};
-use tidegate_process::clock;
+use tidegate_message::{Action, CameraName, Code, Delivery, Demand, Instant, Target};
 use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
@@ -43,8 +37,6 @@ use super::{
 const SWITCHES_MAX: usize = 8;
 /// How long a subscriber whose right ended may take to read that it did.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
-/// How long a request to reload may wait: less than clients give a call.
-const RELOAD_MAX: Duration = Duration::from_secs(20);
 
 /// A running subscription, from the node's side.
 pub(super) struct Live {
@@ -279,83 +271,9 @@ impl Frames for NodeState {
         });
         Ok(receiver)
     }
-
-    async fn sessions(
-        &self,
-        identity: &Identity,
-        page: SessionsPage,
-    ) -> Result<Vec<SessionInfo>, ApiError> {
-        self.access.may("api", identity, Action::Admin, Target::Node)?;
-        let broker = self.broker()?;
-        let owner = page.owner;
-        let is_meant =
-            move |who: &Owned| owner.as_ref().is_none_or(|owner| is_owned_by(who, owner));
-        let sessions = broker.sessions(&page.after, page.limit, is_meant).await;
-        let info = |report: SessionReport| SessionInfo {
-            client_id: report.client_id.to_string(),
-            owner: SessionOwner {
-                kind: report.kind.word().to_owned(),
-                name: report.user.to_string(),
-            },
-            connected: report.connected,
-            subscriptions: report.subscriptions as u64,
-            queued: report.queued as u64,
-            queued_bytes: report.queued_bytes,
-            inflight: report.inflight as u64,
-            ends_in_s: report.grace_ends.map(|at| at.since(clock::now()).as_secs()),
-        };
-        Ok(sessions.into_iter().map(info).collect())
-    }
-
-    async fn reload_configuration(
-        &self,
-        identity: &Identity,
-    ) -> Result<ReloadedConfiguration, ApiError> {
-        self.access.may("api", identity, Action::Admin, Target::Node)?;
-        let busy = |text: &str| ApiError::new(Code::LIMIT_REACHED, text);
-        let reloads = self.reloads.as_ref().ok_or_else(|| {
-            ApiError::new(Code::CONFIG_INVALID, "this node has no configuration to read again")
-        })?;
-        let (answer, answered) = oneshot::channel();
-        let asked = reloads.try_send(answer);
-        asked.map_err(|_| busy("the configuration is being read already; try again later"))?;
-        let reloaded = tokio::time::timeout(RELOAD_MAX, answered).await;
-        let late =
-            || busy("the configuration is still being read; the node's log says what comes of it");
-        let reloaded = reloaded.map_err(|_| late())?;
-        reloaded.map_err(|_| busy("the node stops"))?
-    }
-
-    async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError> {
-        self.access.may("api", identity, Action::Admin, Target::Node)?;
-        let broker = self.broker()?;
-        let clients: HashSet<String> = which.client_ids.iter().cloned().collect();
-        let owner = which.owner.clone();
-        let is_meant = move |client: &str, who: &Owned| {
-            clients.contains(client) || owner.as_ref().is_some_and(|owner| is_owned_by(who, owner))
-        };
-        let ended = broker.end_sessions(is_meant).await as u64;
-        let owner = which.owner.map(|owner| format!("all of {} {}", owner.kind, owner.name));
-        let what: Vec<String> = which.client_ids.into_iter().chain(owner).collect();
-        let rule = format!("{ended} ended: {}", what.join(", "));
-        self.access.tell("api", identity, Outcome::Done, "end-sessions", Target::Node, &rule);
-        Ok(ended)
-    }
-}
-
-/// Whether a session of `who` is meant by `owner`.
-fn is_owned_by(who: &Owned, owner: &SessionOwner) -> bool {
-    who.kind.word() == owner.kind && *who.name == *owner.name
 }
 
 impl NodeState {
-    fn broker(&self) -> Result<&Bus, ApiError> {
-        self.bus.get().ok_or_else(|| {
-            let text = "this node serves no MQTT, or not yet: it has no sessions";
-            ApiError::new(Code::LIMIT_REACHED, text)
-        })
-    }
-
     /// The camera of that name; an error names those that `identity` may see and no others.
     fn named(&self, identity: &Identity, name: &CameraName) -> Result<Arc<Camera>, ApiError> {
         self.cameras.named(name, |known| {

@@ -25,13 +25,12 @@ mod verdict;
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
 use async_recursion::async_recursion as boxed;
-use tidegate_api::{ApiError, ReloadedConfiguration, SubscriptionId};
-use tidegate_bus::Bus;
+use tidegate_api::SubscriptionId;
 use tidegate_camera::{
     camera::{self, CameraSettings},
     frame_log::FrameLogSettings,
@@ -47,9 +46,9 @@ use tidegate_process::{
     clock,
     tasks::{self, Tasks},
 };
-use tidegate_rpc::{Detection, Frames, Plain, Router, ServerConfig, ServerError};
+use tidegate_rpc::{Admin, Detection, Frames, Plain, Router, ServerConfig, ServerError};
 use tidegate_wire::{NodeId, TransferHints};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use self::own::{CAMERAS_MAX, OwnCamera};
@@ -77,15 +76,7 @@ pub struct NodeSettings {
     pub medium: Option<CoordinatorConfig>,
     /// Access control.
     pub access: Access,
-    /// The node's broker, once it serves: for the sessions of its clients.
-    pub bus: Arc<OnceLock<Bus>>,
-    /// Requests to read the configuration again; none where that is not possible.
-    pub reloads: Option<Reloads>,
 }
-
-/// Asks for the configuration to be read again: the result is sent to the caller. One waits while one is read, and others
-/// are refused.
-pub type Reloads = mpsc::Sender<oneshot::Sender<Result<ReloadedConfiguration, ApiError>>>;
 
 /// Why a node cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -123,8 +114,6 @@ pub(crate) struct NodeState {
     hints: TransferHints,
     shares: Mutex<Shares>,
     access: Access,
-    bus: Arc<OnceLock<Bus>>,
-    reloads: Option<Reloads>,
     tasks: Tasks,
     stop: CancellationToken,
     this: Weak<NodeState>,
@@ -138,8 +127,6 @@ impl NodeState {
         hints: TransferHints,
         shares: Shares,
         access: Access,
-        bus: Arc<OnceLock<Bus>>,
-        reloads: Option<Reloads>,
         tasks: Tasks,
         stop: CancellationToken,
     ) -> Arc<Self> {
@@ -153,8 +140,6 @@ impl NodeState {
             hints,
             shares: Mutex::new(shares),
             access,
-            bus,
-            reloads,
             tasks,
             stop,
             this: this.clone(),
@@ -202,8 +187,6 @@ impl Node {
             hints,
             medium,
             mut access,
-            bus,
-            reloads,
         } = settings;
         // Clients accepted by these credentials are judged by their lists from then on.
         access.revocations = credentials.revocations().clone();
@@ -221,17 +204,7 @@ impl Node {
         .await?;
         let (handle, tasks) = tasks::tasks();
         let (stop, shares) = (CancellationToken::new(), Shares::new(clock::now(), tables, medium));
-        let state = NodeState::new(
-            hosted,
-            stream_log,
-            hints,
-            shares,
-            access,
-            bus,
-            reloads,
-            handle,
-            stop.clone(),
-        );
+        let state = NodeState::new(hosted, stream_log, hints, shares, access, handle, stop.clone());
         // Before the first link comes.
         state.own.reserve(&cameras.borrow());
         let node_key = credentials.identity().node;
@@ -278,12 +251,16 @@ impl Node {
         self.server.address()
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop`, and operators by `admin`.
     ///
     /// # Errors
     /// [`NodeError`] if the API fails as a whole.
     #[boxed]
-    pub async fn serve(self, stop: CancellationToken) -> Result<(), NodeError> {
+    pub async fn serve(
+        self,
+        admin: Arc<dyn Admin>,
+        stop: CancellationToken,
+    ) -> Result<(), NodeError> {
         let Self { server, state, tasks, node_key, cameras, stop: own_stop, served } = self;
         for service in served {
             // One that waits no longer needs none.
@@ -295,7 +272,7 @@ impl Node {
             own_stop.cancel();
         };
         let (served, (), ()) = tokio::join!(
-            server.serve(state, stop.clone()),
+            server.serve(state, admin, stop.clone()),
             stopping,
             tasks.run(stop.cancelled(), GRACE),
         );

@@ -74,17 +74,8 @@ impl Rig {
             Some(CoordinatorConfig::default()),
         );
         let (hints, stop) = (TransferHints::default(), CancellationToken::new());
-        let node = NodeState::new(
-            hosted,
-            log.into(),
-            hints,
-            shares,
-            Access::default(),
-            Arc::default(),
-            None,
-            tasks,
-            stop,
-        );
+        let node =
+            NodeState::new(hosted, log.into(), hints, shares, Access::default(), tasks, stop);
         let (camera, link) = node.cameras.attach(announce(), OWNER, 71, "test".to_owned()).unwrap();
         let application = PeerIdentity {
             kind: Kind::Application,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_api::{ApiError, SESSIONS_MAX, SessionInfo, SessionsPage};
 use tidegate_message::{Action, Code, Target};
-use tidegate_rpc::{Failure, Frames, Identity};
+use tidegate_rpc::{Admin, Failure, Identity};
 
 use crate::Web;
 
@@ -105,7 +105,7 @@ pub(crate) struct Page {
 }
 
 pub(crate) async fn clients(
-    Extension(frames): Extension<Arc<dyn Frames>>,
+    Extension(admin): Extension<Arc<dyn Admin>>,
     Extension(identity): Extension<Arc<Identity>>,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<Value>, Failure> {
@@ -114,7 +114,7 @@ pub(crate) async fn clients(
         Failure::invalid(format!("{text}: {}", rejection.body_text()))
     })?;
     let page = SessionsPage { after, limit: rows(limit)?, ..SessionsPage::default() };
-    let sessions = frames.sessions(&identity, page).await?;
+    let sessions = admin.sessions(&identity, page).await?;
     let clients: Vec<Value> = sessions.iter().map(client).collect();
     Ok(Json(json!({ "clients": clients })))
 }

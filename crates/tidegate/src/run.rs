@@ -58,7 +58,7 @@ use tidegate_process::{
     health::{Health, Watch},
     step,
 };
-use tidegate_rpc::Router;
+use tidegate_rpc::{Administration, Router};
 use tidegate_streams::{Node, NodeSettings};
 use tidegate_uplinks::UplinkLinks;
 use tidegate_wire::{Role, TransferHints};
@@ -139,11 +139,10 @@ pub async fn node(
             ..CoordinatorConfig::default()
         }),
         access: access.clone(),
-        bus,
-        reloads: Some(reloads),
         cameras: configured,
     };
     let web_access = access.clone();
+    let admin = Administration { access: access.clone(), bus, reloads: Some(reloads) };
     let failed = |error: tidegate_streams::NodeError| {
         let code = error.code();
         ApiError::new(code, "the node cannot run").caused_by(tidegate_message::error_chain(&error))
@@ -194,7 +193,7 @@ pub async fn node(
     manager.ready();
     tracing::info!(api = %node.api_address(), link = %links.local_address(), "node ready");
     step::begin("ending the calls of applications and the links of cameras");
-    let (served, ()) = tokio::join!(node.serve(stop.clone()), links.run(stop));
+    let (served, ()) = tokio::join!(node.serve(Arc::new(admin), stop.clone()), links.run(stop));
     let served = served.map_err(failed);
     if let Some(detectors) = detectors {
         step::begin("ending detectors");

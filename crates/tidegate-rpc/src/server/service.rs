@@ -26,11 +26,12 @@ use super::{
         sessions_server as sessions_wire,
     },
 };
-use crate::{Frames, Identity};
+use crate::{Admin, Frames, Identity};
 
 /// The one service of the server.
 pub(super) struct Service {
     frames: Arc<dyn Frames>,
+    admin: Arc<dyn Admin>,
     callers: Arc<Callers>,
     node: String,
     frame_bytes_max: u64,
@@ -43,12 +44,14 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn new(
         frames: Arc<dyn Frames>,
+        admin: Arc<dyn Admin>,
         config: &ServerConfig,
         callers: Arc<Callers>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             frames,
+            admin,
             callers,
             node: config.node.clone(),
             frame_bytes_max: config.frame_bytes_max,
@@ -78,7 +81,7 @@ impl sessions_wire::Sessions for Service {
     ) -> Answer<proto::ListSessionsResponse> {
         let identity = caller(&request)?;
         let sessions =
-            self.frames.sessions(&identity, request.into_inner().into()).await.or_status()?;
+            self.admin.sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(sessions.into()))
     }
 
@@ -88,7 +91,7 @@ impl sessions_wire::Sessions for Service {
     ) -> Answer<proto::EndSessionsResponse> {
         let identity = caller(&request)?;
         let ended =
-            self.frames.end_sessions(&identity, request.into_inner().into()).await.or_status()?;
+            self.admin.end_sessions(&identity, request.into_inner().into()).await.or_status()?;
         Ok(Response::new(proto::EndSessionsResponse { ended }))
     }
 }
@@ -100,7 +103,7 @@ impl configuration_wire::Configuration for Service {
         request: Request<proto::ReloadConfigurationRequest>,
     ) -> Answer<proto::ReloadConfigurationResponse> {
         let identity = caller(&request)?;
-        let reloaded = self.frames.reload_configuration(&identity).await.or_status()?;
+        let reloaded = self.admin.reload_configuration(&identity).await.or_status()?;
         Ok(Response::new(reloaded.into()))
     }
 }

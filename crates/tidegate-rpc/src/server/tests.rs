@@ -128,6 +128,41 @@ fn verdict() -> Verdict {
 }
 
 #[async_trait]
+impl Admin for Node {
+    async fn sessions(
+        &self,
+        _: &Identity,
+        page: SessionsPage,
+    ) -> Result<Vec<SessionInfo>, ApiError> {
+        let session = |number: usize| SessionInfo {
+            client_id: format!("{}{number}", page.after),
+            owner: page
+                .owner
+                .clone()
+                .unwrap_or(SessionOwner { kind: "user".into(), name: "ada".into() }),
+            connected: number.is_multiple_of(2),
+            subscriptions: 1,
+            queued: 2,
+            queued_bytes: 3,
+            inflight: 4,
+            ends_in_s: None,
+        };
+        Ok((0..page.limit).map(session).collect())
+    }
+
+    async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
+        Ok(ReloadedConfiguration {
+            exchanged: vec!["mqtt.policy".to_owned()],
+            ..ReloadedConfiguration::default()
+        })
+    }
+
+    async fn end_sessions(&self, _: &Identity, which: EndSessions) -> Result<u64, ApiError> {
+        Ok(which.client_ids.len() as u64 + 10 * u64::from(which.owner.is_some()))
+    }
+}
+
+#[async_trait]
 impl Frames for Node {
     async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
         Ok(vec![camera_info("cam1")])
@@ -214,38 +249,6 @@ impl Frames for Node {
         let transfer =
             if demands.is_empty() { TransferState::Stopped } else { TransferState::Continues };
         Ok(UnsubscribeStatus { transfer, delivered: 10, missed: 1 })
-    }
-
-    async fn sessions(
-        &self,
-        _: &Identity,
-        page: SessionsPage,
-    ) -> Result<Vec<SessionInfo>, ApiError> {
-        let session = |number: usize| SessionInfo {
-            client_id: format!("{}{number}", page.after),
-            owner: page
-                .owner
-                .clone()
-                .unwrap_or(SessionOwner { kind: "user".into(), name: "ada".into() }),
-            connected: number.is_multiple_of(2),
-            subscriptions: 1,
-            queued: 2,
-            queued_bytes: 3,
-            inflight: 4,
-            ends_in_s: None,
-        };
-        Ok((0..page.limit).map(session).collect())
-    }
-
-    async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
-        Ok(ReloadedConfiguration {
-            exchanged: vec!["mqtt.policy".to_owned()],
-            ..ReloadedConfiguration::default()
-        })
-    }
-
-    async fn end_sessions(&self, _: &Identity, which: EndSessions) -> Result<u64, ApiError> {
-        Ok(which.client_ids.len() as u64 + 10 * u64::from(which.owner.is_some()))
     }
 
     async fn fetch_original(
@@ -365,7 +368,10 @@ impl Site {
             demands: Mutex::default(),
         };
         let stop = CancellationToken::new();
-        let served = tokio::spawn(server.serve(Arc::new(node), stop.clone()));
+        let served = tokio::spawn({
+            let node = Arc::new(node);
+            server.serve(node.clone(), node, stop.clone())
+        });
         Self { folder, address, plain, sessions, stop, served }
     }
 

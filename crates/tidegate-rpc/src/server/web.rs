@@ -38,7 +38,7 @@ use super::{
     connection::Caller,
     gate::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
-use crate::{Failure, Frames, Identity, failure::Sentence, openapi};
+use crate::{Admin, Failure, Frames, Identity, failure::Sentence, openapi};
 
 /// Bytes of a body in addition to those of a frame: the other fields of a form, and base64, which takes four bytes for three.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
@@ -64,6 +64,7 @@ pub(super) struct Web {
     pub(super) access: Access,
     pub(super) callers: Arc<Callers>,
     pub(super) frames: Arc<dyn Frames>,
+    pub(super) admin: Arc<dyn Admin>,
     pub(super) partial: Arc<Rooms>,
     pub(super) frame_bytes_max: u64,
     /// Largest image to look at, where detection is served.
@@ -182,6 +183,7 @@ async fn vouch(State(front): State<Arc<PlainFront>>, request: Request, next: Nex
         Ok(identity) => {
             parts.extensions.insert(identity);
             parts.extensions.insert(front.web.frames.clone());
+            parts.extensions.insert(front.web.admin.clone());
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => Failure::new(error).into_response(),
@@ -219,6 +221,7 @@ async fn admit(State(front): State<Arc<Front>>, request: Request, next: Next) ->
     let rooms = [caller.partial.clone(), of_caller, web.partial.all.clone()];
     parts.extensions.insert(identity);
     parts.extensions.insert(web.frames.clone());
+    parts.extensions.insert(web.admin.clone());
     let bound = Arc::new(BodyBound::new(web.body_bytes_max() as u64));
     parts.extensions.insert(bound.clone());
     let body = Body::new(Bounded::new(body, rooms, bound));

@@ -22,7 +22,7 @@ use tidegate_identity::{
 };
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_rpc::{
-    BodyError, Detection, Frames, Router, Server, ServerConfig, Subscription, server::ALPN,
+    Admin, BodyError, Detection, Frames, Router, Server, ServerConfig, Subscription, server::ALPN,
 };
 use tidegate_wire::NodeId;
 use tokio::{
@@ -43,6 +43,21 @@ struct Bare;
 
 fn nothing<T>() -> Result<T, ApiError> {
     Err(ApiError::new(Code::INTERNAL, "this node has images alone"))
+}
+
+#[async_trait]
+impl Admin for Bare {
+    async fn sessions(&self, _: &Identity, _: SessionsPage) -> Result<Vec<SessionInfo>, ApiError> {
+        nothing()
+    }
+
+    async fn end_sessions(&self, _: &Identity, _: EndSessions) -> Result<u64, ApiError> {
+        nothing()
+    }
+
+    async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
+        nothing()
+    }
 }
 
 #[async_trait]
@@ -110,18 +125,6 @@ impl Frames for Bare {
     ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
         nothing()
     }
-
-    async fn sessions(&self, _: &Identity, _: SessionsPage) -> Result<Vec<SessionInfo>, ApiError> {
-        nothing()
-    }
-
-    async fn end_sessions(&self, _: &Identity, _: EndSessions) -> Result<u64, ApiError> {
-        nothing()
-    }
-
-    async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
-        nothing()
-    }
 }
 
 #[async_trait]
@@ -160,7 +163,7 @@ impl Front {
         let server = Server::bind(config).await.unwrap();
         let server = server.with_detection(Arc::new(Bare), IMAGE_BYTES_MAX);
         let address = server.address();
-        tokio::spawn(server.serve(Arc::new(Bare), stop.clone()));
+        tokio::spawn(server.serve(Arc::new(Bare), Arc::new(Bare), stop.clone()));
         Self { folder, address, _serves: stop.drop_guard() }
     }
 

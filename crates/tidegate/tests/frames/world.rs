@@ -26,6 +26,7 @@ use tidegate_link::{
 };
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
+use tidegate_rpc::Administration;
 use tidegate_server::{
     Server,
     settings::{AllAnonymous, ServerSettings},
@@ -182,8 +183,6 @@ impl World {
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
             access: access.clone(),
-            reloads: None,
-            bus: once,
             cameras: self.cameras.subscribe(),
         };
         let node = Node::bind(options).await.expect("a node");
@@ -191,13 +190,15 @@ impl World {
         links.serve(Role::Camera, node.links());
         links.serve(Role::Edge, node.links());
         links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, node.medium())));
+        let admin = Administration { access: access.clone(), bus: once, reloads: None };
         let stop = CancellationToken::new();
         let tables = Arc::new(NoTables);
         let web = WebSettings { access, bus, tables, stop: stop.clone() };
         let node = node.with_web(tidegate_web::router(web), tidegate_web::page());
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let (served, ()) = tokio::join!(node.serve(stopped.clone()), links.run(stopped));
+            let (served, ()) =
+                tokio::join!(node.serve(Arc::new(admin), stopped.clone()), links.run(stopped));
             served.expect("a node serves");
         });
         self.node = Some((task, stop));
