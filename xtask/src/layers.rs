@@ -146,8 +146,8 @@ const RULES: &[Rule] = &[
     rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
     rule("tidegate-client", Layer::Shell, &[], &[]),
-    // Images travel by the calls of the API as well.
-    rule("tidegate-load", Layer::Shell, &[], &["tidegate-client"]),
+    // Images travel by the calls of the API as well; `--cafile` trusts the servers that a node would.
+    rule("tidegate-load", Layer::Shell, &[], &["tidegate-client", "tidegate-identity"]),
     rule("tidegate-sim", Layer::Shell, &[], &[]),
     rule("tidegate-netlab", Layer::Shell, &[], &["tidegate-sim"]),
     rule("tidegate-process", Layer::Shell, &[], &[]),

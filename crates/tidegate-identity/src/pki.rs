@@ -49,6 +49,8 @@ mod join;
 pub mod known;
 pub mod revocation;
 mod revoke;
+pub mod servers;
+mod signatures;
 mod validity;
 
 pub use self::{

@@ -6,6 +6,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_bus::SessionConfig;
 use tidegate_device::{MessageLimits, Place, Template};
+use tidegate_identity::pki::servers::{NotCertified, certified};
 use tidegate_message::{Identity, TopicError, origins::Origins};
 use tidegate_process::tls;
 use tidegate_sys::datagram::Method;
@@ -77,10 +78,11 @@ impl ServerTls {
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-    ) -> Result<Self, rustls::Error> {
+    ) -> Result<Self, NotCertified> {
         let certificate = chain.iter().flat_map(|part| part.to_vec()).collect();
+        let shown = certified(chain, key)?;
         let mut config =
-            tls::server(tls::VERSIONS)?.with_no_client_auth().with_single_cert(chain, key)?;
+            tls::server(tls::VERSIONS)?.with_no_client_auth().with_cert_resolver(shown);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { config: Arc::new(config), certificate })
     }

@@ -8,10 +8,15 @@ use std::{
 };
 
 use clap::{ArgAction, Args};
+use rustls::{
+    ClientConfig, ConfigBuilder,
+    client::{WantsClientCert, danger::ServerCertVerifier},
+};
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
     pem::{self, PemObject as _},
 };
+use tidegate_identity::pki::servers::{NotCertified, TrustedServers, certified};
 use tidegate_wire::mqtt::{QoS, UserProperties, Version, Will};
 
 use crate::{
@@ -156,25 +161,30 @@ impl TlsArgs {
     ///
     /// # Errors
     /// `Pem` and `Tls` of [`ConnectError`].
-    pub fn config(&self) -> Result<Option<rustls::ClientConfig>, ConnectError> {
+    pub fn config(&self) -> Result<Option<ClientConfig>, ConnectError> {
         let Some(authority) = &self.cafile else { return Ok(None) };
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in certificates(authority)? {
-            roots.add(certificate)?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
+        let trusted = Arc::new(TrustedServers::new(certificates(authority)?)?);
+        let config = trusting(trusted)?;
         Ok(Some(match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
                 let key = PrivateKeyDer::from_pem_file(key)
                     .map_err(|source| ConnectError::Pem { path: key.clone(), source })?;
-                config.with_client_auth_cert(certificates(cert)?, key)?
+                config.with_client_cert_resolver(certified(certificates(cert)?, key)?)
             }
             _ => config.with_no_client_auth(),
         }))
     }
+}
+
+/// TLS of a client that trusts what `verifier` does, without a certificate of its own yet.
+pub(crate) fn trusting(
+    verifier: Arc<dyn ServerCertVerifier>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier))
 }
 
 /// The certificates of a file; there is at least one.
@@ -211,4 +221,7 @@ pub enum ConnectError {
     /// Certificates or key do not make a TLS connection.
     #[error("TLS cannot be used with these certificates")]
     Tls(#[from] rustls::Error),
+    /// The own certificate and its key do not go together.
+    #[error("--cert and --key do not go together")]
+    Certified(#[from] NotCertified),
 }

@@ -4,14 +4,10 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, ServerConfig,
-    SignatureScheme, SupportedProtocolVersion, WantsVerifier,
-    client::{WebPkiServerVerifier, danger::HandshakeSignatureValid},
-    crypto::{
-        CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature,
-        verify_tls13_signature,
-    },
-    pki_types::CertificateDer,
+    ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion,
+    WantsVerifier,
+    client::WebPkiServerVerifier,
+    crypto::{CryptoProvider, ring},
     server::{VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
     version::{TLS12, TLS13},
 };
@@ -98,47 +94,4 @@ macro_rules! signatures_by {
             $verifier.supported_verify_schemes()
         }
     };
-}
-
-/// Verifies signatures by the algorithms of the [`provider`], with the keys of certificates of X.509 version 3.
-#[derive(Clone, Copy, Debug)]
-pub struct Signatures(WebPkiSupportedAlgorithms);
-
-impl Default for Signatures {
-    fn default() -> Self {
-        Self(provider().signature_verification_algorithms)
-    }
-}
-
-impl Signatures {
-    /// As [`ServerCertVerifier`](rustls::client::danger::ServerCertVerifier) has it.
-    ///
-    /// # Errors
-    /// The signature is not by that key.
-    pub fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    /// As [`ServerCertVerifier`](rustls::client::danger::ServerCertVerifier) has it.
-    ///
-    /// # Errors
-    /// The signature is not by that key.
-    pub fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    /// The schemes of these algorithms.
-    pub fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }

@@ -5,7 +5,7 @@
 //!                                                                └──▶ DATA_DIR/state/token-keys-….json, for the next start
 //! ```
 //!
-//! Always true: only HTTPS whose certificate an authority vouches for; one request at a time, each with an end, and its answer
+//! Always true: only HTTPS whose certificate is trusted; one request at a time, each with an end, and its answer
 //! with a bound; a failed fetch leaves the keys as they were; redirections are not followed.
 
 use std::{
@@ -17,14 +17,13 @@ use std::{
 
 use http_body_util::Full;
 use hyper::{Request, StatusCode, Uri, body::Bytes, header};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tidegate_api::ApiError;
 use tidegate_message::{Code, Confidential};
 use tidegate_process::{
     clock,
     http::{self, HttpClient, HttpError},
-    tls,
 };
 use tidegate_sys::files;
 use tokio::{sync::watch, time::timeout};
@@ -60,14 +59,14 @@ impl fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Fetches the keys at the address `text` from a server that one of `roots` vouches for, every `refresh`, and keeps them in the
+    /// Fetches the keys at the address `text` from a server that `tls` trusts, every `refresh`, and keeps them in the
     /// file `kept`.
     ///
     /// # Errors
-    /// [`Code::CONFIG_INVALID`], naming the key of the configuration, and what `roots` fails with.
+    /// [`Code::CONFIG_INVALID`], naming the key of the configuration, and what `tls` fails with.
     pub fn new(
         text: &str,
-        roots: impl FnOnce() -> Result<RootCertStore, ApiError>,
+        tls: impl FnOnce() -> Result<Arc<ClientConfig>, ApiError>,
         kept: PathBuf,
         refresh: Duration,
     ) -> Result<Self, ApiError> {
@@ -81,10 +80,7 @@ impl Fetcher {
         if !is_tls || ServerName::try_from(host).is_err() {
             return Err(wrong());
         }
-        let tls = tls::client_of(roots()?).map_err(|error| {
-            ApiError::new(Code::INTERNAL, "TLS cannot be configured").caused_by(error)
-        })?;
-        Ok(Self { url, shown, tls, kept, refresh })
+        Ok(Self { url, shown, tls: tls()?, kept, refresh })
     }
 
     /// The keys of now.

@@ -2,7 +2,6 @@
 
 use std::{ffi::OsStr, fs, path::Path};
 
-use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tidegate_api::ApiError;
 use tidegate_message::Code;
@@ -64,26 +63,6 @@ pub fn authorities(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
 
 /// Where Linux systems keep the authorities that they trust.
 pub const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// The authorities for a server's certificate: those in the file that `key` names, else those of the system.
-///
-/// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub fn roots(key: &str, named: Option<&Path>) -> Result<RootCertStore, ApiError> {
-    let path = named.unwrap_or(Path::new(SYSTEM_AUTHORITIES));
-    let mut roots = RootCertStore::empty();
-    for certificate in authorities(key, path)? {
-        match roots.add(certificate) {
-            Ok(()) => {}
-            // One of many of the system's may be odd, one that was named must not.
-            Err(error) if named.is_none() => {
-                tracing::debug!(%error, path = %path.display(), "an authority is not used");
-            }
-            Err(error) => return Err(unreadable(key, path, &error)),
-        }
-    }
-    Ok(roots)
-}
 
 /// Whether a file is named by a hash, as OpenSSL looks for it.
 fn is_hashed(name: &OsStr) -> bool {

@@ -15,16 +15,14 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
 use sha2::{Digest as _, Sha256};
-use tidegate_process::{
-    signatures_by,
-    tls::{self, Signatures},
-};
+use tidegate_process::{signatures_by, tls};
 
 use super::{
     Credentials, Kind, PeerIdentity, PkiError, checked_name,
     issue::{Signer, certify, signer, writable, write_all},
     issued::{Issued, record},
     read_certificate,
+    signatures::Signatures,
 };
 
 /// The authority of a site, with its key.

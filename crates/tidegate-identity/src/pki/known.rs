@@ -7,18 +7,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, PeerMisbehaved,
-    SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key},
+    CertificateError, DistinguishedName, OtherError,
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
-use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest as _, Sha256};
-use tidegate_process::{signatures_by, tls::provider};
-use webpki::RawPublicKeyEntity;
+use tidegate_process::signatures_by;
 
-use super::{fields::Fields, validity};
+use super::{fields::Fields, signatures::Signatures, validity};
 
 /// The SHA-256 digest of a certificate, as `openssl x509 -noout -fingerprint -sha256` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +60,7 @@ pub struct Known {
     is_mandatory: bool,
     /// Names of authorities that are sent to clients, to choose a certificate by; none where any may be right.
     hints: Vec<DistinguishedName>,
-    algorithms: WebPkiSupportedAlgorithms,
+    signatures: Signatures,
 }
 
 impl Known {
@@ -85,8 +81,8 @@ impl Known {
         if !pins.is_empty() {
             hints.clear();
         }
-        let algorithms = provider().signature_verification_algorithms;
-        Self { certificates, pins, others, is_mandatory, hints, algorithms }
+        let signatures = Signatures::default();
+        Self { certificates, pins, others, is_mandatory, hints, signatures }
     }
 
     /// Whether each certificate that `former` accepted is accepted here as well, as far as that shows without looking at certificates one by one: all is known
@@ -157,15 +153,7 @@ impl ClientCertVerifier for Known {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         if self.knows(end_entity) {
-            let (from, until) =
-                validity(end_entity).ok_or(rustls::Error::from(CertificateError::BadEncoding))?;
-            let now = i128::from(now.as_secs()) * 1_000_000_000;
-            if now < i128::from(from.as_nanos()) {
-                return Err(CertificateError::NotValidYet.into());
-            }
-            if now > i128::from(until.as_nanos()) {
-                return Err(CertificateError::Expired.into());
-            }
+            check_time(end_entity, now)?;
             return Ok(ClientCertVerified::assertion());
         }
         let verified = match &self.others {
@@ -187,92 +175,27 @@ impl ClientCertVerifier for Known {
         Err(CertificateError::Other(OtherError(Arc::new(why))).into())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        if let (Some(others), false) = (&self.others, self.knows(certificate)) {
-            return others.verify_tls12_signature(message, certificate, signature);
-        }
-        let key = key_of(certificate)?;
-        let bad = || rustls::Error::from(CertificateError::BadEncoding);
-        let key = RawPublicKeyEntity::try_from(&key).map_err(|_| bad())?;
-        let mapping = self.algorithms.mapping.iter();
-        let algorithms = mapping
-            .filter(|(scheme, _)| *scheme == signature.scheme)
-            .flat_map(|(_, algorithms)| algorithms.iter());
-        let mut error =
-            rustls::Error::from(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme);
-        // A scheme of TLS 1.2 does not say of which curve its key is.
-        for algorithm in algorithms {
-            match key.verify_signature(*algorithm, message, signature.signature()) {
-                Ok(()) => return Ok(HandshakeSignatureValid::assertion()),
-                Err(_) => error = CertificateError::BadSignature.into(),
-            }
-        }
-        Err(error)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        if let (Some(others), false) = (&self.others, self.knows(certificate)) {
-            return others.verify_tls13_signature(message, certificate, signature);
-        }
-        let key = key_of(certificate)?;
-        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    signatures_by!(self => self.signatures);
 }
 
-/// A verifier of servers that takes a certificate for whatever name it is, once all else about it is right.
-#[derive(Debug)]
-pub struct AnyName(Arc<dyn ServerCertVerifier>);
-
-impl AnyName {
-    /// The verdict of `verifier`, names aside.
-    pub fn new(verifier: Arc<dyn ServerCertVerifier>) -> Self {
-        Self(verifier)
+/// Whether a certificate is within its time, the first and the last second included.
+///
+/// # Errors
+/// It is not.
+pub(super) fn check_time(
+    certificate: &CertificateDer<'_>,
+    now: UnixTime,
+) -> Result<(), rustls::Error> {
+    let (from, until) =
+        validity(certificate).ok_or(rustls::Error::from(CertificateError::BadEncoding))?;
+    let now = i128::from(now.as_secs()) * 1_000_000_000;
+    if now < i128::from(from.as_nanos()) {
+        return Err(CertificateError::NotValidYet.into());
     }
-}
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified =
-            self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match verified {
-            // The name is looked at last.
-            Err(rustls::Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
+    if now > i128::from(until.as_nanos()) {
+        return Err(CertificateError::Expired.into());
     }
-
-    signatures_by!(self => self.0);
-}
-
-fn key_of<'a>(
-    certificate: &'a CertificateDer<'_>,
-) -> Result<SubjectPublicKeyInfoDer<'a>, rustls::Error> {
-    let fields =
-        Fields::of(certificate).ok_or(rustls::Error::from(CertificateError::BadEncoding))?;
-    Ok(SubjectPublicKeyInfoDer::from(fields.key))
+    Ok(())
 }
 
 #[cfg(test)]
@@ -280,7 +203,7 @@ mod tests {
     use std::path::Path;
 
     use rustls::RootCertStore;
-    use tidegate_process::tls::{clients_of, servers_of};
+    use tidegate_process::tls::clients_of;
 
     use super::*;
     use crate::pki::{self, InitRequest, files::certificates};
@@ -343,36 +266,6 @@ mod tests {
                 assert_eq!(of_pin.still_takes(chain, now), by_pin, "{chain:?}");
             }
             assert!(!must.still_takes(&[], now));
-        }
-    }
-
-    #[test]
-    fn any_name_is_taken_and_all_else_is_looked_at() {
-        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let read = |folder: &Path, name: &str| certificates("", &folder.join(name)).unwrap();
-        for folder in [&folder, &other] {
-            pki::init(folder.path(), &InitRequest::default()).unwrap();
-        }
-        let usual = |folder: &Path| -> Arc<dyn ServerCertVerifier> {
-            let mut roots = RootCertStore::empty();
-            roots.add(read(folder, "ca.pem").remove(0)).unwrap();
-            servers_of(roots).unwrap()
-        };
-        let shown = read(folder.path(), "edge.pem");
-        let verify = |verifier: &dyn ServerCertVerifier, name: &'static str, now: UnixTime| {
-            let name = ServerName::try_from(name).unwrap();
-            verifier.verify_server_cert(&shown[0], &shown[1..], &name, &[], now)
-        };
-        let (now, verifier) = (UnixTime::now(), usual(folder.path()));
-        let insecure = AnyName::new(verifier.clone());
-        assert!(verify(&*verifier, "localhost", now).is_ok());
-        assert!(verify(&*verifier, "other.example", now).is_err());
-        for name in ["localhost", "other.example", "192.0.2.1"] {
-            assert!(verify(&insecure, name, now).is_ok(), "{name}");
-            let never = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1));
-            assert!(verify(&insecure, name, never).is_err(), "{name}");
-            let stranger = AnyName::new(usual(other.path()));
-            assert!(verify(&stranger, name, now).is_err(), "{name}");
         }
     }
 }

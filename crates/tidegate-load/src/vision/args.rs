@@ -4,12 +4,8 @@ use std::{env, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use clap::{Args, ValueEnum};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use tidegate_identity::pki::servers::AnyServer;
 
 use super::{
     images::{Frames, ImageError, load},
@@ -18,7 +14,7 @@ use super::{
 };
 use crate::{
     args::seconds,
-    connect::{ConnectError, TlsArgs, password},
+    connect::{ConnectError, TlsArgs, password, trusting},
     url::{UrlError, host_and_port},
 };
 
@@ -180,7 +176,10 @@ impl VisionArgs {
         match (self.certificates.config()?, self.insecure) {
             (Some(_), true) => Err(VisionArgsError::TrustTwice),
             (Some(config), false) => Ok(Some(config)),
-            (None, true) => Ok(Some(any_certificate()?)),
+            (None, true) => {
+                let any = trusting(Arc::new(AnyServer::default())).map_err(ConnectError::Tls)?;
+                Ok(Some(any.with_no_client_auth()))
+            }
             (None, false) if self.tls => Err(VisionArgsError::NoAuthority),
             (None, false) => Ok(None),
         }
@@ -207,65 +206,6 @@ impl VisionArgs {
             return Err(VisionArgsError::Token);
         }
         Ok(token.map(|token| format!("Bearer {token}")))
-    }
-}
-
-fn any_certificate() -> Result<ClientConfig, ConnectError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-        .with_no_client_auth();
-    Ok(config)
-}
-
-/// Trusts every server, as was asked for; the handshake is still that of the certificate's owner.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signed,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

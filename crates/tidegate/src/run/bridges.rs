@@ -11,8 +11,8 @@ use tidegate_identity::{
     access::Access,
     pki::{
         files::{self, certificates, private_key, unreadable},
-        known::AnyName,
         revocation::Checked,
+        servers::{AnyName, certified, trusted},
     },
 };
 use tidegate_message::{Code, host::host_and_port};
@@ -165,9 +165,7 @@ fn bridge_tls(
 ) -> Result<RemoteTls, ApiError> {
     let key = key_of("ca");
     let path = section.ca.clone().unwrap_or_else(|| files::SYSTEM_AUTHORITIES.into());
-    let roots = files::roots(&key, section.ca.as_deref())?;
-    let verifier: Arc<dyn ServerCertVerifier> =
-        tls::servers_of(roots).map_err(|error| unreadable(&key, &path, &error))?;
+    let verifier = trusted(&key, section.ca.as_deref())?;
     let verifier: Arc<dyn ServerCertVerifier> = match section.insecure {
         true => Arc::new(AnyName::new(verifier)),
         false => verifier,
@@ -183,9 +181,9 @@ fn bridge_tls(
         (Some(certificate), Some(path)) => {
             let chain = certificates(&key_of("certificate"), certificate)?;
             let private = private_key(&key_of("key"), path)?;
-            builder
-                .with_client_auth_cert(chain, private)
-                .map_err(|error| invalid(&key_of("certificate"), &error))?
+            let shown = certified(chain, private)
+                .map_err(|error| invalid(&key_of("certificate"), &error))?;
+            builder.with_client_cert_resolver(shown)
         }
         _ => {
             let text = format!("{} and key go together; name both", key_of("certificate"));

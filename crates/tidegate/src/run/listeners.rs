@@ -27,6 +27,7 @@ use tidegate_identity::{
         files::{self, unreadable},
         known::{Fingerprint, Known},
         revocation::{Checked, Revocations},
+        servers::certified,
     },
 };
 use tidegate_message::{Code, origins::Origins};
@@ -360,11 +361,11 @@ fn tls(
             Arc::new(Checked::new(known, revocations.to_vec()))
         }
     };
+    let shown = certified(chain, key).map_err(|error| invalid(&key_of("certificate"), &error))?;
     let config = tls::server(tls::VERSIONS)
         .map_err(|error| invalid(&key_of("protocol"), &error))?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(|error| invalid(&key_of("certificate"), &error))?;
+        .with_cert_resolver(shown);
     Ok((Arc::new(config), known))
 }
 

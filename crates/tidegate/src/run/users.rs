@@ -29,7 +29,7 @@ use tidegate_auth::{
 use tidegate_config::{Config, Purpose, problems::Problems};
 use tidegate_identity::{
     auth::{audit::AuditSettings, fetch::Fetcher},
-    pki::files,
+    pki::servers,
 };
 use tidegate_message::{Code, Instant};
 use tidegate_sys::regular;
@@ -280,8 +280,8 @@ fn keys_path(config: &Config, url: &str) -> PathBuf {
 pub(super) fn fetcher(config: &Config) -> Result<Option<Fetcher>, ApiError> {
     let section = &config.auth;
     let Some(url) = &section.token_keys_url else { return Ok(None) };
-    let roots = || files::roots("auth.token_keys_ca", section.token_keys_ca.as_deref());
-    Fetcher::new(url.expose(), roots, keys_path(config, url.expose()), section.token_keys_refresh)
+    let tls = || servers::client_tls("auth.token_keys_ca", section.token_keys_ca.as_deref());
+    Fetcher::new(url.expose(), tls, keys_path(config, url.expose()), section.token_keys_refresh)
         .map(Some)
 }
 

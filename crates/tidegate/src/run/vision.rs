@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{ApiError, proto};
 use tidegate_config::{Config, VisionSection, problems::Problems};
-use tidegate_identity::access::{Access, Identity};
+use tidegate_identity::{
+    access::{Access, Identity},
+    pki::servers::{NotCertified, certified},
+};
 use tidegate_message::{Code, origins::Origins};
 use tidegate_process::tls;
 use tidegate_rpc::{Detection, Router};
@@ -81,11 +84,13 @@ fn tls(config: &Config, section: &VisionSection) -> Result<Arc<rustls::ServerCon
     let key_of = |key: &str| format!("vision.{key}");
     let named = (section.certificate.as_deref(), section.key.as_deref());
     let (chain, key) = certificate(config, &key_of, named)?;
-    let made = tls::server(tls::VERSIONS)
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
+    let made = certified(chain, key).and_then(|shown| {
+        let builder = tls::server(tls::VERSIONS).map_err(NotCertified::Tls)?;
+        Ok(builder.with_no_client_auth().with_cert_resolver(shown))
+    });
     let mut made = made.map_err(|error| {
         let text = "vision.certificate and key do not go together";
-        ApiError::new(Code::CONFIG_INVALID, text).caused_by(error)
+        ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(&error))
     })?;
     made.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(made))

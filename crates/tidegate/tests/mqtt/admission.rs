@@ -454,3 +454,45 @@ fn a_congestion_control_that_there_is_not_is_refused_at_the_start() {
     assert!(!output.status.success());
     assert!(said.contains("mqtt.listener.main.tcp_congestion") && said.contains("bbrr"), "{said}");
 }
+
+/// The listener's certificate is as mosquitto-tls(7) has it made; OpenSSL made it.
+#[test]
+fn bridge_reaches_a_remote_with_an_old_certificate() {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tidegate-identity/testdata/tls");
+    let folder = || {
+        let folder = tempfile::tempdir().unwrap();
+        tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default()).unwrap();
+        folder
+    };
+    let remote = Program::start_in(
+        folder(),
+        &format!(
+            "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tls\"\ncertificate = {:?}\nkey = {:?}\n",
+            files.join("old.pem"),
+            files.join("old.key"),
+        ),
+    );
+    let bridge = |name: &str, ca: &str| {
+        format!(
+            "[mqtt.bridge.{name}]\nremote = \"localhost:{}\"\ntls = true\nca = {:?}\ntopics_out = \"{name}/#\"\n\
+             reconnect_backoff_max = \"1s\"\n",
+            remote.address("main").port(),
+            files.join(ca),
+        )
+    };
+    let bridges = [bridge("named", "old.pem"), bridge("unnamed", "ca.pem")].concat();
+    let near = Program::start_in(folder(), &bridges);
+    let (mut is_up, mut is_refused) = (false, false);
+    while !is_up || !is_refused {
+        let line = near.line_with_any(&["bridge=named", "bridge=unnamed"]);
+        is_up |= line.contains("bridge=named") && line.contains("bridge up");
+        if line.contains("X.509 version 1") {
+            assert!(line.contains("bridge=unnamed"), "{line}");
+            assert!(line.contains("subjectAltName=DNS:HOST"), "no cure in {line}");
+            assert!(!line.contains("OtherError") && !line.contains("Fingerprint("), "{line}");
+            is_refused = true;
+        }
+    }
+    near.stop();
+    remote.stop();
+}

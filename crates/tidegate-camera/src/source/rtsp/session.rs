@@ -14,16 +14,13 @@
 use std::{collections::VecDeque, io, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
-use rustls::{
-    ClientConfig,
-    client::danger::{ServerCertVerified, ServerCertVerifier},
-};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tidegate_identity::pki::servers::AnyServer;
 use tidegate_message::confidential::without_secrets;
 use tidegate_process::{
     http::{self, Allowed, NotAllowed},
-    signatures_by,
-    tls::{self, Signatures},
+    tls,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -777,27 +774,9 @@ pub(in crate::source) fn any_certificate() -> Arc<ClientConfig> {
     let config = tls::client(tls::VERSIONS)
         .expect("the provider has what both versions need")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(Signatures::default())))
+        .with_custom_certificate_verifier(Arc::new(AnyServer::default()))
         .with_no_client_auth();
     Arc::new(config)
-}
-
-#[derive(Debug)]
-struct AnyCertificate(Signatures);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    signatures_by!(self => self.0);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! From `[sink.NAME]` to where its messages go.
 
 use tidegate_config::{Config, Purpose, SinkSection, words::SinkKind};
-use tidegate_identity::pki::files;
+use tidegate_identity::pki::servers;
 use tidegate_message::{Confidential, Secret, host::host_and_port};
 use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
 use tidegate_sys::regular;
@@ -84,9 +84,8 @@ fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
     Ok(Some(password.into()))
 }
 
-/// The trusted authorities: those in `ca`, else those of the system. Where nothing is said by TLS no authorities are needed,
-/// and a system
-/// without any is none the worse.
+/// The trusted authorities: those in `ca`, else those of the system. Without TLS no authorities are needed, and a
+/// system may have none.
 fn tls(
     name: &str,
     section: &SinkSection,
@@ -99,14 +98,11 @@ fn tls(
     if section.ca.is_some() && !is_used {
         return Err(wrong("ca means nothing without TLS"));
     }
-    let roots = if is_used {
-        let key = format!("sink.{name}.ca");
-        files::roots(&key, section.ca.as_deref())
-            .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))?
-    } else {
-        rustls::RootCertStore::empty()
-    };
-    tidegate_process::tls::client_of(roots)
+    if is_used {
+        let tls = servers::client_tls(&format!("sink.{name}.ca"), section.ca.as_deref());
+        return tls.map_err(|error| failed("TLS cannot be spoken".to_owned(), &error));
+    }
+    tidegate_process::tls::client_of(rustls::RootCertStore::empty())
         .map_err(|error| failed("TLS cannot be spoken".to_owned(), &error))
 }
 
