@@ -434,7 +434,7 @@ impl Broker {
             inflight: session.inflight.len(),
             inflight_bytes: session.inflight.kept_bytes(),
             dropped: session.dropped,
-            grace_ends: session.ends_at.filter(|_| session.is_gone),
+            grace_ends: session.ends_at.filter(|_| session.is_gone && session.is_of_part()),
         }
     }
 

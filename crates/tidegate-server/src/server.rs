@@ -335,6 +335,15 @@ impl Server {
         }
     }
 
+    /// The users that `is_gone` is true of are no longer known, and all others are: the sessions of those that are gone refuse no
+    /// publisher, until they are back or [ended](Self::end_sessions).
+    pub fn mark_gone_users(&self, is_gone: impl Fn(&Identity) -> bool + Send + Sync + 'static) {
+        let which = Which(Arc::new(move |_: &str, identity: &Identity| is_gone(identity)));
+        for inbox in self.inboxes.iter() {
+            inbox.put([ShardCommand::GoneUsers(which.clone())]);
+        }
+    }
+
     /// Ends connections that were authenticated by a token: their clients connect again with one that is accepted now.
     pub fn kick_tokens(&self) {
         for inbox in self.inboxes.iter() {

@@ -152,6 +152,8 @@ pub(super) enum ShardCommand {
     EndSessions(Which, Option<oneshot::Sender<usize>>),
     /// Those parts of the node are configured, by client identifier, and no others.
     Parts(Arc<HashSet<String>>),
+    /// The users that this is true of are gone, and no others.
+    GoneUsers(Which),
     /// Asks for the sessions behind that client identifier, at most so many.
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks for the filters of a client's session.
@@ -667,6 +669,9 @@ impl Shard {
                 let _ = answer.map(|answer| answer.send(ended));
             }
             ShardCommand::Parts(configured) => self.broker.configure_parts(now, &configured),
+            ShardCommand::GoneUsers(which) => {
+                self.broker.mark_gone_users(now, &|identity| which.0("", identity));
+            }
             ShardCommand::Sessions(which, after, limit, answer) => {
                 let which = |identity: &Identity| which.0("", identity);
                 // The asking side may have given up.

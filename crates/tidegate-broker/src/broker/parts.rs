@@ -19,7 +19,7 @@ use std::{
 };
 
 use tidegate_journal::RecoveredSession;
-use tidegate_message::{IdentityKind, Instant};
+use tidegate_message::{Identity, IdentityKind, Instant};
 
 use super::{Broker, journal_writer::done};
 use crate::{
@@ -50,8 +50,13 @@ pub(super) fn is_part_id(client_id: &str) -> bool {
 
 impl Session {
     /// Whether it is one of a part of the node that outlasts the process.
-    fn is_of_part(&self) -> bool {
+    pub(super) fn is_of_part(&self) -> bool {
         self.identity.kind == IdentityKind::Internal && !self.is_remainder() && self.is_kept()
+    }
+
+    /// Whether it is one of a user that outlasts a connection.
+    fn is_of_user(&self) -> bool {
+        self.identity.kind == IdentityKind::User && !self.is_remainder() && self.is_kept()
     }
 }
 
@@ -59,12 +64,23 @@ impl Broker {
     /// The parts of the node with these client identifiers are configured, and no others. Sessions of others end after
     /// [`PART_GRACE`], unless their part comes back before.
     pub fn configure_parts(&mut self, now: Instant, configured: &HashSet<String>) {
-        let of_parts = self.sessions.iter().filter(|(_, session)| session.is_of_part());
-        let changed = of_parts
-            .map(|(key, session)| (key, !configured.contains(&*session.client_id)))
-            .filter(|(key, is_gone)| {
-                self.sessions.get(*key).is_some_and(|session| session.is_gone != *is_gone)
-            });
+        self.mark_gone(now, &|session| {
+            session.is_of_part().then(|| !configured.contains(&*session.client_id))
+        });
+    }
+
+    /// The users that `is_gone` is true of are no longer known, and all others are. The sessions of gone users refuse no publisher, as those
+    /// of parts; the caller ends them.
+    pub fn mark_gone_users(&mut self, now: Instant, is_gone: &dyn Fn(&Identity) -> bool) {
+        self.mark_gone(now, &|session| session.is_of_user().then(|| is_gone(&session.identity)));
+    }
+
+    /// Goes by whether the owners of sessions are gone; `is_gone` has nothing to say of others.
+    fn mark_gone(&mut self, now: Instant, is_gone: &dyn Fn(&Session) -> Option<bool>) {
+        let changed = self.sessions.iter().filter_map(|(key, session)| {
+            let is_gone = is_gone(session).filter(|is_gone| *is_gone != session.is_gone)?;
+            Some((key, is_gone))
+        });
         let changed: Vec<(Key, bool)> = changed.collect();
         for (key, is_gone) in changed {
             let session = self.sessions.get_mut(key).expect("found above");
@@ -77,21 +93,24 @@ impl Broker {
                 self.begin_grace(now, key);
             } else {
                 self.end_grace(key);
-                self.write_closed(key);
             }
         }
     }
 
-    /// The part of a session without a connection is gone. From now on it refuses no publisher: its messages wait on the disk as long
-    /// as that has room, then the oldest go.
+    /// The owner of a session without a connection is gone. From now on it refuses no publisher: its messages wait on the disk as long
+    /// as that has room, then the oldest go. That of a part ends after [`PART_GRACE`].
     pub(super) fn begin_grace(&mut self, now: Instant, key: Key) {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let ends_at = now + PART_GRACE;
-        // A grace that began in an earlier process continues.
-        let ends_at = session.ends_at.map_or(ends_at, |earlier| earlier.min(ends_at));
-        self.timers.cancel(session.ends_at.replace(ends_at), Timer::SessionEnd(key));
-        self.timers.set(ends_at, Timer::SessionEnd(key));
+        if session.is_of_part() {
+            // A grace that began in an earlier process continues.
+            let ends_at = session.ends_at.unwrap_or(Instant::MAX).min(now + PART_GRACE);
+            self.timers.cancel(session.ends_at.replace(ends_at), Timer::SessionEnd(key));
+            self.timers.set(ends_at, Timer::SessionEnd(key));
+            tracing::warn!(client = %session.client_id, messages = session.queue.len(), left_s = ends_at.since(now).as_secs(),
+                "the session of a part that is no longer configured: it ends after that time, unless the part is configured again; `tidegate sessions end` ends it at once");
+        }
+        self.timers.cancel(session.idles_at.take(), Timer::Idle(key));
         let config = &session.config;
         session.config = Arc::new(SessionConfig {
             queue_messages_max: config
@@ -107,8 +126,6 @@ impl Broker {
         self.shared.forget_full(&session.state);
         session.note_behind(&self.shared);
         let blocks = std::mem::take(&mut session.blocks);
-        tracing::warn!(client = %session.client_id, messages = session.queue.len(), left_s = ends_at.since(now).as_secs(),
-            "the session of a part that is no longer configured: it ends after that time, unless the part is configured again; `tidegate sessions end` ends it at once");
         if let Some(gives) = self.reclaim_heap.note(key, session) {
             self.shared.note_gives(self.shard, gives);
         }
@@ -116,25 +133,29 @@ impl Broker {
         self.write_closed(key);
     }
 
-    /// The part of a session is there again, or configured.
-    pub(super) fn end_grace(&mut self, key: Key) {
+    /// The part of a session is configured again, or its user known.
+    fn end_grace(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.is_gone = false;
-        self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(key));
+        if session.is_of_part() {
+            self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(key));
+        }
         session.set_idle(false);
         session.note_behind(&self.shared);
+        self.write_closed(key);
+        self.watch_idle(key);
     }
 
     /// Ends the session of a part that was gone for long.
     pub(super) fn tell_grace_over(&self, key: Key) {
-        if let Some(session) = self.sessions.get(key).filter(|session| session.is_gone) {
+        let is_meant = |session: &&Session| session.is_gone && session.is_of_part();
+        if let Some(session) = self.sessions.get(key).filter(is_meant) {
             let dropped = session.queue.len() + session.inflight.len();
             tracing::warn!(client = %session.client_id, dropped,
                 "the session of a part that is no longer configured has ended, and what waited there is dropped");
         }
     }
 
-    /// A journal has no room: parts that are gone give up the older half of what waits for them on this shard. Again only once a checkpoint
+    /// A journal has no room: parts and users that are gone give up the older half of what waits for them on this shard. Again only once a checkpoint
     /// has shown what that was worth.
     pub(super) fn give_up_gone(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
@@ -158,7 +179,7 @@ impl Broker {
             }
             session.note_behind(&self.shared);
             tracing::warn!(client = %session.client_id, dropped = count, left = session.queue.len(),
-                "the journal has no room: the older half of what waits for a part that is no longer configured is dropped");
+                "the journal has no room: the older half of what waits for a part that is no longer configured, or for a user that is gone, is dropped");
         }
     }
 }

@@ -143,6 +143,63 @@ fn a_part_that_is_gone_refuses_no_publisher_and_ends_when_its_grace_is_over() {
     }
 }
 
+/// Which users are gone.
+fn gone_users(world: &mut World, names: &[&str]) {
+    let (now, names) = (world.now, names.to_vec());
+    for shard in &mut world.shards {
+        shard.mark_gone_users(now, &|identity| names.contains(&&*identity.name));
+    }
+    world.pump();
+}
+
+#[test]
+fn user_that_is_gone_refuses_no_publisher_and_comes_back_to_what_waits() {
+    for overflow in [Overflow::Disconnect, Overflow::BlockPublisher, Overflow::SpillDisconnect] {
+        // Whether the user is connected when it goes.
+        for is_there in [false, true] {
+            let config = SessionConfig { queue_messages_max: 10, overflow, ..Default::default() };
+            each_keeping(&config, |world| {
+                world.disk.set_bytes_max(0);
+                let own = |name: &str| Connect { username: Some(name.to_owned()), ..kept(name) };
+                let ats = ["bob", "eve"].map(|name| world.join(own(name)));
+                world.subscribe(ats[0], "t", AtLeastOnce);
+                world.subscribe(ats[1], "other", AtLeastOnce);
+                ats.iter().for_each(|at| world.cut(*at));
+                let p = world.join(v5("p"));
+                let mut accepted = 0;
+                while !world.is_paused(p) && publish(world, p, "before") == ReasonCode::SUCCESS {
+                    accepted += 1;
+                    assert!(accepted < 1_000, "{overflow:?}: who is away holds back publishers");
+                }
+                let there = is_there.then(|| world.join(own("bob")));
+                gone_users(world, &["bob"]);
+                there.into_iter().for_each(|at| world.cut(at));
+                let p = world.join(v5("p"));
+                let all_are_taken = |world: &mut World, p: At| {
+                    for number in 0..100 {
+                        let text = number.to_string();
+                        let reason = publish(world, p, &text);
+                        assert_eq!(reason, ReasonCode::SUCCESS, "{overflow:?} {number}");
+                    }
+                };
+                all_are_taken(world, p);
+                // A start marks them again.
+                world.restart(world.shards.len());
+                gone_users(world, &["bob"]);
+                let p = world.join(v5("p"));
+                all_are_taken(world, p);
+                let sessions = world.shards.iter().flat_map(|s| s.sessions_after("", 9, &|_| true));
+                assert!(sessions.into_iter().all(|report| report.grace_ends.is_none()));
+                gone_users(world, &[]);
+                let at = world.connect(own("bob"));
+                assert!(world.connack(at).session_present, "{overflow:?}");
+                assert_eq!(world.texts(at).last().map(String::as_str), Some("99"), "{overflow:?}");
+                world.leave(at);
+            });
+        }
+    }
+}
+
 #[test]
 fn a_mistake_in_the_configuration_costs_nothing() {
     // Whether the parts are there when they are taken out of the configuration.

@@ -322,6 +322,15 @@ impl Service {
         let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = departed.look(clock::now(), users);
         self.keep_users(&departed);
+        let (leaving, others) = (departed.leaving(), departed.has_strangers());
+        drop(departed);
+        let authenticator = self.access.authenticator.clone();
+        let others = others && authenticator.has_users_alone();
+        self.server.mark_gone_users(move |owner| {
+            // A client with a token may have the name of a user.
+            let is_meant = owner.until.is_none() && leaving.contains(&*owner.name);
+            (is_meant || others) && !authenticator.has_user(&owner.name)
+        });
         let Some(gone) = gone else { return };
         let (users, of, hours) = (gone.users.join(", "), gone.of, gone.grace.as_secs() / 3600);
         match gone.is_many() {

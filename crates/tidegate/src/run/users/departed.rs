@@ -124,6 +124,11 @@ impl Departed {
         (strangers || !users.is_empty()).then_some(Due { users, strangers })
     }
 
+    /// Whether sessions wait that may be of users that no start of this version knew.
+    pub fn has_strangers(&self) -> bool {
+        self.strangers.is_some()
+    }
+
     /// The users whose sessions wait, in order.
     pub fn leaving(&self) -> BTreeSet<String> {
         self.leaving.keys().cloned().collect()
