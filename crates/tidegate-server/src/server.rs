@@ -415,6 +415,19 @@ pub struct Connector {
 }
 
 impl Connector {
+    /// The client identifiers of all sessions whose owner `which` is true of; none if a shard has stopped, and they are not all known.
+    pub async fn client_ids(
+        &self,
+        which: impl Fn(&Identity) -> bool + Send + Sync + 'static,
+    ) -> Option<HashSet<String>> {
+        let which = Which(Arc::new(move |_: &str, identity: &Identity| which(identity)));
+        let ask = |answer| ShardCommand::Sessions(which.clone(), "".into(), usize::MAX, answer);
+        let answers = self.ask_all(ask).await;
+        let is_whole = answers.len() == self.inboxes.len();
+        let reports = answers.into_iter().flatten();
+        is_whole.then(|| reports.map(|session| session.client_id.to_string()).collect())
+    }
+
     /// The answers of all shards to a command; one that has stopped gives none.
     fn ask_all<T: Send + 'static>(
         &self,

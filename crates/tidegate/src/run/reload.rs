@@ -285,7 +285,13 @@ async fn watch_departures(served: Option<Weak<Served>>) {
     loop {
         ticks.tick().await;
         let Some(served) = served.as_ref().and_then(Weak::upgrade) else { return };
-        let ended = tokio::task::spawn_blocking(move || served.service.end_departed());
+        let sessions = served.service.sessions_of_parts().await;
+        let ended = tokio::task::spawn_blocking(move || {
+            served.service.end_departed();
+            if let Some(sessions) = sessions {
+                served.service.end_sinks(&sessions);
+            }
+        });
         if let Err(error) = ended.await {
             tracing::error!(%error, "the sessions of users that are gone were not ended");
         }

@@ -383,6 +383,22 @@ impl Service {
         });
     }
 
+    /// The sessions of the node's parts, by client identifier, also of those that are gone; none if the broker has ended.
+    pub(super) async fn sessions_of_parts(&self) -> Option<HashSet<String>> {
+        let connector = self.server.connector();
+        connector.client_ids(|owner| owner.kind == IdentityKind::Internal).await
+    }
+
+    /// Removes what was kept for sinks that are gone and have none of these sessions.
+    pub(super) fn end_sinks(&self, sessions: &HashSet<String>) {
+        // Not while sinks are exchanged.
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_session = |name: &str| sessions.contains(&SinkSettings::session_of(name));
+        if let Err(error) = sinks::remove_places(&running.config, has_session) {
+            tracing::warn!(%error, "what was kept for a sink that is gone cannot be removed");
+        }
+    }
+
     /// Ends the connections of clients with a token: keys were withdrawn.
     pub fn kick_tokens(&self) {
         self.server.kick_tokens();

@@ -3,6 +3,8 @@
 mod destinations;
 
 use std::{
+    ffi::OsStr,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -60,6 +62,39 @@ pub(super) fn planned(
 /// Where the node keeps what it knows of its sinks.
 pub(crate) fn folder(config: &Config) -> PathBuf {
     config.state_dir().join("sinks")
+}
+
+/// Ends the name of a file of places in time.
+const PLACES: &str = "places";
+
+/// Removes the places in time of sinks that are neither configured nor have a session: with that, all that may come again is gone. How many
+/// there were.
+///
+/// # Errors
+/// The folder or a file in it cannot be read or removed.
+pub(super) fn remove_places(
+    config: &Config,
+    has_session: impl Fn(&str) -> bool,
+) -> io::Result<usize> {
+    let entries = match fs::read_dir(folder(config)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(OsStr::to_str);
+        let is_over = |name: &&str| !config.sinks.contains_key(*name) && !has_session(name);
+        if path.extension() == Some(OsStr::new(PLACES))
+            && let Some(sink) = name.filter(is_over)
+        {
+            fs::remove_file(&path)?;
+            tracing::info!(sink, "the places in time of a sink that is gone are removed");
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 fn invalid(name: &str, error: &SinkError) -> ApiError {

@@ -262,7 +262,7 @@ fn influx(
     };
     let tls = tls(name, section, is_tls)?;
     let node = numbered(config, purpose)?;
-    let places = Some(super::folder(config).join(format!("{name}.places")));
+    let places = Some(super::folder(config).join(format!("{name}.{}", super::PLACES)));
     let settings = InfluxSettings { url, authorization, encoding, tls, node, places };
     Ok(DestinationSettings::Influx(settings))
 }

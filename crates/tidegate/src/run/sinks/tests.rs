@@ -197,3 +197,28 @@ fn a_sink_of_mqtt_names_a_broker() {
         assert!(chain.contains("sink.x") && chain.contains(expected), "{text}: {chain}");
     }
 }
+
+#[test]
+fn places_of_a_sink_are_kept_as_long_as_its_session() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "[sink.kept]\nkind = \"memory\"\ntopics = \"a\"\n";
+    let config = config(folder.path(), text);
+    assert_eq!(remove_places(&config, |_| false).expect("there is no folder yet"), 0);
+    let state = super::folder(&config);
+    fs::create_dir_all(&state).expect("a folder");
+    for name in ["kept.places", "waits.places", "over.places", "over.refused", "places"] {
+        fs::write(state.join(name), "").expect("a file");
+    }
+    let found = || {
+        let names = fs::read_dir(&state)
+            .expect("a folder")
+            .map(|entry| entry.expect("a file").file_name().into_string().expect("a name"));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    assert_eq!(remove_places(&config, |name| name == "waits").expect("they are ours"), 1);
+    assert_eq!(found(), ["kept.places", "over.refused", "places", "waits.places"]);
+    assert_eq!(remove_places(&config, |_| false).expect("they are ours"), 1);
+    assert_eq!(found(), ["kept.places", "over.refused", "places"]);
+}
