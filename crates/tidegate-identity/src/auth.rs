@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod checks;
+pub mod departed;
 pub mod fetch;
 
 pub use tidegate_auth::{

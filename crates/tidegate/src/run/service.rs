@@ -14,7 +14,7 @@ use tidegate_bus::Bus;
 use tidegate_config::{Config, Purpose};
 use tidegate_flow::Stats;
 use tidegate_flows::{Flows, Keeper};
-use tidegate_identity::{access::Access, pki::Revocations};
+use tidegate_identity::{access::Access, auth::departed::Departed, pki::Revocations};
 use tidegate_ingest::Ingest;
 use tidegate_message::{Code, IdentityKind};
 use tidegate_process::{clock, health::Health};
@@ -27,12 +27,7 @@ use tidegate_sinks::{Sink, SinkSettings};
 use tidegate_uplinks::{Receivers, UplinkSettings};
 use tidegate_web::{FlowRow, SinkRow};
 
-use super::{
-    bridges, broker, flows, ingest,
-    node_name::node_of_paths,
-    sinks,
-    users::{self, Departed},
-};
+use super::{bridges, broker, flows, ingest, node_name::node_of_paths, sinks, users};
 
 /// The MQTT service of a node; it stops when dropped.
 #[derive(Debug)]
@@ -389,13 +384,13 @@ impl Service {
         connector.client_ids(|owner| owner.kind == IdentityKind::Internal).await
     }
 
-    /// Removes what was kept for sinks that are gone and have none of these sessions.
+    /// Removes the places in time of sinks that are gone and have none of these sessions.
     pub(super) fn end_sinks(&self, sessions: &HashSet<String>) {
         // Not while sinks are exchanged.
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let has_session = |name: &str| sessions.contains(&SinkSettings::session_of(name));
         if let Err(error) = sinks::remove_places(&running.config, has_session) {
-            tracing::warn!(%error, "what was kept for a sink that is gone cannot be removed");
+            tracing::warn!(%error, "the places in time of a sink that is gone cannot be removed");
         }
     }
 

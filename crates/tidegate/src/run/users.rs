@@ -28,7 +28,11 @@ use tidegate_auth::{
 };
 use tidegate_config::{Config, Purpose, problems::Problems};
 use tidegate_identity::{
-    auth::{audit::AuditSettings, fetch::Fetcher},
+    auth::{
+        audit::AuditSettings,
+        departed::{Departed, Gone},
+        fetch::Fetcher,
+    },
     pki::servers,
 };
 use tidegate_message::{Code, Instant};
@@ -36,11 +40,6 @@ use tidegate_sys::regular;
 use zeroize::Zeroizing;
 
 use super::kept::kept_random;
-
-pub mod departed;
-
-pub(super) use self::departed::Departed;
-use self::departed::Gone;
 
 /// Largest password file, ACL file or roles file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
