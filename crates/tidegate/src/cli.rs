@@ -22,7 +22,13 @@ mod sinks;
 mod tell;
 mod worker;
 
-use std::{future::Future, path::PathBuf, pin::pin, process::ExitCode, sync::Arc};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    pin::pin,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
@@ -208,7 +214,9 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         Command::Revoke(args) => until(stop, revoke::run(&config, &args)).await,
         Command::Node(NodeArgs {}) => {
             keep_memory_private();
-            let (path, set) = (cli.config, cli.set);
+            // The file that was read first is read again, also where it was found and not named: one that is gone is no other one.
+            let path = cli.config.or_else(|| config.file().map(Path::to_owned));
+            let set = cli.set;
             let reload = Arc::new(move || crate::run::check::read(path.as_deref(), &set));
             match config.is_mqtt_alone() {
                 true => until_stopped(stop.clone(), run::mqtt_alone(&config, reload, stop)).await,

@@ -191,6 +191,11 @@ impl Program {
     /// Has it read other MQTT sections.
     pub(crate) fn reload(&self, mqtt: &str) {
         write_config(&self.folder, mqtt);
+        self.hang_up();
+    }
+
+    /// Has it read its configuration again as that is.
+    pub(crate) fn hang_up(&self) {
         signal(self.id(), "HUP");
     }
 

@@ -586,3 +586,43 @@ fn file_of_users_that_is_emptied_or_cut_ends_no_session() {
     assert!(come().expect("he is back").connack().session_present, "his session is gone");
     program.stop();
 }
+
+#[test]
+fn emptied_configuration_changes_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tidegate_identity::pki::init(&folder.path().join("data/pki"), &Default::default())
+        .expect("certificates");
+    let text = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+    let program = Program::start_in(folder, text);
+    let file = program.path("tidegate.toml");
+    let is_served = || {
+        drop(Client::connect(options_of(program.address("main"))).expect("it is served as before"));
+    };
+    for cut in ["", "\n", "\0\0\0\0"] {
+        fs::write(&file, cut).expect("a file");
+        program.hang_up();
+        let line = program.line_with("tidegate.toml is empty");
+        assert!(has_word(&line, "ERROR"), "{line}");
+        is_served();
+        // The power that cut the write has ended the node as well.
+        for arguments in [&["node"][..], &["config", "check"]] {
+            let start = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+                .arg("--config")
+                .arg(&file)
+                .args(arguments)
+                .output()
+                .expect("the program");
+            let said =
+                String::from_utf8_lossy(&start.stdout) + String::from_utf8_lossy(&start.stderr);
+            assert_eq!(start.status.code(), Some(2), "{arguments:?}: {said}");
+            assert!(said.contains("tidegate.toml is empty"), "{arguments:?}: {said}");
+        }
+    }
+    fs::remove_file(&file).expect("it is there");
+    program.hang_up();
+    program.line_with("tidegate.toml cannot be read");
+    is_served();
+    program.reload(text);
+    program.line_with("configuration of MQTT reloaded");
+    program.stop();
+}
