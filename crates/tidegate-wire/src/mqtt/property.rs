@@ -42,6 +42,9 @@ pub(super) mod id {
     pub(crate) const SHARED_AVAILABLE: u8 = 0x2a;
 }
 
+/// The one packet in which the identifier of a subscription may stand more than once (section 3.3.2.3.8).
+pub(super) const PUBLISH: &str = "PUBLISH";
+
 /// One property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Property<'a> {
@@ -109,8 +112,7 @@ impl<'a> Properties<'a> {
         }
         self.input = Input::new(&start[1..]);
         let property = self.property(id)?;
-        let may_repeat =
-            id == id::USER || (id == id::SUBSCRIPTION_ID && self.packet == super::publish::PACKET);
+        let may_repeat = id == id::USER || (id == id::SUBSCRIPTION_ID && self.packet == PUBLISH);
         if self.seen & 1 << id != 0 && !may_repeat {
             return Err(DecodeError::PropertyRepeated { packet: self.packet, id });
         }
@@ -315,7 +317,7 @@ impl<'a> ForwardedProperties<'a> {
     ///
     /// Those of [`Publish::decode`](super::Publish::decode), and `PropertyUnknown` for properties that are not forwarded.
     pub fn decode(raw: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut properties = Properties::new(raw, super::publish::PACKET);
+        let mut properties = Properties::new(raw, PUBLISH);
         let mut forwarded = Self::default();
         while let Some(property) = properties.next()? {
             match property {

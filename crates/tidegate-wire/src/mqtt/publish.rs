@@ -16,10 +16,8 @@ use super::{
     DecodeError, EncodeError, PacketId, Publish, PublishProperties, QoS, Version,
     field::Input,
     header::{VARIABLE_MAX, decode_variable, variable, variable_bytes},
-    property::{Properties, Property, id, is_forwarded, spans},
+    property::{PUBLISH, Properties, Property, id, is_forwarded, spans},
 };
-
-pub(super) const PACKET: &str = "PUBLISH";
 
 impl<'a> Publish<'a> {
     /// The packet whose fixed header begins with `first` and whose body is `body`, whole.
@@ -97,7 +95,7 @@ impl<'a> Publish<'a> {
             return Err(EncodeError::NullCharacter { field: "topic name" });
         }
         if self.qos != QoS::AtMostOnce && self.packet_id.is_none() {
-            return Err(EncodeError::Missing { packet: PACKET, field: "a packet identifier" });
+            return Err(EncodeError::Missing { packet: PUBLISH, field: "a packet identifier" });
         }
         let head = PublishHead {
             dup: self.dup,
@@ -220,7 +218,7 @@ impl<'a> PublishProperties<'a> {
     /// The errors of [`Publish::decode`] about properties.
     pub fn decode(raw: &'a [u8]) -> Result<Self, DecodeError> {
         let mut found = Self { raw, ..Self::NONE };
-        let mut properties = Properties::new(raw, PACKET);
+        let mut properties = Properties::new(raw, PUBLISH);
         while let Some(property) = properties.next()? {
             match property {
                 Property::PayloadFormat(is_utf8) => found.is_utf8 = is_utf8,
