@@ -18,7 +18,6 @@
 //! to its map never finds the disk full.
 
 use std::{
-    collections::HashSet,
     ffi::{CStr, CString, OsString},
     fs::File,
     io,
@@ -31,23 +30,15 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use crate::region::RegionWriter;
+use crate::{lock::Lock, region::RegionWriter};
 
 /// A locked folder. Clones share the lock, which ends with the last of them, its files and its maps.
 #[derive(Clone)]
 pub struct Folder {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    fd: OwnedFd,
-    path: PathBuf,
-    readable_by_others: bool,
-    /// Inodes of files that are mapped.
-    mapped: Mutex<HashSet<u64>>,
+    lock: Arc<Lock>,
 }
 
 /// An entry of a folder.
@@ -105,23 +96,18 @@ impl Folder {
                 _ => failed(error),
             });
         }
-        let shared = Shared {
-            fd,
-            path: path.to_owned(),
-            readable_by_others: mode & 0o055 != 0,
-            mapped: Mutex::default(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let lock = Lock::new(fd, path.to_owned(), mode & 0o055 != 0);
+        Ok(Self { lock: Arc::new(lock) })
     }
 
     /// Where it is, as it was opened.
     pub fn path(&self) -> &Path {
-        &self.shared.path
+        &self.lock.path
     }
 
     /// Whether other users may look into the folder. Its files have mode 0600 nevertheless.
     pub fn is_readable_by_others(&self) -> bool {
-        self.shared.readable_by_others
+        self.lock.readable_by_others
     }
 
     /// Everything in the folder, in no order.
@@ -219,7 +205,7 @@ impl Folder {
             file: File::from(fd),
             inode: status.st_ino,
             is_read_only,
-            folder: Arc::clone(&self.shared),
+            lock: Arc::clone(&self.lock),
         })
     }
 
@@ -266,7 +252,7 @@ impl Folder {
     }
 
     fn fd(&self) -> libc::c_int {
-        self.shared.fd.as_raw_fd()
+        self.lock.fd.as_raw_fd()
     }
 
     fn status_of(&self, name: &CStr) -> io::Result<libc::stat> {
@@ -284,7 +270,7 @@ pub struct FolderFile {
     file: File,
     inode: u64,
     is_read_only: bool,
-    folder: Arc<Shared>,
+    lock: Arc<Lock>,
 }
 
 impl FolderFile {
@@ -306,7 +292,7 @@ impl FolderFile {
         if self.is_read_only {
             return Err(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
         }
-        let mapped = self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mapped = self.lock.mapped();
         if mapped.contains(&self.inode) {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a mapped file has its size"));
         }
@@ -386,25 +372,10 @@ impl FolderFile {
     pub fn map(&self) -> io::Result<RegionWriter> {
         let len = usize::try_from(self.len()?)
             .map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        let mut mapped = self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        if !mapped.insert(self.inode) {
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the file is mapped already"));
-        }
-        drop(mapped);
-        let hold = MapHold { folder: Arc::clone(&self.folder), inode: self.inode };
+        let is_mapped =
+            || io::Error::new(io::ErrorKind::ResourceBusy, "the file is mapped already");
+        let hold = self.lock.hold(self.inode).ok_or_else(is_mapped)?;
         RegionWriter::of_file(&self.file, len, self.is_read_only, hold)
-    }
-}
-
-/// Held by a map: keeps the folder locked, and its file from being mapped again.
-pub(crate) struct MapHold {
-    folder: Arc<Shared>,
-    inode: u64,
-}
-
-impl Drop for MapHold {
-    fn drop(&mut self) {
-        self.folder.mapped.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.inode);
     }
 }
 

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod datagram;
 pub mod files;
 pub mod folder;
+mod lock;
 pub mod memfile;
 pub mod memory;
 pub mod net;

@@ -1,4 +1,11 @@
-//! Hints on memory that a program has already: none changes what it holds, and none must be followed.
+//! Pages of memory, and hints on memory that a program has already: none changes what it holds, and none must be followed.
+
+/// The granule in which the kernel hands out memory.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: the call has no precondition, and this name is always known.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("the kernel has pages")
+}
 
 /// Has the allocator give memory that nothing holds any more back to the system: after much was let go of at once. It takes
 /// milliseconds for each hundred megabytes, in which other threads may wait for memory.

@@ -30,7 +30,8 @@ use bytes::Bytes;
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::{
-    folder::MapHold,
+    lock::MapHold,
+    memory::page_bytes,
     sigbus::{self, Guard},
 };
 
@@ -318,13 +319,6 @@ impl AsRef<[u8]> for Slice {
             std::slice::from_raw_parts(start, self.range.len())
         }
     }
-}
-
-/// The granule in which the kernel hands out memory.
-pub(crate) fn page_bytes() -> usize {
-    // SAFETY: the call has no precondition, and this name is always known.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(bytes).expect("the kernel has pages")
 }
 
 /// Copies `source` to `target`, which are of one length.

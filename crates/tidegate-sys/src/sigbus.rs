@@ -149,7 +149,7 @@ extern "C" fn on_fault(
 
 /// Lays a page of zeros over the page of `address`.
 fn cover(address: usize) -> bool {
-    let page = crate::region::page_bytes();
+    let page = crate::memory::page_bytes();
     let start = address & !(page - 1);
     // SAFETY: the page lies in a guarded map, which is mapped for as long as its row has a length, so nothing else is replaced.
     // Memory there was mapped for reading and writing before and is so after; its bytes were out of reach.
