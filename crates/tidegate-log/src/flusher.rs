@@ -8,8 +8,8 @@ use tidegate_sys::folder::Folder;
 use crate::{
     disk::{Disk, DiskFile, DiskMap},
     entry::Slot,
-    files::{Full, Shared, Slots},
     format::{DATA_START, RecordHead, SLOT_BYTES, Trailer, align, encode_slot, slots_start},
+    segment_files::{Full, Shared, Slots},
     storage::StorageError,
 };
 

@@ -1,6 +1,9 @@
 //! Which entry lies where.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use tidegate_message::{Instant, Position};
 
@@ -8,6 +11,23 @@ use crate::{
     entry::{Entry, SegmentId, Slot},
     storage::{RecoveredSegment, Segment, StorageError},
 };
+
+/// State that the writer and all readers of one log share.
+pub(crate) struct Shared<G> {
+    index: Mutex<Index<G>>,
+}
+
+impl<G> Shared<G> {
+    pub(crate) fn new(index: Index<G>) -> Self {
+        Self { index: Mutex::new(index) }
+    }
+
+    pub(crate) fn index(&self) -> MutexGuard<'_, Index<G>> {
+        // Every change of the index is complete before anything in it can panic, so the index is
+        // sound after a thread panicked.
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Place and time of every kept entry; the part of a log that is behind its lock.
 ///

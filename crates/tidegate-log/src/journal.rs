@@ -18,12 +18,12 @@ use tidegate_sys::folder::Folder;
 
 use crate::{
     commit::Commits,
+    config::LogConfig,
     disk::Disk,
     entry::Durability,
     files::{Files, FilesConfig, Opened},
     flusher::Flusher,
-    log::{Log, LogConfig, LogError, just_after},
-    reader::ReadError,
+    log::{Log, LogError, ReadError, just_after},
     recovery::{Finding, OpenError, Report, Zeros},
     storage::{Storage, StorageError},
     writer::{AppendError, LogWriter},
@@ -558,7 +558,7 @@ mod tests {
         for number in 0..40 {
             positions.push(opened.journal.append(NOW, [&record(number, 3_000)[..]]).unwrap());
         }
-        let name = |id: u64| crate::files::file_name(crate::SegmentId(id));
+        let name = |id: u64| crate::segment_files::file_name(crate::SegmentId(id));
         let first = disk.bytes_of(&name(0)).unwrap();
         opened.journal.release(positions[20]).unwrap();
         let (kept, _) = all(&opened.journal);

@@ -51,6 +51,7 @@
 
 mod capture;
 mod commit;
+mod config;
 mod disk;
 mod entry;
 mod files;
@@ -66,6 +67,7 @@ mod recovery;
 mod scan;
 mod seal;
 mod segment;
+mod segment_files;
 pub mod simulated;
 mod storage;
 mod store;
@@ -76,18 +78,20 @@ pub use capture::{
     CaptureAnchor, CaptureClock, CaptureStamp, Continuity, TimestampError, TimestampLimits,
 };
 pub use commit::{CommitConfig, CommitCounts, Commits, GroupCommit, NotDurable};
+pub use config::LogConfig;
 pub use disk::{Disk, DiskEntry, DiskFile, DiskMap};
 pub use entry::{Durability, Entry, SegmentId, Slot};
-pub use files::{Files, FilesConfig, Opened, is_reserve};
+pub use files::{Files, FilesConfig, Opened};
 pub use flusher::Flusher;
 pub use journal::{Journal, JournalConfig, OpenJournalError, OpenedJournal};
 pub use key_file::{KeyError, KeyFile, PassphraseCost, PassphraseKey};
-pub use log::{Log, LogConfig, LogError};
+pub use log::{Log, LogError, Overtaken, ReadError};
 pub use memory::{Memory, MemorySegment};
-pub use reader::{Entries, Overtaken, ReadError, Reader};
+pub use reader::{Entries, Reader};
 pub use recovery::{Damage, Finding, OpenError, Report};
 pub use seal::{KeyId, NodeKey, NodeKeys};
 pub use segment::FileSegment;
+pub use segment_files::is_reserve;
 pub use storage::{
     Begin, Framing, Recovered, RecoveredSegment, Segment, SegmentInfo, Storage, StorageError,
     StoredSlots, Written,

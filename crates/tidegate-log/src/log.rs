@@ -1,18 +1,17 @@
 //! The shared end of a log.
 
 use std::{
-    ops::{Bound, RangeBounds},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
-use tidegate_message::{Instant, Position};
+use tidegate_message::{Code, Instant, Position};
 
 use crate::{
+    config::LogConfig,
     entry::Entry,
-    index::{Index, Located, Next},
+    index::{Index, Located, Next, Shared, is_lost},
     memory::Memory,
-    reader::{Entries, ReadError, Reader},
     storage::{Recovered, Segment, Storage, StorageError},
     writer::LogWriter,
 };
@@ -33,37 +32,6 @@ use crate::{
 /// ```
 pub struct Log<S: Storage = Memory> {
     shared: Arc<Shared<S::Segment>>,
-}
-
-/// State that the writer and all readers of one log share.
-pub(crate) struct Shared<G> {
-    index: Mutex<Index<G>>,
-}
-
-/// How much a log keeps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// The most bytes that the log holds of storage and index together, entries that readers pin
-    /// included. At least all but the last two segments' worth is entries. Default 1 GiB: 7 minutes and
-    /// more at 5 frames of 500 KB a second.
-    pub bytes_max: u64,
-    /// Size of a segment in bytes: the largest entry, the granule in which old entries are dropped, and
-    /// what one pinned entry keeps in memory. Default 8 MiB; at most a quarter of `bytes_max`, and less
-    /// than 4 GiB.
-    pub segment_bytes: u64,
-}
-
-impl LogConfig {
-    /// A log of at most `bytes_max` bytes, in segments of a sixteenth of that, 8 MiB at most.
-    pub fn bounded(bytes_max: u64) -> Self {
-        Self { bytes_max, segment_bytes: (bytes_max / 16).min(8 << 20) }
-    }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self::bounded(1 << 30)
-    }
 }
 
 impl<S: Storage> Log<S> {
@@ -99,7 +67,7 @@ impl<S: Storage> Log<S> {
         for segment in segments {
             index.push_recovered(segment);
         }
-        let shared = Arc::new(Shared { index: Mutex::new(index) });
+        let shared = Arc::new(Shared::new(index));
         let log = Self { shared: Arc::clone(&shared) };
         Ok((LogWriter::new(config, storage, shared), log))
     }
@@ -169,68 +137,6 @@ impl<S: Storage> Log<S> {
         self.read(|index| index.locate_before(index.next()))
     }
 
-    /// The entries whose times lie in `times`, oldest first, of those appended before this call.
-    ///
-    /// Each is sliced when its turn comes, so that a long range pins no more than the entries that are
-    /// held; entries that the wrap overtakes meanwhile are reported. An empty or reversed range has no
-    /// entries.
-    pub fn range(&self, times: impl RangeBounds<Instant>) -> Entries<S> {
-        let start = match times.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => just_after(at),
-            Bound::Unbounded => Instant::MIN,
-        };
-        // Times are whole nanoseconds, so every end is the exclusive end of some range; only what lies
-        // at `Instant::MAX` itself needs the unbounded case.
-        let end = match times.end_bound() {
-            Bound::Included(&Instant::MAX) | Bound::Unbounded => None,
-            Bound::Included(&at) => Some(just_after(at)),
-            Bound::Excluded(&at) => Some(at),
-        };
-        let until = match end {
-            Some(at) => self.position_from(at),
-            None => self.end(),
-        };
-        Entries::new(self.reader_from(start), until, end)
-    }
-
-    /// A reader that starts with the first entry at or after `at` and continues into the future.
-    ///
-    /// If entries of that time were dropped already, [`Reader::missing_at_start`] says so.
-    pub fn reader_from(&self, at: Instant) -> Reader<S> {
-        let index = self.index();
-        let found = index.at_or_after(at);
-        let is_dropped = index.dropped_at().is_some_and(|dropped| dropped >= at);
-        drop(index);
-        let cursor = found.finish();
-        // Lost between others, of which the reader would meet the later ones only.
-        let is_missing = is_dropped || self.index().is_gap_before(cursor, at);
-        let missing = is_missing.then(|| (at, self.start_of(cursor)));
-        Reader::new(self.clone(), cursor, at, missing)
-    }
-
-    /// A reader that starts at `position`, which may lie in the future; if it was dropped already, the
-    /// first read says so.
-    pub fn reader_at(&self, position: Position) -> Reader<S> {
-        let is_dropped = position < self.index().first();
-        let from = if is_dropped { Instant::MIN } else { self.start_of(position) };
-        Reader::new(self.clone(), position, from, None)
-    }
-
-    /// A reader that starts with the newest kept entry, or with the next to come if there is none.
-    pub fn reader_newest(&self) -> Reader<S> {
-        let index = self.index();
-        let newest = index.locate_before(index.next()).map_or(index.next(), |entry| entry.position);
-        drop(index);
-        Reader::new(self.clone(), newest, self.start_of(newest), None)
-    }
-
-    /// A reader of what is appended from now on.
-    pub fn reader_next(&self) -> Reader<S> {
-        let next = self.end();
-        Reader::new(self.clone(), next, self.start_of(next), None)
-    }
-
     /// The position that the next entry gets: one above the newest.
     pub fn end(&self) -> Position {
         self.index().next()
@@ -266,7 +172,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// Position of the first kept entry at or after `at`; that of the next entry if there is none.
-    fn position_from(&self, at: Instant) -> Position {
+    pub(crate) fn position_from(&self, at: Instant) -> Position {
         let found = self.index().at_or_after(at);
         found.finish()
     }
@@ -300,14 +206,6 @@ impl<S: Storage> Log<S> {
 impl<S: Storage> Clone for Log<S> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<G> Shared<G> {
-    pub(crate) fn index(&self) -> MutexGuard<'_, Index<G>> {
-        // Every change of the index is complete before anything in it can panic, so the index is
-        // sound after a thread panicked.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -365,4 +263,70 @@ pub enum LogError {
     /// The storage failed.
     #[error("the storage of a log could not be opened")]
     Storage(#[source] StorageError),
+}
+
+/// The entries that a reader missed because the wrap overtook it, or because a segment was lost. Both ranges are half open, and
+/// end where the reader continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "entries {missed_from} up to {missed_to}, of times {} up to {}, were dropped before they \
+     were read",
+    missed_time.0, missed_time.1
+)]
+pub struct Overtaken {
+    /// Position of the first entry missed.
+    pub missed_from: Position,
+    /// Position after the last entry missed: the oldest kept.
+    pub missed_to: Position,
+    /// A span that holds the times of all entries missed and of no other: from just after the entry read
+    /// last (or where the reader was placed; [`Instant::MIN`] if at a position dropped before), up to the
+    /// oldest kept. Asking another log for this range fills the gap.
+    pub missed_time: (Instant, Instant),
+}
+
+impl Overtaken {
+    /// How many entries were missed.
+    pub fn missed(&self) -> u64 {
+        self.missed_to.0 - self.missed_from.0
+    }
+}
+
+/// Why a read gave no entry.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The wrap dropped entries that this reader had not read.
+    #[error(transparent)]
+    Overtaken(#[from] Overtaken),
+    /// The entry was dropped.
+    #[error("position {wanted} is not kept any more; the next that is, is {oldest}")]
+    Expired {
+        /// The position asked for.
+        wanted: Position,
+        /// The oldest position after it that can be had.
+        oldest: Position,
+    },
+    /// The entry is kept, but the storage failed to give it.
+    #[error("the entry at position {position} could not be read")]
+    Storage {
+        /// Its position.
+        position: Position,
+        /// Why not.
+        #[source]
+        source: StorageError,
+    },
+}
+
+impl ReadError {
+    /// Whether the entry can never be read, so that a reader has gone on after it.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Storage { source, .. } if is_lost(source))
+    }
+
+    /// The stable code of this error.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Overtaken(_) | Self::Expired { .. } => Code::FRAME_MISSING,
+            Self::Storage { source, .. } => source.code(),
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! Reading a log from one entry to the next.
 
-use tidegate_message::{Code, Instant, Position};
+use std::ops::{Bound, RangeBounds};
+
+use tidegate_message::{Instant, Position};
 
 use crate::{
     entry::Entry,
     index::{Next, is_lost},
-    log::{Log, just_after},
+    log::{Log, Overtaken, ReadError, just_after},
     memory::Memory,
-    storage::{Storage, StorageError},
+    storage::Storage,
 };
 
 /// Goes through a log entry by entry, from where it was placed on into the future.
@@ -24,8 +26,72 @@ pub struct Reader<S: Storage = Memory> {
     missing_at_start: Option<(Instant, Instant)>,
 }
 
+impl<S: Storage> Log<S> {
+    /// The entries whose times lie in `times`, oldest first, of those appended before this call.
+    ///
+    /// Each is sliced when its turn comes, so that a long range pins no more than the entries that are
+    /// held; entries that the wrap overtakes meanwhile are reported. An empty or reversed range has no
+    /// entries.
+    pub fn range(&self, times: impl RangeBounds<Instant>) -> Entries<S> {
+        let start = match times.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => just_after(at),
+            Bound::Unbounded => Instant::MIN,
+        };
+        // Times are whole nanoseconds, so every end is the exclusive end of some range; only what lies
+        // at `Instant::MAX` itself needs the unbounded case.
+        let end = match times.end_bound() {
+            Bound::Included(&Instant::MAX) | Bound::Unbounded => None,
+            Bound::Included(&at) => Some(just_after(at)),
+            Bound::Excluded(&at) => Some(at),
+        };
+        let until = match end {
+            Some(at) => self.position_from(at),
+            None => self.end(),
+        };
+        Entries::new(self.reader_from(start), until, end)
+    }
+
+    /// A reader that starts with the first entry at or after `at` and continues into the future.
+    ///
+    /// If entries of that time were dropped already, [`Reader::missing_at_start`] says so.
+    pub fn reader_from(&self, at: Instant) -> Reader<S> {
+        let index = self.index();
+        let found = index.at_or_after(at);
+        let is_dropped = index.dropped_at().is_some_and(|dropped| dropped >= at);
+        drop(index);
+        let cursor = found.finish();
+        // Lost between others, of which the reader would meet the later ones only.
+        let is_missing = is_dropped || self.index().is_gap_before(cursor, at);
+        let missing = is_missing.then(|| (at, self.start_of(cursor)));
+        Reader::new(self.clone(), cursor, at, missing)
+    }
+
+    /// A reader that starts at `position`, which may lie in the future; if it was dropped already, the
+    /// first read says so.
+    pub fn reader_at(&self, position: Position) -> Reader<S> {
+        let is_dropped = position < self.index().first();
+        let from = if is_dropped { Instant::MIN } else { self.start_of(position) };
+        Reader::new(self.clone(), position, from, None)
+    }
+
+    /// A reader that starts with the newest kept entry, or with the next to come if there is none.
+    pub fn reader_newest(&self) -> Reader<S> {
+        let index = self.index();
+        let newest = index.locate_before(index.next()).map_or(index.next(), |entry| entry.position);
+        drop(index);
+        Reader::new(self.clone(), newest, self.start_of(newest), None)
+    }
+
+    /// A reader of what is appended from now on.
+    pub fn reader_next(&self) -> Reader<S> {
+        let next = self.end();
+        Reader::new(self.clone(), next, self.start_of(next), None)
+    }
+}
+
 impl<S: Storage> Reader<S> {
-    pub(crate) fn new(
+    fn new(
         log: Log<S>,
         cursor: Position,
         from: Instant,
@@ -39,7 +105,7 @@ impl<S: Storage> Reader<S> {
     /// # Errors
     /// [`ReadError::Overtaken`]: the wrap dropped entries that were not read; the next call continues after them.
     /// [`ReadError::Storage`]: the entry is kept but could not be read; the next call tries again, or continues after it if it is
-    /// [damaged](StorageError::Damaged).
+    /// [damaged](crate::StorageError::Damaged).
     #[expect(clippy::should_implement_trait, reason = "`None` is not the end, only the present")]
     pub fn next(&mut self) -> Result<Option<Entry>, ReadError> {
         let index = self.log.index();
@@ -108,7 +174,7 @@ pub struct Entries<S: Storage = Memory> {
 }
 
 impl<S: Storage> Entries<S> {
-    pub(crate) fn new(reader: Reader<S>, until: Position, until_at: Option<Instant>) -> Self {
+    fn new(reader: Reader<S>, until: Position, until_at: Option<Instant>) -> Self {
         Self { reader, until, until_at, failed: false }
     }
 
@@ -142,72 +208,6 @@ impl<S: Storage> Iterator for Entries<S> {
                     !matches!(&error, ReadError::Storage { source, .. } if is_lost(source));
                 Some(Err(error))
             }
-        }
-    }
-}
-
-/// The entries that a reader missed because the wrap overtook it, or because a segment was lost. Both ranges are half open, and
-/// end where the reader continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "entries {missed_from} up to {missed_to}, of times {} up to {}, were dropped before they \
-     were read",
-    missed_time.0, missed_time.1
-)]
-pub struct Overtaken {
-    /// Position of the first entry missed.
-    pub missed_from: Position,
-    /// Position after the last entry missed: the oldest kept.
-    pub missed_to: Position,
-    /// A span that holds the times of all entries missed and of no other: from just after the entry read
-    /// last (or where the reader was placed; [`Instant::MIN`] if at a position dropped before), up to the
-    /// oldest kept. Asking another log for this range fills the gap.
-    pub missed_time: (Instant, Instant),
-}
-
-impl Overtaken {
-    /// How many entries were missed.
-    pub fn missed(&self) -> u64 {
-        self.missed_to.0 - self.missed_from.0
-    }
-}
-
-/// Why a read gave no entry.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The wrap dropped entries that this reader had not read.
-    #[error(transparent)]
-    Overtaken(#[from] Overtaken),
-    /// The entry was dropped.
-    #[error("position {wanted} is not kept any more; the next that is, is {oldest}")]
-    Expired {
-        /// The position asked for.
-        wanted: Position,
-        /// The oldest position after it that can be had.
-        oldest: Position,
-    },
-    /// The entry is kept, but the storage failed to give it.
-    #[error("the entry at position {position} could not be read")]
-    Storage {
-        /// Its position.
-        position: Position,
-        /// Why not.
-        #[source]
-        source: StorageError,
-    },
-}
-
-impl ReadError {
-    /// Whether the entry can never be read, so that a reader has gone on after it.
-    pub fn is_lost(&self) -> bool {
-        matches!(self, Self::Storage { source, .. } if is_lost(source))
-    }
-
-    /// The stable code of this error.
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Overtaken(_) | Self::Expired { .. } => Code::FRAME_MISSING,
-            Self::Storage { source, .. } => source.code(),
         }
     }
 }

@@ -34,7 +34,6 @@ pub use self::report::{Damage, Finding, Report};
 use crate::{
     disk::{Disk, DiskFile, DiskMap, whole},
     entry::{SegmentId, Slot},
-    files::{Full, Kept, Map, Slots, file_name, is_reserve},
     format::{
         DATA_START, HEADER_BYTES, Header, HeaderError, Proof, SEALED_TAIL_BYTES, SLOT_BYTES,
         Trailer, Unproven, WRAPS, encode_slot, head_bytes, seed, slots_start,
@@ -42,6 +41,7 @@ use crate::{
     scan::{Scan, scan},
     seal::{KeyId, Locked, NodeKeys, RawKey, WRAP_BYTES},
     segment::FileSegment,
+    segment_files::{Full, Kept, Map, Slots, file_name, is_reserve},
     storage::{Recovered, RecoveredSegment},
 };
 

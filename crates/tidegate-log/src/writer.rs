@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tidegate_message::{Code, Instant, Position};
 
 use crate::{
+    config::LogConfig,
     entry::{Durability, Entry, SegmentId, Slot},
-    index::{IndexSegment, Next},
-    log::{LogConfig, Shared},
+    index::{IndexSegment, Next, Shared},
     memory::Memory,
     storage::{Begin, Framing, Storage, StorageError, Written},
 };
