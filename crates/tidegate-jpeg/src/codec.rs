@@ -4,7 +4,7 @@ use std::{ffi::CStr, fmt, ptr::NonNull};
 
 use crate::{
     ffi,
-    header::Header,
+    header::{Header, segments},
     image::{Packed, Planes},
     metadata::{Colours, Metadata},
 };
@@ -288,7 +288,7 @@ impl Codec {
     /// Copies into `out`, an image that this codec encoded from pixels of `jpeg`, the metadata that a reader of `jpeg` heeds:
     /// how it is turned, its colour profile if its colours are kept, the shape of its pixels. Nothing else goes along.
     pub fn carry(&mut self, jpeg: &[u8], colours: Colours, out: &mut Vec<u8>) {
-        self.metadata.read(jpeg, colours);
+        self.metadata.read(segments(jpeg), colours);
         self.metadata.put_into(out);
     }
 

@@ -14,8 +14,6 @@
 //!
 //! Always true: whatever the segments hold, at most their own bytes and 36 more are carried.
 
-use crate::header::segments;
-
 /// How a stored picture is turned to be seen (EXIF 2.32, 4.6.4 A, tag 274).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orientation(u8);
@@ -96,12 +94,16 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads what is to be carried from `jpeg`, whose header was read.
-    pub(crate) fn read(&mut self, jpeg: &[u8], colours: Colours) {
+    /// Reads what is to be carried from the segments of an image before its first scan, each with its marker.
+    pub(crate) fn read<'a>(
+        &mut self,
+        segments: impl Iterator<Item = (u8, &'a [u8])>,
+        colours: Colours,
+    ) {
         self.segments.clear();
         self.density = None;
         let mut exif = false;
-        for (marker, segment) in segments(jpeg) {
+        for (marker, segment) in segments {
             match marker {
                 0xe0 if segment.starts_with(b"JFIF\0") => {
                     self.density = segment.get(7..12).and_then(|density| density.try_into().ok());
