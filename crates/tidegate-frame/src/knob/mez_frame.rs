@@ -9,21 +9,11 @@ use tidegate_message::FrameSize;
 use super::{
     ArtifactRemoval, ColorSpace, KnobSetting, MezKnobs,
     motion::Mask,
-    pixels::{self, Scratch, View},
-    transcoder::{Buffers, Done, Frame},
+    pixels::{self, View},
+    transcoder::{Buffers, Done, Frame, MezBuffers},
 };
 
 const QUALITY: u8 = 95;
-
-/// Pixels between the steps.
-#[derive(Default)]
-pub(super) struct MezBuffers {
-    pub(super) planes: Planes,
-    other_planes: Planes,
-    packed: Packed,
-    other_packed: Packed,
-    scratch: Scratch,
-}
 
 impl Frame<'_> {
     pub(super) fn mez(

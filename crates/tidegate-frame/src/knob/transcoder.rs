@@ -1,12 +1,12 @@
 //! Applies knob settings to the frames of one camera.
 
-use tidegate_jpeg::{Codec, CodecError, Colours, Header, Quality, Read, Recipe};
+use tidegate_jpeg::{Codec, CodecError, Colours, Header, Packed, Planes, Quality, Read, Recipe};
 use tidegate_message::FrameSize;
 
 use super::{
     FrameError, FrameLimits, JpegKnobs, KnobSetting, Knobs, Scale,
-    mez_frame::MezBuffers,
     motion::{CHANGED_ABOVE, Eighth, Mask, TransferState},
+    pixels::Scratch,
 };
 
 /// Applies knob settings to the frames of one camera; keeps its buffers from frame to frame.
@@ -30,6 +30,16 @@ pub(super) struct Buffers {
     pub(super) eighth: Eighth,
     pub(super) mask: Mask,
     pub(super) mez: MezBuffers,
+}
+
+/// Pixels between the steps of profile `mez`.
+#[derive(Default)]
+pub(super) struct MezBuffers {
+    pub(super) planes: Planes,
+    pub(super) other_planes: Planes,
+    pub(super) packed: Packed,
+    pub(super) other_packed: Packed,
+    pub(super) scratch: Scratch,
 }
 
 /// The result for a frame.
