@@ -9,16 +9,14 @@
 //! of the schema since, and a number need not be parsed when the next one comes.
 
 use crate::{
+    code::{NUMBER, code_of, format_of},
     layout::{Cut, Numeral},
-    number::{DIGITS_MAX, Format, TEXT_MAX},
+    number::TEXT_MAX,
     schema::Schema,
 };
 
 /// Most fields whose lengths are kept; those of a payload with more are found again when they are needed.
 pub(crate) const LENS_MAX: usize = 40;
-
-/// From this code on it is a number, before it a text of so many bytes.
-pub(crate) const NUMBER: u8 = u8::MAX - 2 * DIGITS_MAX as u8 - 1;
 
 /// Bytes of a number.
 pub(crate) const NUMBER_BYTES: usize = size_of::<i64>();
@@ -82,7 +80,7 @@ impl Packing {
             let numeral = schema.slots.get(usize::from(number)).map(|slot| slot.numeral);
             if let Some(Numeral::Decimal(format)) = numeral {
                 let Some(value) = format.parse(text) else { return Form::text(payload, lens) };
-                self.codes.push(code(format));
+                self.codes.push(code_of(format));
                 self.data.extend_from_slice(&value.to_le_bytes());
             } else if len < NUMBER {
                 self.codes.push(len);
@@ -97,17 +95,6 @@ impl Packing {
         }
         Form { lens: &self.codes, data: &self.data, text_len: payload.len(), is_packed: true }
     }
-}
-
-pub(crate) fn code(format: Format) -> u8 {
-    NUMBER + 2 * format.decimals + u8::from(format.trimmed)
-}
-
-/// How numbers of a code are printed.
-#[inline]
-pub(crate) fn format_of(code: u8) -> Format {
-    let format = code.wrapping_sub(NUMBER);
-    Format { decimals: format / 2, trimmed: format % 2 == 1 }
 }
 
 /// Finds the payload, and the lengths of its fields, of which `codes` and `data` are the packed form.
@@ -160,7 +147,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::schema::{NO_SLOT, Predictor};
+    use crate::{
+        number::Format,
+        schema::{NO_SLOT, Predictor},
+    };
 
     proptest! {
         #[test]

@@ -26,6 +26,7 @@
 //!   topics can say of which shard, which is then defined again.
 
 mod batch;
+mod code;
 mod decode;
 mod encode;
 mod form;

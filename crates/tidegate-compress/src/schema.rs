@@ -14,7 +14,7 @@
 //! | stream | what it was in the last message of any topic | clocks that agree |
 
 use crate::{
-    form::{self, NUMBER},
+    code::{NUMBER, code_of},
     layout::{Cut, FIELDS_MAX, Numeral},
     number::TEXT_MAX,
     varint,
@@ -266,7 +266,7 @@ impl Schema {
             slot.rank = NO_SLOT;
             self.codes[usize::from(slot.field)] = 0;
             if let Numeral::Decimal(format) = slot.numeral {
-                self.codes[usize::from(slot.field)] = form::code(format);
+                self.codes[usize::from(slot.field)] = code_of(format);
                 slot.rank = rank;
                 rank += 1;
                 self.slots_by_rank.push(number as u8);

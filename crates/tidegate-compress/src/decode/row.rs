@@ -5,8 +5,9 @@ use super::{
     body::{take_bytes, take_len},
 };
 use crate::{
+    code::{NUMBER, format_of},
     encode::{KEPT_BYTES_MAX, OPAQUE},
-    form::{self, Form, LENS_MAX, NUMBER, NUMBER_BYTES, Packing},
+    form::{self, Form, LENS_MAX, NUMBER_BYTES, Packing},
     kept::{BLOCK_STEP, Kept},
     layout::{Cut, FIELD_BYTES_MAX, Numeral},
     number::TEXT_MAX,
@@ -222,7 +223,7 @@ fn put_fields(codes: &[u8], values: &[i64], texts: &[u8], separator: u8, out: &m
             let value = *values.next().expect("there is one for each such code");
             let room: &mut [u8; TEXT_MAX] =
                 out.bytes[len..].first_chunk_mut().expect("there is room for all fields");
-            let printed = form::format_of(code).print(value, room);
+            let printed = format_of(code).print(value, room);
             // No number fills its room.
             room[printed % TEXT_MAX] = separator;
             len = len.wrapping_add(printed);

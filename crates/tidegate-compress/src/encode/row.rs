@@ -2,7 +2,8 @@
 
 use super::{Encoder, body::put_bytes};
 use crate::{
-    form::{self, LENS_MAX, NUMBER, NUMBER_BYTES, Packing},
+    code::{NUMBER, format_of},
+    form::{self, LENS_MAX, NUMBER_BYTES, Packing},
     layout::{self, Cut, Numeral},
     number::{Format, WORD, word},
     schema::{self, NO_SLOT, Predictor, SLOTS_MAX, Schema, Starts},
@@ -362,7 +363,7 @@ fn find_values(
             }
             texts = &texts[len..];
         } else {
-            let format = form::format_of(code);
+            let format = format_of(code);
             let value = if len <= WORD {
                 format.parse_word(first, len)
             } else {
