@@ -12,13 +12,14 @@ use tidegate_message::check_topic_filter;
 pub use self::error::{CompileError, Place, Problem};
 use crate::{
     batch::{Batch, Column},
-    flow::{Flow, Key, Stats, Step},
+    flow::{Flow, Key, Step},
     hash,
     kernel::{Ending, Kernel},
     keys::{KEY_BYTES_MAX, KEYS_LIMIT, KEYS_MIN, Keys, Probes},
     model::Models,
     parse::{FIELDS_MAX, Parser, RECORD_TIME},
     spec::{BadPolicy, Encoding, FieldKind, FieldSpec, Format, Forward, KeySpec, Spec, StepSpec},
+    stats::Stats,
     template::{Template, TemplateError},
 };
 

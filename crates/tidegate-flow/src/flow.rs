@@ -16,6 +16,7 @@ use tidegate_sys::memory;
 use crate::{
     bad::{Bad, Reason},
     batch::{BATCH_MAX, Batch, Column, Place, Rows, TILE, Text},
+    dead_letter::bury,
     hash,
     kernel::{Context, Ending, Kernel},
     keys::{Keys, Probes},
@@ -23,6 +24,7 @@ use crate::{
     number::INTEGER_MAX,
     parse::Parser,
     spec::{BadPolicy, Forward},
+    stats::Stats,
     template::{Source, Template},
 };
 
@@ -103,54 +105,6 @@ pub(crate) struct Step {
     /// Where in a key's state its words are.
     pub(crate) at: usize,
     pub(crate) words: usize,
-}
-
-/// Counts of a flow since it was compiled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Messages that came.
-    pub messages: u64,
-    /// Messages that could not be read, by [`Reason::ALL`]; those that were mended are not among them.
-    pub bad: [u64; Reason::ALL.len()],
-    /// Messages in which a last good number stands in.
-    pub mended: u64,
-    /// Messages that a filter did not keep.
-    pub filtered: u64,
-    /// Messages that were published, dead letters included.
-    pub emitted: u64,
-    /// Messages that were not, since their topic came to no valid one or the batch published too much.
-    pub unsent: u64,
-    /// Values that came after their window.
-    pub late: u64,
-    /// Values that a Bloom filter did not learn, since it is full.
-    pub unlearned: u64,
-    /// Keys that state is kept of now.
-    pub keys: u32,
-    /// Keys that made room for others.
-    pub evicted: u64,
-    /// Keys that were forgotten for their age.
-    pub expired: u64,
-}
-
-impl Stats {
-    /// The sums of the counts of two instances of one flow.
-    #[must_use]
-    pub fn plus(mut self, other: &Self) -> Self {
-        for (sum, count) in self.bad.iter_mut().zip(other.bad) {
-            *sum += count;
-        }
-        self.messages += other.messages;
-        self.mended += other.mended;
-        self.filtered += other.filtered;
-        self.emitted += other.emitted;
-        self.unsent += other.unsent;
-        self.late += other.late;
-        self.unlearned += other.unlearned;
-        self.keys += other.keys;
-        self.evicted += other.evicted;
-        self.expired += other.expired;
-        self
-    }
 }
 
 impl Flow {
@@ -639,25 +593,6 @@ impl Flow {
 fn expect<'a>(messages: impl Iterator<Item = &'a Message<'a>>) {
     for message in messages {
         memory::prefetch_many(message.payload, 0);
-    }
-}
-
-/// Publishes a message as a dead letter, in its own place: it goes no further under its topic, unless it cannot be published so.
-pub(crate) fn bury(
-    topic: &Template,
-    source: &Source<'_>,
-    bad: Bad,
-    from: usize,
-    output: &mut Output,
-    stats: &mut Stats,
-) {
-    let start = output.bytes.len();
-    if topic.render_topic(source, &mut output.bytes) {
-        output.emit_original(from, start, bad);
-        output.decide(from, Made::DROP);
-        stats.emitted += 1;
-    } else {
-        stats.unsent += 1;
     }
 }
 

@@ -34,9 +34,9 @@ pub(crate) use self::{
 };
 use crate::{
     batch::{BATCH_MAX, Batch, Column},
-    flow::Stats,
     hash,
     message::{Message, Output},
+    stats::Stats,
     template::Template,
 };
 

@@ -18,6 +18,8 @@
 mod bad;
 mod batch;
 mod compile;
+mod csv;
+mod dead_letter;
 mod flow;
 mod hash;
 mod kernel;
@@ -28,6 +30,7 @@ mod number;
 mod parse;
 mod snapshot;
 mod spec;
+mod stats;
 mod template;
 mod time;
 pub mod train;
@@ -35,7 +38,7 @@ mod units;
 
 pub use bad::{Bad, Reason};
 pub use compile::{CompileError, Place, Problem};
-pub use flow::{Flow, State, Stats};
+pub use flow::{Flow, State};
 pub use message::{Emission, EmittedPayload, Message, Output, Verdict};
 pub use model::{
     FEATURES_MAX, LinearModel, MODEL_BYTES_MAX, MODEL_VERSION, Model, ModelError, Models, Node,
@@ -50,6 +53,7 @@ pub use spec::{
     SecondOrderMomentSpec, SlidingRegressionSpec, Spec, Specs, StepSpec, StringMatchSpec,
     ThresholdSpec, TimeUnit, WindowSpec,
 };
+pub use stats::Stats;
 pub use template::TemplateError;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::train::{self, OpenQuote};
+use crate::csv::{self, OpenQuote};
 
 /// The version of the form that is read and written.
 pub const MODEL_VERSION: u32 = 1;
@@ -203,7 +203,7 @@ impl Table {
     /// # Errors
     /// [`TableError`].
     pub fn parse(csv: &str) -> Result<Self, TableError> {
-        let mut lines = train::rows(csv);
+        let mut lines = csv::rows(csv);
         let columns = lines.next().ok_or(TableError::Empty)??;
         let mut table = Self { columns, rows: Vec::new(), by_key: HashMap::new() };
         for (number, row) in (2..).zip(lines) {

@@ -3,7 +3,7 @@
 use super::{Context, filter::is_set};
 use crate::{
     bad::{Bad, Reason},
-    flow,
+    dead_letter::bury,
     message::Made,
     template::{Content, Source, Template},
 };
@@ -80,7 +80,7 @@ impl Replace {
             context.stats.bad[bad.reason as usize] += 1;
             output.note_bad(from, bad);
             if let Some(topic) = context.dead_letter {
-                flow::bury(topic, &source, bad, from, output, context.stats);
+                bury(topic, &source, bad, from, output, context.stats);
             }
         }
     }
