@@ -16,7 +16,7 @@ use tidegate_message::LogLimiter;
 use super::{
     Hook,
     file::{FlowFile, FlowFileError},
-    keep,
+    state_file,
 };
 
 /// Most flows of a node: which of them a topic concerns is one word.
@@ -225,7 +225,7 @@ impl Flows {
                     retired.push((before.clone(), snapshots.clone()));
                     Some(snapshots)
                 }
-                None => folder.and_then(|folder| keep::read(folder, &name)),
+                None => folder.and_then(|folder| state_file::read(folder, &name)),
             };
             if let Some(snapshots) = snapshots {
                 match take_up(&mut parts, &snapshots) {
@@ -233,7 +233,7 @@ impl Flows {
                     Err(error) => {
                         // Those of a flow that runs are whole.
                         if let Some(folder) = folder {
-                            keep::set_aside(folder, &name, &error);
+                            state_file::set_aside(folder, &name, &error);
                         }
                     }
                 }
@@ -252,7 +252,7 @@ impl Flows {
             let snapshots = gone.retire();
             if let Some(folder) = folder
                 && gone.state != State::None
-                && let Err(error) = keep::write(folder, &gone.name, &snapshots)
+                && let Err(error) = state_file::write(folder, &gone.name, &snapshots)
             {
                 tracing::warn!(flow = %gone.name, error = %tidegate_message::error_chain(&error), "the state of a flow is lost");
             }

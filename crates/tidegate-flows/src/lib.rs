@@ -20,9 +20,11 @@ mod engine;
 pub mod file;
 mod hook;
 mod keep;
+mod state_file;
 
 pub use self::{
     engine::{FLOWS_MAX, FlowSettings, Flows, Plan, PlanError, Planned},
     hook::Hook,
-    keep::{KeepError, Keeper},
+    keep::Keeper,
+    state_file::KeepError,
 };
