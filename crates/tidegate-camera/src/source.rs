@@ -30,6 +30,7 @@ use tidegate_frame::score::Detection;
 use tidegate_message::{Backoff, Instant};
 
 mod address;
+mod blocking;
 mod ffmpeg;
 mod http;
 mod login;

@@ -39,19 +39,19 @@ use tokio::{
 use tidegate_message::{FrameSize, Instant};
 
 pub use self::session::RtspError;
+pub(super) use self::session::any_certificate;
 use self::{
     assemble::{Assembler, Unit},
-    packet::Packet,
+    packet::{Packet, Received},
     sdp::Coding,
-    session::{Received, Session},
+    session::Session,
 };
-pub(super) use self::{packet::SenderReport, session::any_certificate};
 use super::{
     Picture, SourceClock, SourceError,
     address::CameraAddress,
     ffmpeg::{Decoder, Ffmpeg, Shown},
     spec::NetworkOptions,
-    timeline::{CaptureClock, Timeline},
+    timeline::{CaptureClock, SenderReport, Timeline},
 };
 
 /// A camera that says nothing at all for so long, although it was asked to, is gone.

@@ -11,7 +11,9 @@ use tidegate_message::{Instant, error_chain};
 use tidegate_sys::regular;
 
 use super::{
-    CaptureClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
+    CaptureClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError,
+    Splitter,
+    blocking::joined,
     ffmpeg::{self, Decoder, Reader},
     http::HttpCamera,
     rtsp::Camera,
@@ -384,13 +386,5 @@ fn read_jpeg_blocking(path: PathBuf) -> Result<Picture, SourceError> {
     match Splitter::of(bytes, bytes_max).only_image() {
         Ok(jpeg) => Ok(Picture { jpeg, truth: None }),
         Err(reason) => Err(SourceError::NotJpeg { path, reason }),
-    }
-}
-
-/// The result of a blocking task; its panic continues here.
-pub(super) fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

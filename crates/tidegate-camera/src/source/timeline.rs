@@ -23,8 +23,6 @@ use std::{collections::VecDeque, fmt, time::Duration};
 
 use tidegate_message::Instant;
 
-use super::rtsp::SenderReport;
-
 /// How long arrivals are remembered, so that clocks that drift apart are followed.
 const WINDOW: i64 = 30 * SECOND;
 /// Of pictures that came within so long, the fastest is remembered.
@@ -176,6 +174,13 @@ impl fmt::Display for CaptureClock {
             }
         }
     }
+}
+
+/// A sender's report on its clock: at `wall`, its own time of day, its timestamps stood at `timestamp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SenderReport {
+    pub(super) wall: Instant,
+    pub(super) timestamp: u32,
 }
 
 /// The times of one stream.

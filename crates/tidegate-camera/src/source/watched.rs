@@ -41,7 +41,9 @@ use tokio::{
     time::{Instant as Moment, sleep_until},
 };
 
-use super::{Picture, SourceClock, SourceError, SourceSpec, SplitError, Splitter, supply::joined};
+use super::{
+    Picture, SourceClock, SourceError, SourceSpec, SplitError, Splitter, blocking::joined,
+};
 
 /// Names that wait; a scan finds the others later.
 const WAITING_MAX: usize = 4_096;

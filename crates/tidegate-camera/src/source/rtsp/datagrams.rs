@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant as Moment, sleep_until},
 };
 
-use super::session::Received;
+use super::packet::Received;
 
 /// How long a packet waits for those before it.
 const HELD_FOR: Duration = Duration::from_millis(60);

@@ -4,6 +4,19 @@ use bytes::{Buf, Bytes};
 
 use tidegate_message::Instant;
 
+use crate::source::timeline::SenderReport;
+
+/// An item received.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// A packet of pictures.
+    Pictures(Bytes),
+    /// A report on their times.
+    Report(Bytes),
+    /// Anything else: a sign of life.
+    Other,
+}
+
 /// One packet of pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Packet {
@@ -41,13 +54,6 @@ impl Packet {
         let (marker, payload_type) = (second & 0x80 != 0, second & 0x7f);
         Some(Self { marker, payload_type, sequence, timestamp, source, payload: bytes })
     }
-}
-
-/// A sender's report on its clock: at `wall`, its own time of day, its timestamps stood at `timestamp`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::source) struct SenderReport {
-    pub(in crate::source) wall: Instant,
-    pub(in crate::source) timestamp: u32,
 }
 
 /// Seconds from the begin of NTP's time to that of Unix'.

@@ -31,6 +31,7 @@ use zeroize::Zeroizing;
 
 use super::{
     datagrams::Datagrams,
+    packet::Received,
     sdp::{self, Media},
 };
 use crate::source::{
@@ -228,17 +229,6 @@ impl Early {
         }
         received
     }
-}
-
-/// An item received.
-#[derive(Debug)]
-pub(super) enum Received {
-    /// A packet of pictures.
-    Pictures(Bytes),
-    /// A report on their times.
-    Report(Bytes),
-    /// Anything else: a sign of life.
-    Other,
 }
 
 /// An answer.
