@@ -40,7 +40,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use super::{
     Congestion, DownReason, Link, LinkError, LinkSettings, PROTOCOL, Transport,
     congestion::QueueBoundConfig,
-    core::{Carrier, Core, Handle},
+    core::{Core, Handle},
     quic, tcp,
 };
 
@@ -312,9 +312,9 @@ fn link_over_tcp(
     }
     let peer = PeerIdentity::of_chain(session.peer_certificates().unwrap_or_default())?;
     let socket = socket.as_fd().try_clone_to_owned().map_err(LinkError::Socket)?;
-    let carrier = Carrier::Tcp(tcp::Tcp::new(socket, descriptor));
-    let (handle, queues) = Core::begin(peer, address, config, carrier);
-    tcp::start(&handle.core, stream, queues);
+    let carrier = Arc::new(tcp::Tcp::new(socket, descriptor));
+    let (handle, queues) = Core::begin(peer, address, config, carrier.clone());
+    tcp::start(&handle.core, carrier, stream, queues);
     Ok(link(handle))
 }
 
@@ -557,9 +557,9 @@ fn link_over_quic(
     config: LinkSettings,
 ) -> Link {
     let address = connection.remote_address();
-    let carrier = Carrier::Quic(quic::Quic::new(connection, endpoint));
-    let (handle, queues) = Core::begin(peer, address, config, carrier);
-    quic::start(&handle.core, queues);
+    let carrier = Arc::new(quic::Quic::new(connection, endpoint));
+    let (handle, queues) = Core::begin(peer, address, config, carrier.clone());
+    quic::start(&handle.core, &carrier, queues);
     link(handle)
 }
 

@@ -29,7 +29,6 @@ use super::{
     ProtocolError,
     frame::{Outgoing, Sending},
     offset::Offset,
-    quic, tcp,
 };
 
 /// Records that wait in one lane.
@@ -68,7 +67,7 @@ pub(super) struct Core {
     pub(super) peer: PeerIdentity,
     pub(super) peer_address: SocketAddr,
     pub(super) config: LinkSettings,
-    pub(super) carrier: Carrier,
+    carrier: Arc<dyn Carrier>,
     pub(super) outgoing: Outgoing,
     pub(super) stop: CancellationToken,
     control: mpsc::Sender<Bytes>,
@@ -88,9 +87,24 @@ pub(super) struct Core {
 }
 
 /// The transport of a link.
-pub(super) enum Carrier {
-    Quic(quic::Quic),
-    Tcp(tcp::Tcp),
+pub(super) trait Carrier: Send + Sync {
+    /// Sends a frame whose record is `record`, until the peer has it, it is given up, or the link of `core` goes down.
+    fn send_frame(
+        self: Arc<Self>,
+        core: &Arc<Core>,
+        state: Arc<Sending>,
+        record: Bytes,
+        body: Bytes,
+        priority: Priority,
+    );
+
+    /// Tells the peer how far a frame of its has come; a newer one follows, so this may get lost.
+    fn send_ack(&self, ack: Ack);
+
+    /// Ends the connection, and tells the peer why.
+    fn close(&self, code: u32, reason: &str);
+
+    fn path(&self) -> Path;
 }
 
 /// The other ends of a core's queues, for the tasks that empty them.
@@ -105,7 +119,7 @@ impl Core {
         peer: PeerIdentity,
         peer_address: SocketAddr,
         config: LinkSettings,
-        carrier: Carrier,
+        carrier: Arc<dyn Carrier>,
     ) -> (Handle, Queues) {
         let (control, control_end) = mpsc::channel(LANE_RECORDS_MAX);
         let (critical, critical_end) = mpsc::channel(LANE_RECORDS_MAX);
@@ -206,22 +220,13 @@ impl Core {
             });
         }
         let record = Record::from(header).to_bytes();
-        match &self.carrier {
-            Carrier::Quic(quic) => {
-                let rank = quic.rank(priority);
-                self.spawn(quic::carry_frame(self.clone(), state.clone(), record, body, rank));
-            }
-            Carrier::Tcp(tcp) => tcp.send_frame(state.clone(), record, body, priority),
-        }
+        self.carrier.clone().send_frame(self, state.clone(), record, body, priority);
         Ok(FrameSending { state })
     }
 
     /// Tells the peer how far a frame of its has come; a newer one follows, so this may get lost.
     pub(super) fn send_progress(&self, ack: Ack) {
-        match &self.carrier {
-            Carrier::Quic(quic) => quic.send_datagram(Record::from(ack).to_bytes()),
-            Carrier::Tcp(tcp) => tcp.send_ack(ack),
-        }
+        self.carrier.send_ack(ack);
     }
 
     /// Tells the peer the last about a frame of its.
@@ -305,10 +310,7 @@ impl Core {
     }
 
     pub(super) fn path(&self) -> Path {
-        match &self.carrier {
-            Carrier::Quic(quic) => quic.path(),
-            Carrier::Tcp(tcp) => tcp.path(),
-        }
+        self.carrier.path()
     }
 
     pub(super) fn clock_offset(&self) -> Option<(i64, Duration)> {
@@ -322,19 +324,13 @@ impl Core {
     }
 
     pub(super) fn close(&self, code: u32, reason: &str) {
-        match &self.carrier {
-            Carrier::Quic(quic) => quic.close(code, reason),
-            Carrier::Tcp(tcp) => tcp.close(code, reason),
-        }
+        self.carrier.close(code, reason);
         self.go_down(DownReason::ClosedHere { reason: reason.to_owned() });
     }
 
     /// The peer broke the protocol: it is sent the reason, and the link ends.
     pub(super) fn refuse(&self, error: ProtocolError) {
-        match &self.carrier {
-            Carrier::Quic(quic) => quic.close(1, &error.to_string()),
-            Carrier::Tcp(tcp) => tcp.close(1, &error.to_string()),
-        }
+        self.carrier.close(1, &error.to_string());
         self.go_down(DownReason::Protocol(error));
     }
 

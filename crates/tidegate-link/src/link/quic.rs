@@ -12,7 +12,7 @@ use std::sync::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
-use tidegate_wire::{Class, DecodeError, FrameHeader, Record, limits::BULK_BYTES_MAX};
+use tidegate_wire::{Ack, Class, DecodeError, FrameHeader, Record, limits::BULK_BYTES_MAX};
 use tokio::{sync::mpsc, time};
 
 use super::{
@@ -65,7 +65,7 @@ impl Quic {
     }
 
     /// The rank of the next frame of that priority. At 60 frames a second it would take a year to wrap.
-    pub(super) fn rank(&self, priority: Priority) -> i32 {
+    fn rank(&self, priority: Priority) -> i32 {
         match priority {
             Priority::Live => {
                 self.live.fetch_sub(1, Ordering::Relaxed).clamp(RANK_IN_ORDER + 1, RANK_LIVE)
@@ -75,17 +75,31 @@ impl Quic {
             }
         }
     }
+}
 
-    pub(super) fn send_datagram(&self, bytes: Bytes) {
-        // Best effort by contract; a dead connection is noticed by those who wait for it.
-        let _ = self.connection.send_datagram(bytes);
+impl Carrier for Quic {
+    fn send_frame(
+        self: Arc<Self>,
+        core: &Arc<Core>,
+        state: Arc<Sending>,
+        record: Bytes,
+        body: Bytes,
+        priority: Priority,
+    ) {
+        let rank = self.rank(priority);
+        core.spawn(carry_frame(core.clone(), self, state, record, body, rank));
     }
 
-    pub(super) fn close(&self, code: u32, reason: &str) {
+    fn send_ack(&self, ack: Ack) {
+        // Best effort by contract; a dead connection is noticed by those who wait for it.
+        let _ = self.connection.send_datagram(Record::from(ack).to_bytes());
+    }
+
+    fn close(&self, code: u32, reason: &str) {
         self.connection.close(VarInt::from_u32(code), reason.as_bytes());
     }
 
-    pub(super) fn path(&self) -> Path {
+    fn path(&self) -> Path {
         let stats = self.connection.stats().path;
         let congestion = self.connection.congestion_state().into_any().downcast::<QueueBound>();
         // CUBIC, if it is configured, tells its window only.
@@ -104,22 +118,14 @@ impl Quic {
     }
 }
 
-/// The connection of a link whose tasks these are.
-fn quic(core: &Core) -> &Quic {
-    match &core.carrier {
-        Carrier::Quic(quic) => quic,
-        Carrier::Tcp(_) => unreachable!("tasks of this module run for QUIC only"),
-    }
-}
-
-/// Starts the tasks of a link over QUIC.
-pub(super) fn start(core: &Arc<Core>, queues: Queues) {
+/// Starts the tasks of a link over QUIC, whose carrier is `quic`.
+pub(super) fn start(core: &Arc<Core>, quic: &Arc<Quic>, queues: Queues) {
     let Queues { control, critical, bulk } = queues;
-    core.spawn(send_lane(core.clone(), control, STREAM_CONTROL, RANK_CONTROL));
-    core.spawn(send_lane(core.clone(), critical, STREAM_CRITICAL, RANK_CRITICAL));
-    core.spawn(send_bulk(core.clone(), bulk));
-    core.spawn(accept_streams(core.clone()));
-    core.spawn(accept_datagrams(core.clone()));
+    core.spawn(send_lane(core.clone(), quic.clone(), control, STREAM_CONTROL, RANK_CONTROL));
+    core.spawn(send_lane(core.clone(), quic.clone(), critical, STREAM_CRITICAL, RANK_CRITICAL));
+    core.spawn(send_bulk(core.clone(), quic.clone(), bulk));
+    core.spawn(accept_streams(core.clone(), quic.clone()));
+    core.spawn(accept_datagrams(core.clone(), quic.clone()));
 }
 
 fn broken(core: &Core, error: ConnectionError) {
@@ -137,9 +143,15 @@ fn broken(core: &Core, error: ConnectionError) {
     core.go_down(reason);
 }
 
-async fn send_lane(core: Arc<Core>, mut queue: mpsc::Receiver<Bytes>, kind: u8, rank: i32) {
+async fn send_lane(
+    core: Arc<Core>,
+    quic: Arc<Quic>,
+    mut queue: mpsc::Receiver<Bytes>,
+    kind: u8,
+    rank: i32,
+) {
     let send = async {
-        let mut stream = quic(&core).connection.open_uni().await?;
+        let mut stream = quic.connection.open_uni().await?;
         // Only a closed stream refuses a priority, and then writing fails.
         let _ = stream.set_priority(rank);
         let mut out = BytesMut::from(&[kind][..]);
@@ -168,12 +180,12 @@ fn lane_failed(core: &Core, error: WriteError) {
 
 /// Writes a record with its body on a stream of its own, up to the end.
 async fn write_body(
-    core: &Core,
+    quic: &Quic,
     record: &[u8],
     body: Bytes,
     rank: i32,
 ) -> Result<SendStream, WriteError> {
-    let mut stream = quic(core).connection.open_uni().await?;
+    let mut stream = quic.connection.open_uni().await?;
     let _ = stream.set_priority(rank);
     let mut head = BytesMut::from(&[STREAM_BODY][..]);
     lane::put(record, &mut head);
@@ -183,7 +195,7 @@ async fn write_body(
 }
 
 /// Begins bodies in order; a few are under way at once, lest each wait for the word that the last has arrived.
-async fn send_bulk(core: Arc<Core>, mut queue: mpsc::Receiver<(Bytes, Bytes)>) {
+async fn send_bulk(core: Arc<Core>, quic: Arc<Quic>, mut queue: mpsc::Receiver<(Bytes, Bytes)>) {
     let refused = || tracing::warn!(peer = %core.peer, "the peer had no room for a bulk body");
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -196,7 +208,7 @@ async fn send_bulk(core: Arc<Core>, mut queue: mpsc::Receiver<(Bytes, Bytes)>) {
             },
             next = queue.recv(), if under_way.len() < BULK_UNDER_WAY_MAX => {
                 let Some((record, body)) = next else { return };
-                match write_body(&core, &record, body, RANK_BULK).await {
+                match write_body(&quic, &record, body, RANK_BULK).await {
                     Ok(stream) => under_way.push(async move { stream.stopped().await }),
                     Err(WriteError::Stopped(_)) => refused(),
                     Err(error) => return lane_failed(&core, error),
@@ -207,8 +219,9 @@ async fn send_bulk(core: Arc<Core>, mut queue: mpsc::Receiver<(Bytes, Bytes)>) {
 }
 
 /// Carries one frame until the peer has it, it is given up, or the link goes down.
-pub(super) async fn carry_frame(
+async fn carry_frame(
     core: Arc<Core>,
+    quic: Arc<Quic>,
     state: Arc<Sending>,
     record: Bytes,
     body: Bytes,
@@ -217,7 +230,7 @@ pub(super) async fn carry_frame(
     let opened = tokio::select! {
         biased;
         () = state.given_up() => return,
-        opened = quic(&core).connection.open_uni() => opened,
+        opened = quic.connection.open_uni() => opened,
     };
     let mut stream = match opened {
         Ok(stream) => stream,
@@ -248,18 +261,18 @@ pub(super) async fn carry_frame(
     }
 }
 
-async fn accept_streams(core: Arc<Core>) {
+async fn accept_streams(core: Arc<Core>, quic: Arc<Quic>) {
     loop {
-        match quic(&core).connection.accept_uni().await {
-            Ok(stream) => core.spawn(read_stream(core.clone(), stream)),
+        match quic.connection.accept_uni().await {
+            Ok(stream) => core.spawn(read_stream(core.clone(), quic.clone(), stream)),
             Err(error) => return broken(&core, error),
         }
     }
 }
 
-async fn accept_datagrams(core: Arc<Core>) {
+async fn accept_datagrams(core: Arc<Core>, quic: Arc<Quic>) {
     loop {
-        let datagram = match quic(&core).connection.read_datagram().await {
+        let datagram = match quic.connection.read_datagram().await {
             Ok(datagram) => datagram,
             Err(error) => return broken(&core, error),
         };
@@ -308,8 +321,8 @@ impl From<DecodeError> for Stop {
     }
 }
 
-async fn read_stream(core: Arc<Core>, stream: RecvStream) {
-    let mut reader = Reader { core: core.clone(), stream, input: BytesMut::new(), read: 0 };
+async fn read_stream(core: Arc<Core>, quic: Arc<Quic>, stream: RecvStream) {
+    let mut reader = Reader { core: core.clone(), quic, stream, input: BytesMut::new(), read: 0 };
     match reader.run().await {
         // A stream that is reset before its header came carries nothing that anybody knows of.
         Ok(()) | Err(Stop::Reset) => {}
@@ -321,6 +334,7 @@ async fn read_stream(core: Arc<Core>, stream: RecvStream) {
 /// Reads one stream.
 struct Reader {
     core: Arc<Core>,
+    quic: Arc<Quic>,
     stream: RecvStream,
     /// Input that is not used yet.
     input: BytesMut,
@@ -355,7 +369,7 @@ impl Reader {
     }
 
     async fn lane(&mut self, class: Class) -> Result<(), Stop> {
-        let open = &quic(&self.core).lanes_open[usize::from(class == Class::Critical)];
+        let open = &self.quic.lanes_open[usize::from(class == Class::Critical)];
         if open.swap(true, Ordering::Relaxed) {
             return Err(ProtocolError::Misplaced { name: "a lane", on: "a second stream" }.into());
         }

@@ -85,8 +85,15 @@ impl Tcp {
         Self { socket, pending: Mutex::default(), added: Notify::new(), _descriptor: descriptor }
     }
 
-    pub(super) fn send_frame(
-        &self,
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl Carrier for Tcp {
+    fn send_frame(
+        self: Arc<Self>,
+        _core: &Arc<Core>,
         state: Arc<Sending>,
         record: Bytes,
         body: Bytes,
@@ -101,7 +108,7 @@ impl Tcp {
         self.added.notify_one();
     }
 
-    pub(super) fn send_ack(&self, ack: Ack) {
+    fn send_ack(&self, ack: Ack) {
         let mut pending = self.lock();
         let older = |other: &&mut Ack| (other.transfer, other.frame) == (ack.transfer, ack.frame);
         match pending.acks.iter_mut().find(older) {
@@ -113,11 +120,11 @@ impl Tcp {
     }
 
     /// Leaves a good-bye for the writer, which ends next.
-    pub(super) fn close(&self, code: u32, reason: &str) {
+    fn close(&self, code: u32, reason: &str) {
         self.lock().close.get_or_insert((code, reason.to_owned()));
     }
 
-    pub(super) fn path(&self) -> Path {
+    fn path(&self) -> Path {
         // Fails only on kernels that do not tell: then all is zero, which is what an unknown path shows.
         let info = tcp_info(self.socket.as_fd()).unwrap_or_default();
         let bytes = |segments: u32| u64::from(segments) * u64::from(info.segment_bytes);
@@ -131,10 +138,6 @@ impl Tcp {
             lost: u64::from(info.retransmitted),
             congestion_events: u64::from(info.retransmitted),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -184,21 +187,13 @@ fn put_chunk(kind: u8, stream: u32, payload: &[u8], out: &mut BytesMut) {
     out.put_slice(payload);
 }
 
-/// The connection of a link whose tasks these are.
-fn tcp(core: &Core) -> &Tcp {
-    match &core.carrier {
-        Carrier::Tcp(tcp) => tcp,
-        Carrier::Quic(_) => unreachable!("tasks of this module run for TCP only"),
-    }
-}
-
-/// Starts the tasks of a link over TCP.
-pub(super) fn start<S>(core: &Arc<Core>, stream: S, queues: Queues)
+/// Starts the tasks of a link over TCP, whose carrier is `tcp`.
+pub(super) fn start<S>(core: &Arc<Core>, tcp: Arc<Tcp>, stream: S, queues: Queues)
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
     let (from_peer, to_peer) = tokio::io::split(stream);
-    core.spawn_to_end(write(core.clone(), to_peer, queues));
+    core.spawn_to_end(write(core.clone(), tcp, to_peer, queues));
     core.spawn(read(core.clone(), from_peer));
 }
 
@@ -210,7 +205,12 @@ fn broken(core: &Core, error: &std::io::Error) {
     core.go_down(DownReason::Broken { reason });
 }
 
-async fn write(core: Arc<Core>, mut to_peer: impl AsyncWrite + Unpin, queues: Queues) {
+async fn write(
+    core: Arc<Core>,
+    tcp: Arc<Tcp>,
+    mut to_peer: impl AsyncWrite + Unpin,
+    queues: Queues,
+) {
     let mut writer = Writer { queues, bulk: None };
     let mut out = BytesMut::with_capacity(64 << 10);
     loop {
@@ -218,7 +218,7 @@ async fn write(core: Arc<Core>, mut to_peer: impl AsyncWrite + Unpin, queues: Qu
         let ready = tokio::select! {
             biased;
             () = core.stop.cancelled() => false,
-            () = writer.next(&core, &mut out) => true,
+            () = writer.next(&tcp, &mut out) => true,
         };
         if !ready {
             break;
@@ -240,7 +240,7 @@ async fn write(core: Arc<Core>, mut to_peer: impl AsyncWrite + Unpin, queues: Qu
             return broken(&core, &error);
         }
     }
-    let Some((code, reason)) = tcp(&core).lock().close.take() else { return };
+    let Some((code, reason)) = tcp.lock().close.take() else { return };
     out.clear();
     let mut payload = code.to_le_bytes().to_vec();
     payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(1024)]);
@@ -261,8 +261,7 @@ struct Writer {
 
 impl Writer {
     /// Puts the next chunks into `out`: all small ones that wait, or one of a body. Waits for the first.
-    async fn next(&mut self, core: &Core, out: &mut BytesMut) {
-        let tcp = tcp(core);
+    async fn next(&mut self, tcp: &Tcp, out: &mut BytesMut) {
         loop {
             self.small(tcp, out);
             if !out.is_empty() || tcp.lock().frame_chunk(out) {
