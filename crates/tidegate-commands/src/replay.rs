@@ -11,9 +11,9 @@ use clap::{Args, ValueEnum};
 use tidegate_api::ApiError;
 use tidegate_cli::program::{Output, aside, plain, print, shown};
 use tidegate_load::{
-    args::qos,
     client::refusal_code,
     connect::ConnectArgs,
+    flag::qos,
     replay::{
         Column, DEVICES_MAX, Format, OnBad, Options, Pace, Payload, Recognised, ReplayError,
         Summary, Template, TimeUnit, Trace, play,

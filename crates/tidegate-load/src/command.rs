@@ -14,9 +14,9 @@ use tidegate_message::Backoff;
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
 
 use crate::{
-    args::qos,
     client::{Client, ClientError, Message, Outgoing},
     connect::{ConnectArgs, ConnectError},
+    flag::qos,
 };
 
 /// How soon a stop is noticed.

@@ -20,8 +20,8 @@ use tidegate_identity::pki::servers::{NotCertified, TrustedServers, certified};
 use tidegate_wire::mqtt::{QoS, UserProperties, Version, Will};
 
 use crate::{
-    args::{qos, version},
     client::Options,
+    flag::{qos, version},
     url::{BrokerUrl, UrlError},
 };
 

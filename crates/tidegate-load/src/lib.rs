@@ -46,6 +46,7 @@ pub mod client;
 pub mod command;
 pub mod connect;
 pub mod devices;
+pub mod flag;
 pub mod process;
 pub mod replay;
 pub mod report;

@@ -29,10 +29,13 @@ pub mod report;
 mod answer;
 mod call;
 mod dialogue;
+mod endpoint;
 mod http;
 mod run;
+mod spec;
 
 pub use images::{Image, ImageError};
 pub use link::{Link, LinkError, Target};
 pub use report::VisionReport;
-pub use run::{Connection, Counting, THREADS_MAX, VisionError, VisionSpec, run};
+pub use run::{THREADS_MAX, VisionError, run};
+pub use spec::{Connection, Counting, VisionSpec};

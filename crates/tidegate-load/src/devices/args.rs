@@ -7,9 +7,9 @@ use tidegate_wire::mqtt::{QoS, Version};
 
 use super::SensorSpec;
 use crate::{
-    args::{qos, seconds, version},
     client::Options,
     connect::{ConnectError, TlsArgs, password},
+    flag::{qos, seconds, version},
     sensors::{Arrival, Form, Workload},
     url::BrokerUrl,
 };

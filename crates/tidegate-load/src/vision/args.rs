@@ -10,11 +10,11 @@ use tidegate_identity::pki::servers::AnyServer;
 use super::{
     images::{Frames, ImageError, load},
     link::Target,
-    run::{Connection, Counting, VisionSpec},
+    spec::{Connection, Counting, VisionSpec},
 };
 use crate::{
-    args::seconds,
     connect::{ConnectError, TlsArgs, password, trusting},
+    flag::seconds,
     url::{UrlError, host_and_port},
 };
 

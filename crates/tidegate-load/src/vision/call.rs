@@ -16,10 +16,10 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    dialogue::model,
+    endpoint::model,
     images::Image,
     link::LinkError,
-    run::{Connection, VisionSpec},
+    spec::{Connection, VisionSpec},
 };
 
 /// The protocol that TLS agrees on.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::run::{Connection, Counting, Tally, Usage, VisionSpec};
+use super::spec::{Connection, Counting, VisionSpec};
 use crate::meter::histogram;
 
 /// Times in milliseconds; zeros if there are none.
@@ -269,6 +269,27 @@ impl fmt::Display for VisionReport {
         let passed = if self.is_whole() && self.nothing_found == 0 { "True" } else { "False" };
         write!(f, "TEST_PASS={passed}")
     }
+}
+
+/// One client's outcome.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) full_process: Summary,
+    pub(super) server: Summary,
+    pub(super) found: u64,
+    pub(super) nothing_found: u64,
+    /// Requests by the reason for which they have no result.
+    pub(super) refused: BTreeMap<String, u64>,
+    pub(super) failed: BTreeMap<String, u64>,
+    pub(super) reconnects: u64,
+    pub(super) times_ms: Vec<f64>,
+}
+
+/// Use of the server's machine, in per cent.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    pub(super) cpu: Summary,
+    pub(super) memory: Summary,
 }
 
 /// Times as they come, or other values, without a copy of each.
