@@ -19,6 +19,7 @@ mod gate;
 mod health;
 mod http1;
 mod plain;
+mod room;
 mod service;
 mod status;
 mod stream;
@@ -42,9 +43,10 @@ use tonic::{
 use self::{
     connection::{Caller, Connected, Entrance, accept},
     detection::DetectService,
-    gate::{Gates, Rooms},
+    gate::Gates,
     health::HealthService,
     health_stubs::health_server::HealthServer,
+    room::Rooms,
     service::Service,
     status::OrStatus as _,
     web::Web,

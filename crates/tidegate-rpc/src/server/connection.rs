@@ -35,7 +35,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use super::{HTTP2, gate::Room, stream::Stream};
+use super::{HTTP2, room::Room, stream::Stream};
 use crate::unread;
 
 /// Handshakes under way, and connections without an authenticated call: in all, and of one address. Beyond it the one

@@ -30,8 +30,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     ServerError,
     connection::{Caller, Connection},
-    gate::Room,
     http1,
+    room::Room,
     web::{self, Web},
 };
 

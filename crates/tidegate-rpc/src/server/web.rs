@@ -36,7 +36,7 @@ pub use self::body::{BodyBound, BodyError};
 use self::{body::Bounded, sessions::Sessions};
 use super::{
     connection::Caller,
-    gate::{PARTIAL_BYTES_OF_PEER, Rooms},
+    room::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
 use crate::{Admin, Failure, Frames, Identity, failure::Sentence, openapi};
 

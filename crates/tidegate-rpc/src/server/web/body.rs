@@ -16,7 +16,7 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::super::gate::{Holding, Room};
+use super::super::room::{Holding, Room};
 
 /// A body has this long, and longer by what has come of it at the slowest rate.
 const BEGIN_MAX: Duration = Duration::from_secs(10);
