@@ -361,6 +361,9 @@ fn generation(folder: &Path, number: u64, suffix: &str) -> PathBuf {
     folder.join(format!("{number:08}{suffix}"))
 }
 
+/// Shards that a node may have, whatever is configured now. Folders of greater numbers are no shard's.
+const SHARDS_MAX: usize = 255;
+
 fn shard_name(shard: usize) -> String {
     format!("{shard:03}")
 }

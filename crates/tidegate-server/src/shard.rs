@@ -858,6 +858,11 @@ impl Shard {
     }
 }
 
+/// Largest packet that the client takes (MQTT-3.1.2-24).
+fn packet_bytes_max(connect: &Connect) -> usize {
+    connect.properties.maximum_packet_size.map_or(usize::MAX, |bytes| bytes as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

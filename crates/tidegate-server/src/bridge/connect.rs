@@ -20,29 +20,9 @@ use super::{
     RemoteTls,
     line::Line,
     relay::Side,
-    runtime::{Broken, REMOTE, Runtime},
+    runtime::{Broken, Mode, REMOTE, Runtime},
 };
 use crate::transport::Transport;
-
-/// How the remote is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    V5,
-    /// MQTT 3.1.1 with the bridge bit.
-    Bridge,
-    V4,
-}
-
-impl Mode {
-    /// For the log.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::V5 => "5",
-            Self::Bridge => "3.1.1 with the bridge bit",
-            Self::V4 => "3.1.1",
-        }
-    }
-}
 
 impl Runtime {
     /// The connection to this node's broker, with its subscriptions.

@@ -27,7 +27,6 @@ use tidegate_wire::mqtt::{
 
 use super::{
     BridgeError, BridgeSettings, KEEPS_REMOTE, RemoteVersion,
-    connect::Mode,
     line::{Line, READ_BYTES, watch},
     relay::{Counters, Fault, Relay, Side, Way},
     topics::Topics,
@@ -91,6 +90,26 @@ impl Broken {
             Self::NoSession(..) => true,
             Self::Io(_, error) => error.kind() == io::ErrorKind::ConnectionReset,
             _ => false,
+        }
+    }
+}
+
+/// How the remote is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    V5,
+    /// MQTT 3.1.1 with the bridge bit.
+    Bridge,
+    V4,
+}
+
+impl Mode {
+    /// For the log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::V5 => "5",
+            Self::Bridge => "3.1.1 with the bridge bit",
+            Self::V4 => "3.1.1",
         }
     }
 }

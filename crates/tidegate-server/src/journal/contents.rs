@@ -3,13 +3,11 @@
 use std::{ffi::OsString, fs, io, path::Path};
 
 use super::{
+    SHARDS_MAX,
     clock_note::{CLOCK_FILE, CLOCK_PARTS},
     mark::MARK_FILE,
     shard_name,
 };
-
-/// Shards that a node may have, whatever is configured now. Folders of greater numbers are no shard's.
-pub(super) const SHARDS_MAX: usize = 255;
 
 /// The content of the folder of a generation, its mark aside.
 pub(super) struct Contents {

@@ -8,7 +8,7 @@ use std::{
 use tidegate_message::Position;
 use tidegate_sys::files;
 
-use super::contents::SHARDS_MAX;
+use super::SHARDS_MAX;
 
 /// The file that identifies each generation, and its first line.
 pub(super) const MARK_FILE: &str = "generation";

@@ -13,7 +13,7 @@ use tidegate_wire::mqtt::{
 
 use super::{
     clock_note::note_clock,
-    contents::{Contents, SHARDS_MAX},
+    contents::Contents,
     generations::{ASIDES_MAX, asides},
     mark::MARK,
     *,

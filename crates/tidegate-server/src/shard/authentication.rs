@@ -4,7 +4,7 @@ use tidegate_broker::{AuthAnswer, ConnectionKey};
 use tidegate_message::{Instant, Proof, Refusal};
 use tidegate_wire::mqtt::{Auth, Connect, Packet, ReasonCode, Version};
 
-use super::{Shard, Stage, opening::packet_bytes_max};
+use super::{Shard, Stage, packet_bytes_max};
 use crate::settings::Scram;
 
 /// The one method of extended authentication.

@@ -18,7 +18,7 @@ use tidegate_process::descriptors::{self, Descriptor, Front};
 use tidegate_wire::mqtt::{Connect, DecodeError, FixedHeader, Packet, ReasonCode, Version};
 
 use super::authentication::{SCRAM, reason_of};
-use super::{Connection, Listener, Shard, ShardCommand, Stage, visits::Visitor};
+use super::{Connection, Listener, Shard, ShardCommand, Stage, packet_bytes_max, visits::Visitor};
 use crate::{listen::ListenAddress, settings::ListenerSettings, transport::Transport};
 
 /// Bytes that the kernel may hold unsent before it stops asking for more.
@@ -538,9 +538,4 @@ fn speaks_http(bytes: &[u8]) -> bool {
         let seen = bytes.len().min(method.len());
         bytes[..seen] == method[..seen]
     })
-}
-
-/// Largest packet that the client takes (MQTT-3.1.2-24).
-pub(super) fn packet_bytes_max(connect: &Connect) -> usize {
-    connect.properties.maximum_packet_size.map_or(usize::MAX, |bytes| bytes as usize)
 }
