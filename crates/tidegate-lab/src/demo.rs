@@ -17,6 +17,7 @@ pub mod sensors;
 mod simulated;
 mod stage;
 mod watch;
+mod watched;
 
 use std::{
     collections::BTreeMap,
@@ -35,11 +36,7 @@ use tidegate_process::clock;
 use tidegate_sim::medium::{Change, MediumConfig, Scenario};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    clip::Clip,
-    stage::Stage,
-    watch::{Sampled, Watched},
-};
+use self::{clip::Clip, stage::Stage, watch::Sampled, watched::Watched};
 use crate::report::{CameraRun, Measured, Run};
 
 /// Least part of the captured frames that must be delivered in time.

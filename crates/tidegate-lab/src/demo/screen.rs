@@ -8,7 +8,7 @@ use std::{
 use tidegate_api::Event;
 use tidegate_message::Bounds;
 
-use super::watch::{Seen, Watched};
+use super::watched::{Seen, Watched};
 use crate::report::{Sample, quantile};
 
 /// Samples that the figures on the screen are taken over.

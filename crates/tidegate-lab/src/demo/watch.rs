@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use bytes::Bytes;
 use futures::StreamExt;
-use tidegate_api::{ApiError, Event, SubscribeRequest};
+use tidegate_api::{ApiError, SubscribeRequest};
 use tidegate_camera::detector::Pair;
 use tidegate_client::{Client, Credentials};
 use tidegate_identity::pki::NODE_SERVER_NAME;
@@ -13,38 +12,20 @@ use tidegate_process::clock;
 use tokio::{sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
-use super::{screen::Screen, stage::ClientOptions};
-use crate::report::Sample;
+use super::{
+    screen::Screen,
+    stage::ClientOptions,
+    watched::{Seen, Watched},
+};
 
 /// Longest wait for the node and its cameras to come up.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// Most frames of a camera whose bytes are kept for the detector: evenly over the run, however long.
-const KEPT_MAX: usize = 256;
 
 /// The observations.
 pub(super) struct All {
     /// When watching began.
     pub(super) began: Instant,
     pub(super) cameras: Vec<Watched>,
-}
-
-/// The deliveries of one camera.
-pub(super) struct Watched {
-    pub(super) name: String,
-    pub(super) samples: Vec<Sample>,
-    /// Frames that were reported as missed.
-    pub(super) missed: u64,
-    kept: Vec<Kept>,
-    /// Of so many frames one is kept.
-    keep_every: usize,
-}
-
-/// A delivered frame that is kept for the detector.
-struct Kept {
-    captured_at: Instant,
-    promised: f64,
-    setting: String,
-    jpeg: Bytes,
 }
 
 /// A delivered frame with its original.
@@ -54,12 +35,6 @@ pub(super) struct Sampled {
     pub(super) promised: f64,
     /// The knob setting.
     pub(super) setting: String,
-}
-
-/// Something that happened at a camera.
-pub(super) enum Seen {
-    Event(Event, Instant),
-    Failed(ApiError),
 }
 
 /// Watches every camera for `duration`. Runs on the calling thread, whose namespace its sockets are in.
@@ -184,63 +159,6 @@ async fn watch(
     }
     screen.end();
     Ok(All { began, cameras: watched })
-}
-
-impl Watched {
-    fn new(name: &str) -> Self {
-        let name = name.to_owned();
-        Self { name, samples: Vec::new(), missed: 0, kept: Vec::new(), keep_every: 5 }
-    }
-
-    fn keep(&mut self, kept: Kept) {
-        if self.kept.len() == KEPT_MAX {
-            let mut index = 0;
-            self.kept.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            self.keep_every *= 2;
-        }
-        self.kept.push(kept);
-    }
-
-    fn take(&mut self, event: Event, at: Instant, began: Instant) {
-        let seconds = |instant: Instant| instant.nanos_since(began) as f64 / 1e9;
-        let sample = match event {
-            Event::Frame(frame) if frame.captured_at >= began && !frame.replayed => {
-                if self.samples.len().is_multiple_of(self.keep_every) {
-                    self.keep(Kept {
-                        captured_at: frame.captured_at,
-                        promised: frame.accuracy,
-                        setting: frame.knobs.to_string(),
-                        jpeg: frame.jpeg.clone(),
-                    });
-                }
-                Sample {
-                    at_s: seconds(frame.captured_at),
-                    latency_ms: at.since(frame.captured_at).as_secs_f64() * 1e3,
-                    bytes: frame.jpeg.len() as u64,
-                    setting: frame.knobs.to_string(),
-                    accuracy: frame.accuracy,
-                    unchanged: false,
-                }
-            }
-            Event::Unchanged(marker) if marker.captured_at >= began => Sample {
-                at_s: seconds(marker.captured_at),
-                latency_ms: at.since(marker.captured_at).as_secs_f64() * 1e3,
-                bytes: 0,
-                setting: "unchanged".into(),
-                accuracy: 1.0,
-                unchanged: true,
-            },
-            Event::Missed(missed) => {
-                self.missed += if missed.to >= began { missed.count } else { 0 };
-                return;
-            }
-            _ => return,
-        };
-        self.samples.push(sample);
-    }
 }
 
 /// Fetches the originals of up to `count` frames of each camera, spread over the run.
