@@ -21,6 +21,7 @@ mod ingest;
 mod kept;
 mod listeners;
 mod node_name;
+mod policies;
 mod reload;
 pub mod service;
 pub(crate) mod sinks;
@@ -52,7 +53,7 @@ use tidegate_identity::{
     pki::{Credentials, Kind, Revocations},
 };
 use tidegate_link::{link::LinkSettings, roles::Links};
-use tidegate_message::{CameraName, Code};
+use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_process::{
     clock,
     health::{Health, Watch},
@@ -73,10 +74,8 @@ pub use self::{
     workers::settings as pool_settings,
 };
 use self::{
-    certificates::{
-        credentials, keep_revocations, watch_certificate, watch_revocations, write_shown,
-    },
-    reload::{Exchanged, Guarded, Reloader, Upwards},
+    certificates::{credentials, keep_revocations, watch_certificate, write_shown},
+    reload::{Exchanged, Guarded, Reloader, Upwards, watch_revocations},
 };
 
 /// Settings of node links.
@@ -352,4 +351,9 @@ async fn finish_logs() {
 fn invalid(key: &str, error: &dyn std::error::Error) -> ApiError {
     let text = format!("{key} is wrong");
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
+}
+
+/// The process itself, as the audit log names it where no user acted.
+fn this_node() -> Identity {
+    Identity::new(IdentityKind::Internal, "", "")
 }

@@ -23,9 +23,9 @@ use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;
 
 use super::{
-    broker::{policies, tuned},
     invalid,
     node_name::numbered_node,
+    policies::{policies, tuned},
     words::Translate,
 };
 

@@ -1,29 +1,29 @@
-//! The MQTT server as `[mqtt]` describes it: what holds for the whole broker, and the numbers of its policies.
+//! The MQTT server as `[mqtt]` describes it: what holds for the whole broker.
 
 use std::{sync::Arc, thread};
 
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
 use tidegate_config::{
-    ByteCount, Config, MqttSection, Purpose,
-    problems::Problems,
-    words::{self, Durability},
+    ByteCount, Config, MqttSection, Purpose, problems::Problems, words::Durability,
 };
 use tidegate_identity::access::Access;
-use tidegate_message::{Code, check_topic_filter, check_topic_name};
-use tidegate_schedule::{
-    DeadlineConfig, PaperConfig, Policy, PolicyConfig, SizeProfile, Threshold,
-};
+use tidegate_message::check_topic_filter;
+use tidegate_schedule::PolicyConfig;
 use tidegate_server::{journal::JournalSettings, settings::ServerSettings, spill::SpillSettings};
 use tidegate_uplink::hand_over;
-use tidegate_wire::mqtt::QoS;
 
-use super::{audited_access::AuditedAccess, bridges, ingest, invalid, listeners, words::Translate};
+use super::{
+    audited_access::AuditedAccess,
+    bridges, ingest, invalid, listeners,
+    policies::{policies, tuned},
+    words::{Translate, qos_of},
+};
 
 /// The settings of the MQTT server that `config` describes.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`], naming the keys or the files.
+/// [`Code::CONFIG_INVALID`](tidegate_message::Code::CONFIG_INVALID), naming the keys or the files.
 pub(super) fn settings(
     config: &Config,
     access: Access,
@@ -59,7 +59,7 @@ pub(super) fn settings(
 /// The settings of the broker, for all listeners.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`], naming the keys.
+/// [`Code::CONFIG_INVALID`](tidegate_message::Code::CONFIG_INVALID), naming the keys.
 pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
     let section = &config.mqtt;
     let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
@@ -111,62 +111,10 @@ pub(super) fn problems(config: &Config, access: &Access) -> Problems {
     problems
 }
 
-/// That policy with the numbers of this node.
-pub(super) fn tuned(policies: &PolicyConfig, policy: words::Policy) -> Policy {
-    policies.policy(policy.word()).expect("each policy has its word")
-}
-
-/// The numbers of the policies, used or not.
-pub(super) fn policies(section: &MqttSection) -> Result<PolicyConfig, ApiError> {
-    check_topic_name(&section.policy_query_topic, section.topic_levels_max as usize)
-        .map_err(|error| invalid("mqtt.policy_query_topic", &error))?;
-    let threshold_l = match section.policy_threshold_samples {
-        0 => Threshold::Fixed(section.policy_threshold_l),
-        samples => Threshold::MovingAverage { samples: samples as usize },
-    };
-    let policies = PolicyConfig {
-        deadline: DeadlineConfig {
-            small_budget: section.policy_small_budget,
-            deadline: section.policy_deadline,
-            large_share: section.policy_large_share,
-            ..DeadlineConfig::default()
-        },
-        paper: PaperConfig {
-            threshold_l,
-            query_period: section.policy_query_period,
-            withhold_max: section.policy_withhold_max,
-            query_bytes: section.policy_query_bytes.0,
-            profile: size_profile(&section.policy_size_profile).ok_or_else(|| {
-                let text = "mqtt.policy_size_profile must be linear, or sizes that grow with factors above 0, such as \
-                            10kB:1, 1MB:10";
-                ApiError::new(Code::CONFIG_INVALID, text)
-            })?,
-            lambda: section.policy_lambda,
-        },
-    };
-    policies.check().map_err(|error| invalid("a number of the policies in [mqtt]", &error))?;
-    Ok(policies)
-}
-
-/// `linear`, or points such as `10kB:1, 1MB:10`.
-fn size_profile(text: &str) -> Option<SizeProfile> {
-    if text.trim() == "linear" {
-        return Some(SizeProfile::Linear);
-    }
-    let point = |text: &str| {
-        let (bytes, factor) = text.split_once(':')?;
-        let bytes: ByteCount = bytes.trim().parse().ok()?;
-        let factor: f64 = factor.trim().parse().ok()?;
-        (factor > 0.0 && factor.is_finite()).then_some((bytes.0, factor))
-    };
-    let points = text.split(',').map(point).collect::<Option<Vec<_>>>()?;
-    points.is_sorted_by(|before, after| before.0 < after.0).then_some(SizeProfile::Points(points))
-}
-
 /// The settings of sessions for which nothing else is said.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`], naming the key.
+/// [`Code::CONFIG_INVALID`](tidegate_message::Code::CONFIG_INVALID), naming the key.
 pub(super) fn usual_session(config: &Config) -> Result<SessionConfig, ApiError> {
     Ok(session(&config.mqtt, &policies(&config.mqtt)?))
 }
@@ -194,14 +142,12 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
     }
 }
 
-/// A checked QoS.
-pub(super) fn qos_of(number: u32) -> QoS {
-    u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
-}
-
 #[cfg(test)]
 mod tests {
     use std::{path::Path, time::Duration};
+
+    use tidegate_config::words;
+    use tidegate_schedule::{DeadlineConfig, PaperConfig, Policy, SizeProfile, Threshold};
 
     use super::*;
     use crate::run::users;

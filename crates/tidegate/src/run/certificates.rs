@@ -1,6 +1,6 @@
 //! Certificates that this node shows, and the revocation lists that it goes by, while it runs.
 
-use std::{fs, path::Path, sync::Weak, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_api::ApiError;
@@ -19,10 +19,7 @@ use tidegate_identity::{
 use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_process::health::Condition;
 
-use super::{
-    reload::{Served, this_node},
-    service::Service,
-};
+use super::{service::Service, this_node};
 
 /// The certificate called `name`, with its key.
 ///
@@ -142,9 +139,6 @@ pub(super) fn write_shown(audit: Audit) -> impl Fn(&Shown) + Send + Sync {
     }
 }
 
-/// How often the revocation lists are looked at: they may be rewritten.
-const LISTS_LOOKED_AT: Duration = Duration::from_secs(5);
-
 /// Goes by the newest revocation lists, and ends connections of MQTT whose certificates are on them; links and calls look for
 /// themselves. `again` reads files also that are the same, and so says once more what is wrong with them.
 pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, again: bool) {
@@ -169,22 +163,5 @@ pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, ag
     let changed = refresh(&access.revocations);
     if let Some(service) = service {
         service.refresh_revocations(changed, &refresh);
-    }
-}
-
-/// Looks at the revocation lists from time to time.
-pub(super) async fn watch_revocations(access: Access, served: Option<Weak<Served>>) {
-    let mut ticks = tokio::time::interval(LISTS_LOOKED_AT);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let (access, served) = (access.clone(), served.clone());
-        let looked = tokio::task::spawn_blocking(move || {
-            let served = served.and_then(|served| served.upgrade());
-            refresh_revocations(&access, served.as_deref().map(|s| &s.service), false);
-        });
-        if let Err(error) = looked.await {
-            tracing::error!(%error, "the revocation lists were not checked");
-        }
     }
 }

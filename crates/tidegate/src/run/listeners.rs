@@ -39,10 +39,10 @@ use tidegate_server::{
 use tidegate_wire::websocket::Paths;
 
 use super::{
-    broker::{policies, qos_of, tuned},
     certificates::{certificate, write_shown},
     invalid,
-    words::Translate,
+    policies::{policies, tuned},
+    words::{Translate, qos_of},
 };
 
 /// The settings of each listener.

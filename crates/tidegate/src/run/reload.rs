@@ -18,7 +18,7 @@ use tidegate_identity::{
     pki::Credentials,
 };
 use tidegate_link::link::LinkSettings;
-use tidegate_message::{Code, Identity, IdentityKind};
+use tidegate_message::Code;
 use tidegate_process::health::{Health, Manager};
 use tidegate_uplinks::{UplinkReport, UplinkSettings, Uplinks};
 use tidegate_web::UplinkRow;
@@ -30,12 +30,12 @@ use tokio::{
 
 use super::{
     cameras::OwnCameras,
-    certificates::{refresh_revocations, watch_revocations},
+    certificates::refresh_revocations,
     detect::{self, Detectors},
     link_settings,
     node_name::node_of_paths,
     service::Service,
-    uplinks, users,
+    this_node, uplinks, users,
 };
 
 /// Reads the configuration of this process again, and checks it.
@@ -277,6 +277,26 @@ impl Served {
     }
 }
 
+/// How often the revocation lists are looked at: they may be rewritten.
+const LISTS_LOOKED_AT: Duration = Duration::from_secs(5);
+
+/// Looks at the revocation lists from time to time.
+pub(super) async fn watch_revocations(access: Access, served: Option<Weak<Served>>) {
+    let mut ticks = tokio::time::interval(LISTS_LOOKED_AT);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (access, served) = (access.clone(), served.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            let served = served.and_then(|served| served.upgrade());
+            refresh_revocations(&access, served.as_deref().map(|s| &s.service), false);
+        });
+        if let Err(error) = looked.await {
+            tracing::error!(%error, "the revocation lists were not checked");
+        }
+    }
+}
+
 /// Ends the sessions of users that have been gone for long.
 async fn watch_departures(served: Option<Weak<Served>>) {
     const LOOKED_AT: Duration = Duration::from_secs(60);
@@ -315,10 +335,6 @@ fn tell_unread(error: &ApiError) {
 /// The mistakes that an error is made of; none if it is of another kind.
 fn problems_of(error: &ApiError) -> Option<&Problems> {
     std::error::Error::source(error).and_then(|source| source.downcast_ref())
-}
-
-pub(super) fn this_node() -> Identity {
-    Identity::new(IdentityKind::Internal, "", "")
 }
 
 /// Takes from `new` what can be exchanged while the node runs, all of it or nothing.

@@ -7,7 +7,7 @@ use tidegate_ingest::{Format, Kind};
 use tidegate_link::link::Transport;
 use tidegate_server::{bridge::RemoteVersion, journal, settings::Protocol};
 use tidegate_sys::{bpf::Mode, datagram::Method};
-use tidegate_wire::mqtt::Version;
+use tidegate_wire::mqtt::{QoS, Version};
 
 // Limits of other crates that the configuration repeats.
 const _: () = {
@@ -17,6 +17,11 @@ const _: () = {
     assert!(tidegate_config::PACKET_BYTES_MAX == tidegate_wire::mqtt::PACKET_BYTES_MAX as u64);
     assert!(tidegate_config::MQTT_BYTES_MIN == journal::BYTES_MIN);
 };
+
+/// A checked QoS.
+pub(super) fn qos_of(number: u32) -> QoS {
+    u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
+}
 
 /// A word of the configuration, as the part of the program has it that it is for.
 pub(super) trait Translate<T> {
