@@ -1,6 +1,6 @@
 //! From what each group measured to its rows.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target, machine, median, percentile};
@@ -199,9 +199,4 @@ pub fn nats(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A path as an argument.
-pub fn argument(path: &Path) -> String {
-    path.display().to_string()
 }

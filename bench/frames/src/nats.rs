@@ -16,8 +16,6 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::figures::argument;
-
 /// Where a program runs: the words before its own, none for here.
 #[derive(Clone, Debug, Default)]
 pub struct Place(pub Vec<String>);
@@ -235,6 +233,11 @@ fn received(csv: &str, subscribers: usize) -> anyhow::Result<Vec<Vec<(u64, f64)>
         frames.push((u64::try_from(sequence)?, (received - sent) as f64 / 1e6));
     }
     Ok(by_subscriber)
+}
+
+/// A path as an argument.
+fn argument(path: &Path) -> String {
+    path.display().to_string()
 }
 
 #[cfg(test)]

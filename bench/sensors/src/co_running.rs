@@ -18,7 +18,8 @@ use crate::{
     ways::{
         DEVICES, LOG_BYTES_MAX, ROUNDS, WARM_ROUNDS, Way,
         feed::Feed,
-        trial::{self, Pace, Trial},
+        outcome,
+        trial::{Pace, Trial},
     },
 };
 
@@ -87,7 +88,7 @@ fn run(workloads: &[Workload], feed: &mut Feed, time: Duration) -> anyhow::Resul
         messages_max: u64::MAX >> 2,
         log_bytes_max: LOG_BYTES_MAX,
     };
-    let outcome = trial::run(&trial, feed)?;
+    let outcome = outcome::run(&trial, feed)?;
     anyhow::ensure!(
         outcome.is_stable(),
         "unstable: {} of {} messages and {} of {} notifications were lost",

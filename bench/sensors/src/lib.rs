@@ -17,6 +17,7 @@ pub mod codec;
 pub mod cold;
 pub mod devices;
 pub mod endure;
+mod in_process;
 pub mod memory;
 pub mod messages;
 pub mod mosquitto;

@@ -21,7 +21,7 @@ use bench_harness::{Figure, Report, Target, median, percentile};
 use tidegate_flow::{Flow, Message, Models, Output, Specs};
 use tidegate_sys::clock;
 
-use crate::{Plan, node::reader, udp::InProcess, urgent};
+use crate::{Plan, in_process::InProcess, node::reader, urgent};
 
 /// The flow.
 pub(crate) const FLOW: &str = include_str!("../../../examples/flows/oil.toml");

@@ -24,17 +24,16 @@ use std::{
 
 use anyhow::Context as _;
 use bench_harness::{Figure, Report, Target};
-use tempfile::TempDir;
-use tidegate::run::{Service, users};
-use tidegate_config::Config;
-use tidegate_identity::access::Access;
-use tidegate_process::health::Health;
 use tidegate_sys::{
     clock,
     datagram::{Method, Receiver, ReceiverOptions, set_receive_buffer, set_segment},
 };
 
-use crate::{Plan, oil};
+use crate::{
+    Plan,
+    in_process::{BUFFER_BYTES, InProcess},
+    oil,
+};
 
 /// Sizes of payloads, up to what fills a frame of Ethernet.
 const SIZES: [u16; 5] = [64, 123, 256, 512, 1472];
@@ -43,7 +42,6 @@ const SIZE: u16 = 123;
 /// Datagrams of one call of the sender.
 const SEGMENTS: usize = 40;
 const TARGET: f64 = 1e6;
-const BUFFER_BYTES: usize = 8 << 20;
 /// Calls after which the sender starts over with readings for the oil flow.
 const BURSTS: usize = 10_000;
 
@@ -167,34 +165,6 @@ fn listener(flow: &str, size: u16, bursts: &[Vec<u8>], time: Duration) -> anyhow
     let published = ingest.report().published;
     let run = run(sent, published, cpu, softirq)?;
     Ok(Run { shard: shard as f64 / published as f64, ..run })
-}
-
-/// A broker of one shard in this process, with a listener for datagrams called `bench`.
-pub(crate) struct InProcess {
-    pub(crate) service: Service,
-    /// Goes when the service has ended.
-    _folder: TempDir,
-}
-
-impl InProcess {
-    /// `flow` is the text of a file of flows, or nothing.
-    pub(crate) fn start(flow: &str) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir().context("making a folder for a node")?;
-        fs::write(folder.path().join("flows.toml"), flow).context("writing a flow")?;
-        let more = if flow.is_empty() { "" } else { "[flow.bench]\nfile = \"flows.toml\"\n" };
-        let data = folder.path().join("data");
-        let text = format!(
-            "[node]\ndata_dir = {data:?}\n[mqtt]\nshards = 1\ndurability = \"memory\"\nallow_anonymous = true\n\
-             [mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n\
-             [ingest.bench]\nlisten = \"127.0.0.1:0\"\ntopic = \"vehicle/oil\"\nmessage_bytes_max = \"2000B\"\n\
-             receive_joined = false\nreceive_buffer_bytes = \"{BUFFER_BYTES}B\"\n{more}"
-        );
-        let config = Config::parse(&folder.path().join("bench.toml"), &text)?;
-        let authenticator = Arc::new(users::open(&config)?);
-        let access = Access { authenticator, ..Access::default() };
-        let service = Service::start(&config, access, &Health::default())?;
-        Ok(Self { service, _folder: folder })
-    }
 }
 
 fn run(sent: u64, received: u64, cpu_nanos: i64, softirq: f64) -> anyhow::Result<Run> {

@@ -22,6 +22,7 @@ mod critical;
 mod edge;
 pub mod feed;
 mod host;
+pub mod outcome;
 pub mod packer;
 pub mod search;
 pub mod trial;
@@ -40,7 +41,8 @@ use tidegate_load::sensors::Workload;
 
 use self::{
     feed::Feed,
-    trial::{Outcome, Pace, Trial},
+    outcome::Outcome,
+    trial::{Pace, Trial},
 };
 use crate::Plan;
 
@@ -228,7 +230,7 @@ fn throughput(
         let shared = &shared;
         move |_| -> anyhow::Result<Outcome> {
             let trial = trial(workload, way, Pace::AsTaken, times.capacity);
-            let outcome = trial::run(&trial, &mut shared.borrow_mut());
+            let outcome = outcome::run(&trial, &mut shared.borrow_mut());
             outcome.with_context(|| format!("{workload}, {}", way.name()))
         }
     });
@@ -249,7 +251,7 @@ fn throughput(
         let mut limit = String::from("no rate holds");
         let mut is_stable = |rate: f64, time: Duration, attempts: u32| -> anyhow::Result<bool> {
             for _ in 0..attempts {
-                let outcome = trial::run(&trial(workload, way, Pace::Even(rate), time), feed)?;
+                let outcome = outcome::run(&trial(workload, way, Pace::Even(rate), time), feed)?;
                 if outcome.is_stable() {
                     limit = busy(&outcome);
                     return Ok(true);
@@ -367,7 +369,7 @@ fn latency(
         let mut lost = 0.0_f64;
         for run in 0..plan.runs {
             let trial = trial(workload, way, Pace::Even(rate), times.latency);
-            let outcome = trial::run(&trial, feed)?;
+            let outcome = outcome::run(&trial, feed)?;
             let samples = outcome.latencies.first().context("there is an application")?;
             // Of a trial that was ended there is only the beginning.
             let samples = if outcome.is_hopeless { &[][..] } else { samples };

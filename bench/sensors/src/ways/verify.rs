@@ -8,7 +8,8 @@ use tidegate_load::sensors::Workload;
 use super::{
     Way,
     feed::Feed,
-    trial::{self, Outcome, Pace, Trial},
+    outcome::{self, Outcome},
+    trial::{Pace, Trial},
 };
 
 /// Longest time for all messages.
@@ -31,7 +32,7 @@ pub(super) fn verify(workload: Workload, feed: &mut Feed) -> anyhow::Result<()> 
             messages_max: feed.len() as u64,
             log_bytes_max: usize::MAX,
         };
-        let outcome = trial::run(&trial, feed)?;
+        let outcome = outcome::run(&trial, feed)?;
         let Outcome { lost, published, heard, .. } = outcome;
         ensure!(published == feed.len() as u64, "{workload}, {way:?}: {published} were published");
         ensure!(lost == 0, "{workload}, {way:?}: {lost} of {published} were lost");
