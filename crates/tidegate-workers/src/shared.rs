@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tidegate_message::error_chain;
@@ -31,6 +31,8 @@ pub struct SharedPool {
 struct Inner {
     settings: PoolSettings,
     begun: Mutex<Option<Begun>>,
+    /// Why the start before the one that is on its way failed.
+    failed: Mutex<Option<Arc<WorkerError>>>,
 }
 
 /// A pool from its start on. The start belongs to a task and not to a call: a call that is dropped ends no program, and all calls that wait
@@ -78,7 +80,8 @@ pub enum NotLoaded {
 impl SharedPool {
     /// A pool that will be of these settings.
     pub fn new(settings: PoolSettings) -> Self {
-        Self { inner: Arc::new(Inner { settings, begun: Mutex::default() }) }
+        let inner = Inner { settings, begun: Mutex::default(), failed: Mutex::default() };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The settings.
@@ -109,11 +112,35 @@ impl SharedPool {
     }
 
     /// The start that is on its way, or has led to a pool that runs; if there is none, one begins.
-    fn begin(&self) -> watch::Receiver<Option<Outcome>> {
+    pub(crate) fn begin(&self) -> watch::Receiver<Option<Outcome>> {
         self.with_begun(|begun| match begun {
             Some(begun) if begun.is_of_use() => begun.outcome.clone(),
-            _ => begun.insert(Begun::new(self.inner.settings.clone())).outcome.clone(),
+            _ => {
+                let failed = begun.as_ref().and_then(|begun| begun.outcome.borrow().clone()?.err());
+                *self.failed() = failed;
+                begun.insert(Begun::new(self.inner.settings.clone())).outcome.clone()
+            }
         })
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<Arc<WorkerError>>> {
+        self.inner.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why nothing can be looked at, for people: its programs do not start, or none of them is ready since the last ended. None as long as
+    /// nothing was asked for.
+    pub fn trouble(&self) -> Option<String> {
+        let why = |error: &Arc<WorkerError>| tidegate_message::error_chain(&**error);
+        let outcome = self.with_begun(|begun| begun.as_ref().map(|it| it.outcome.borrow().clone()));
+        match outcome? {
+            Some(Err(error)) => Some(why(&error)),
+            None => self.failed().as_ref().map(why),
+            Some(Ok(pool)) if pool.is_closed() => Some("its programs have ended".to_owned()),
+            Some(Ok(pool)) => {
+                let state = pool.state();
+                state.last_error.as_ref().filter(|_| state.ready == 0).map(why)
+            }
+        }
     }
 
     fn with_begun<T>(&self, look: impl FnOnce(&mut Option<Begun>) -> T) -> T {

@@ -147,6 +147,8 @@ pub async fn node(
         ApiError::new(code, "the node cannot run").caused_by(tidegate_message::error_chain(&error))
     };
     let health = Health::default();
+    let looking = pool.clone();
+    health.check("detection", move || Some(looking.trouble().map_or(Ok(()), Err)));
     step::begin("opening listeners");
     let watch = watch(config, &health, &stop).await?;
     let node = Node::bind(options).await.map_err(failed)?;

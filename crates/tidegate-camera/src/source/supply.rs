@@ -11,8 +11,7 @@ use tidegate_message::{Instant, error_chain};
 use tidegate_sys::regular;
 
 use super::{
-    CaptureClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError,
-    Splitter,
+    CaptureClock, Picture, Rate, SourceClock, SourceError, SourceSpec, SplitError, Splitter,
     blocking::joined,
     ffmpeg::{self, Decoder, Reader},
     http::HttpCamera,

@@ -404,15 +404,18 @@ async fn a_shared_pool_loads_the_models_of_its_folder_and_says_which_it_does_not
 async fn a_shared_pool_that_has_ended_is_replaced() {
     let fake = Fake::new(r#"{"protocol": 2}"#, FOUND);
     let shared = SharedPool::new(fake.settings());
+    assert_eq!(shared.trouble(), None, "nothing was asked for");
     let pool = shared.get().await.unwrap();
     let client = pool.client();
     client.detect(image(1)).await.unwrap();
+    assert_eq!(shared.trouble(), None);
     assert!(Arc::ptr_eq(&pool, &shared.running().unwrap()));
     pool.task.abort();
     while !pool.is_closed() {
         tokio::task::yield_now().await;
     }
     assert!(client.is_closed() && shared.running().is_none());
+    assert_eq!(shared.trouble().as_deref(), Some("its programs have ended"));
     assert!(matches!(client.detect(image(1)).await, Err(DetectError::Closed)));
     let another = shared.get().await.unwrap();
     another.client().detect(image(1)).await.unwrap();
@@ -448,6 +451,11 @@ async fn all_calls_that_wait_share_the_outcome_of_one_start() {
     assert_eq!(starts(), 1);
     shared.get().await.unwrap_err();
     assert_eq!(starts(), 2, "a later call tries again");
+    // The state of a node says so, also while the next start is on its way.
+    assert!(shared.trouble().is_some_and(|why| why.contains("out of cheese")));
+    drop(shared.begin());
+    assert!(shared.trouble().is_some_and(|why| why.contains("out of cheese")));
+    shared.get().await.unwrap_err();
 }
 
 #[tokio::test]
