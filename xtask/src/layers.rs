@@ -7,12 +7,7 @@
 //!
 //! The table below is the whole of the rule; ARCHITECTURE.md tells it to people and is checked against it.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 
@@ -580,7 +575,7 @@ fn forbids_unsafe(root_manifest: &str) -> anyhow::Result<Option<String>> {
 /// Places where a noun or a core names the outside world, its tests aside.
 fn outside(rule: &Rule, sources: &Path, root: &Path) -> anyhow::Result<Vec<String>> {
     let mut violations = Vec::new();
-    for path in rust_files(sources)? {
+    for path in crate::modules::rust_files(sources)? {
         if path.ends_with("tests.rs") {
             continue;
         }
@@ -617,22 +612,6 @@ fn names(line: &str, word: &str) -> bool {
         let before = line[..at].chars().next_back();
         before.is_none_or(|c| !c.is_alphanumeric() && c != '_')
     })
-}
-
-pub(crate) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            if !path.ends_with("tests") {
-                files.extend(rust_files(&path)?);
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// The table of crates in ARCHITECTURE.md names every crate but the tools, in its layer.

@@ -4,14 +4,14 @@
 //!  cli ─▶ commands ─▶ run ─▶ ground            (of `tidegate`; other crates of several modules have floors of their own)
 //! ```
 //!
-//! Always true of a tree that passes: an import goes to a lower floor, so no two modules import each other. Which crate may use which is
-//! the first half's.
+//! Always true of a tree that passes: no two modules that are siblings import each other, at any depth; in a crate with floors an import
+//! goes to a lower one. Which crate may use which is the first half's.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     ops::Range,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
@@ -97,6 +97,12 @@ const FLOORS: &[(&str, &[Floor])] = &[
     ),
 ];
 
+/// A module by the names that lead to it from the root of its crate, which has none.
+type ModulePath = Vec<String>;
+
+/// The sources of a crate by their modules.
+type Sources = BTreeMap<ModulePath, String>;
+
 /// Files by the module that they belong to and the module that they import.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
 
@@ -111,13 +117,116 @@ pub(crate) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
         violations.extend(check(floors, &imports_below(&sources, &modules)?));
         violations.extend(map(name, floors, &architecture));
     }
+    for (name, sources) in crates(root)? {
+        let pairs = mutual(&sources_below(&sources)?).into_iter();
+        violations.extend(pairs.map(|(a, b, how)| {
+            format!(
+                "{a} and {b} of {name} import each other: {how}; what both need goes to the lower one, or to a module of its own"
+            )
+        }));
+    }
     Ok(violations)
+}
+
+/// The crates of the workspace: their folders below `root`, and where their sources are.
+fn crates(root: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let mut names = vec!["fuzz/bodies".to_owned(), "xtask".to_owned()];
+    for group in ["bench", "crates"] {
+        let folder = root.join(group);
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("listing {}", folder.display()))? {
+            names.push(format!("{group}/{}", entry?.file_name().display()));
+        }
+    }
+    names.sort();
+    let crates = names.into_iter().map(|name| (name.clone(), root.join(name).join("src")));
+    Ok(crates.filter(|(_, sources)| sources.is_dir()).collect())
+}
+
+/// The sources in that folder, those of tests left out.
+fn sources_below(folder: &Path) -> anyhow::Result<Sources> {
+    let mut sources = Sources::new();
+    for path in rust_files(folder)? {
+        let relative = path.strip_prefix(folder).unwrap_or(&path).with_extension("");
+        let mut module: ModulePath =
+            relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        match module.last().map(String::as_str) {
+            Some("tests") => continue,
+            Some("mod") => drop(module.pop()),
+            Some("lib" | "main") if module.len() == 1 => continue, // the root joins all
+            _ => {}
+        }
+        sources.insert(module, read(&path)?);
+    }
+    Ok(sources)
+}
+
+/// Siblings that import each other, what lies below them included, each pair with an import in either direction.
+fn mutual(sources: &Sources) -> Vec<(String, String, String)> {
+    let mut named: Vec<(&ModulePath, ModulePath)> = Vec::new();
+    for (own, source) in sources {
+        named.extend(paths_of(source, own, sources).into_iter().map(|path| (own, path)));
+    }
+    // By the siblings below which they lie: the first import from one to the other.
+    let mut imports: BTreeMap<(&[String], &[String]), String> = BTreeMap::new();
+    for (own, path) in &named {
+        let shared = own.iter().zip(path).take_while(|(own, other)| own == other).count();
+        if shared < own.len() && shared < path.len() {
+            let how = || format!("{} imports {}", own.join("::"), path.join("::"));
+            imports.entry((&own[..=shared], &path[..=shared])).or_insert_with(how);
+        }
+    }
+    let pairs = imports.iter().filter(|((a, b), _)| a < b).filter_map(|((a, b), one)| {
+        let other = imports.get(&(*b, *a))?;
+        Some((a.join("::"), b.join("::"), format!("{one}, and {other}")))
+    });
+    pairs.collect()
+}
+
+/// The modules of the crate that the source of the module `own` names, its tests left out.
+fn paths_of(source: &str, own: &[String], known: &Sources) -> BTreeSet<ModulePath> {
+    const UP: &str = "super::";
+    let code = without_tests(&code_of(source));
+    let mut found = BTreeSet::new();
+    for root in ["crate::", "self::", UP] {
+        for (at, _) in code.match_indices(root) {
+            if !is_whole(&code[..at]) {
+                continue;
+            }
+            let mut base = if root == "crate::" { &[] } else { own };
+            let mut rest = &code[at..];
+            if root == UP {
+                while let Some(after) = rest.strip_prefix(UP) {
+                    rest = after;
+                    base = base.split_last().map_or(&[], |(_, above)| above);
+                }
+            } else {
+                rest = &rest[root.len()..];
+            }
+            add_paths(base, rest, known, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the modules that `a::b`, or `{a::b, c::{d, e}}`, leads to from `base`.
+fn add_paths(base: &[String], rest: &str, known: &Sources, found: &mut BTreeSet<ModulePath>) {
+    for part in parts(rest) {
+        let head = word(part);
+        let path: ModulePath = base.iter().cloned().chain([head.to_owned()]).collect();
+        if known.contains_key(&path) {
+            if let Some(below) = part[head.len()..].strip_prefix("::") {
+                add_paths(&path, below, known, found);
+            }
+            found.insert(path);
+        }
+    }
 }
 
 /// The imports of the modules whose sources lie in that folder.
 fn imports_below(sources: &Path, modules: &BTreeSet<String>) -> anyhow::Result<Imports> {
     let mut imports = Imports::new();
-    for path in crate::layers::rust_files(sources)? {
+    for path in rust_files(sources)? {
         let relative = path.strip_prefix(sources).unwrap_or(&path);
         let parts: Vec<&str> = relative.iter().filter_map(|part| part.to_str()).collect();
         let (&[first, ..], false) = (&parts[..], relative.ends_with("tests.rs")) else { continue };
@@ -238,9 +347,7 @@ fn imports_of(source: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSe
     let up = "super::".repeat(depth);
     for root in ["crate::", &up] {
         for (at, _) in code.match_indices(root) {
-            let is_whole =
-                !code[..at].ends_with(|c: char| c.is_alphanumeric() || "_$:".contains(c));
-            if is_whole {
+            if is_whole(&code[..at]) {
                 let rest = &code[at + root.len()..];
                 found.extend(
                     heads(rest)
@@ -254,9 +361,19 @@ fn imports_of(source: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSe
     found
 }
 
+/// Whether a path begins behind that text.
+fn is_whole(before: &str) -> bool {
+    !before.ends_with(|c: char| c.is_alphanumeric() || "_$:".contains(c))
+}
+
 /// The first names of `a::b`, or of `{a::b, c::{d, e}}`.
 fn heads(rest: &str) -> Vec<&str> {
-    let Some(list) = rest.strip_prefix('{') else { return vec![word(rest)] };
+    parts(rest).into_iter().map(word).collect()
+}
+
+/// The items of a list `{a::b, c::{d, e}}`; the text itself if it is none.
+fn parts(rest: &str) -> Vec<&str> {
+    let Some(list) = rest.strip_prefix('{') else { return vec![rest] };
     let (mut depth, mut begin, mut found) = (1, 0, Vec::new());
     for (at, c) in list.char_indices() {
         match c {
@@ -265,7 +382,7 @@ fn heads(rest: &str) -> Vec<&str> {
             _ => {}
         }
         if depth == 0 || (depth == 1 && c == ',') {
-            found.push(word(list[begin..at].trim_start()));
+            found.push(list[begin..at].trim_start());
             begin = at + 1;
         }
         if depth == 0 {
@@ -278,6 +395,23 @@ fn heads(rest: &str) -> Vec<&str> {
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     &text[..end]
+}
+
+/// The sources in a folder, those in folders of tests left out.
+pub(crate) fn rust_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("listing {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if !path.ends_with("tests") {
+                files.extend(rust_files(&path)?);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// The source with comments and what stands in strings blanked; its lines keep their numbers.
@@ -421,6 +555,36 @@ mod tests {
         let found = |depth| imports_of(source, depth, &modules).into_iter().collect::<Vec<_>>();
         assert_eq!(found(1), ["auth", "clock", "config", "link", "pki"]);
         assert_eq!(found(2), ["auth", "clock", "config", "link", "sink"]);
+    }
+
+    fn sources(files: &[(&str, &str)]) -> Sources {
+        let module = |path: &str| path.split("::").map(str::to_owned).collect();
+        files.iter().map(|(path, source)| (module(path), (*source).to_owned())).collect()
+    }
+
+    #[test]
+    fn siblings_that_import_each_other_are_found_at_every_depth() {
+        let found = mutual(&sources(&[
+            ("clock", "use crate::{\n    disk,\n    net::{Peer, tcp::{self, Socket}},\n};\n"),
+            ("disk", "fn f() {}\n"),
+            ("net", "pub use self::{quic::Quic, tcp::Tcp};\n"),
+            ("net::quic", "use super::{Path, tcp::Tcp};\n"),
+            ("net::tcp", "use crate::net::{quic, Path};\n"),
+            ("net::tcp::header", "use super::super::super::clock::now;\n"),
+        ]));
+        let pairs: Vec<_> = found.iter().map(|(a, b, _)| (a.as_str(), b.as_str())).collect();
+        assert_eq!(pairs, [("clock", "net"), ("net::quic", "net::tcp")]);
+        assert!(found[0].2.contains("net::tcp::header imports clock"), "{found:?}");
+    }
+
+    #[test]
+    fn tests_comments_and_one_direction_make_no_pair() {
+        let found = mutual(&sources(&[
+            ("a", "use super::b::B;\n"),
+            ("b", "//! [`crate::a`]\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
+            ("b::c", "use super::B;\n"),
+        ]));
+        assert_eq!(found, []);
     }
 
     #[test]
