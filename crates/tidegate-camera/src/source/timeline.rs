@@ -545,8 +545,14 @@ impl Timeline {
         self.reports.take(now, captured.saturating_sub(media), is_whole_seconds);
     }
 
-    /// When the picture of that media time was captured.
+    /// When the picture of that media time was captured: not after the newest picture came.
     pub(super) fn captured(&self, media: i64) -> Instant {
+        let estimated = self.estimated(media);
+        // A rate that is known since one picture carries that one's error.
+        self.newest.map_or(estimated, |(_, came)| estimated.min(came))
+    }
+
+    fn estimated(&self, media: i64) -> Instant {
         if let Some((_, _, lag)) = self.by_arrival {
             return Instant::from_nanos(media.saturating_add(lag).saturating_sub(self.way));
         }
