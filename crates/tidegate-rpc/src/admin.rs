@@ -124,12 +124,17 @@ impl Admin for Administration {
         let is_meant = move |client: &str, who: &Owned| {
             clients.contains(client) || owner.as_ref().is_some_and(|owner| is_owned_by(who, owner))
         };
-        let ended = broker.end_sessions(is_meant).await as u64;
-        let owner = which.owner.map(|owner| format!("all of {} {}", owner.kind, owner.name));
-        let what: Vec<String> = which.client_ids.into_iter().chain(owner).collect();
-        let rule = format!("{ended} ended: {}", what.join(", "));
-        self.access.tell("api", identity, Outcome::Done, "end-sessions", Target::Node, &rule);
-        Ok(ended)
+        let (bus, access, identity) = (broker.clone(), self.access.clone(), identity.clone());
+        // To its end and into the audit log, also where the caller hangs up meanwhile.
+        let work = tokio::spawn(async move {
+            let ended = bus.end_sessions(is_meant).await as u64;
+            let owner = which.owner.map(|owner| format!("all of {} {}", owner.kind, owner.name));
+            let what: Vec<String> = which.client_ids.into_iter().chain(owner).collect();
+            let rule = format!("{ended} ended: {}", what.join(", "));
+            access.tell("api", &identity, Outcome::Done, "end-sessions", Target::Node, &rule);
+            ended
+        });
+        work.await.map_err(|error| ApiError::new(Code::INTERNAL, error.to_string()))
     }
 }
 
