@@ -170,6 +170,16 @@ pub enum Peer {
     GiveWay,
 }
 
+impl Peer {
+    /// The deliveries that it brings to that shard; one, if it is no message.
+    pub fn deliveries(&self, shard: usize) -> usize {
+        match self {
+            Self::Message(_, route, ..) => route.0.on(shard).len(),
+            _ => 1,
+        }
+    }
+}
+
 /// Whether the publisher of a message between shards gets an acknowledgement, so that a place is reserved for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Promised(bool);

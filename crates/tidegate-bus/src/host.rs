@@ -66,6 +66,9 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// number that releases it, with the filters. The latest holder alone is told. One that is gone, or does not keep up, holds none.
     fn hold(&self, bound: Duration, holder: mpsc::Sender<(u64, Vec<Arc<str>>)>);
 
+    /// Holds none any more, if the latest holder is gone.
+    fn end_hold(&self);
+
     /// Lets a SUBACK go.
     fn release(&self, number: u64);
 

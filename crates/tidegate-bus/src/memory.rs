@@ -36,6 +36,8 @@ use crate::{
 const CONNECT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of messages that wait on the simulated disk.
 pub const DISK_BYTES: u64 = 1 << 30;
+/// Work of the broker that is due so soon is done at once.
+const STEP: Duration = Duration::from_millis(2);
 /// Longest wait of a [`Client`] for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,7 +58,6 @@ struct State {
     disk: Arc<SimulatedSpill>,
     connections: HashMap<PipeId, Connection>,
     by_key: HashMap<ConnectionKey, PipeId>,
-    /// Connections whose client has left something, while the state was in use.
     acknowledged: Vec<Acknowledged>,
     holder: Option<mpsc::Sender<(u64, Vec<Arc<str>>)>>,
     used: Vec<Arc<Message>>,
@@ -340,11 +341,13 @@ impl State {
     }
 
     /// Hands connections all that the broker has for them.
-    fn flush(&mut self, now: Instant) {
-        if self.broker.poll_timeout().is_some_and(|at| at <= now) {
-            self.broker.handle_timeout(now);
-        }
+    fn flush(&mut self, mut now: Instant) {
         loop {
+            // Steps that the broker takes a millisecond apart, for the sake of others, are taken at once.
+            while let Some(at) = self.broker.poll_timeout().filter(|at| *at <= now + STEP) {
+                now = now.max(at);
+                self.broker.handle_timeout(now);
+            }
             while let Some((_, wanted, answers)) = self.disk.answer() {
                 self.broker.handle_fetched(now, wanted, answers);
             }
@@ -502,6 +505,16 @@ impl Host for Node {
         let mut state = self.0.state();
         state.broker.hold_subacks(Some(bound));
         state.holder = Some(holder);
+    }
+
+    fn end_hold(&self) {
+        self.0.turn(|state, now| {
+            if state.holder.as_ref().is_some_and(mpsc::Sender::is_closed) {
+                state.holder = None;
+                state.broker.hold_subacks(None);
+                state.flush(now);
+            }
+        });
     }
 
     fn release(&self, number: u64) {

@@ -83,5 +83,6 @@ impl Drop for Subscriptions {
         while let Ok((number, _)) = self.coming.try_recv() {
             self.host.release(number);
         }
+        self.host.end_hold();
     }
 }

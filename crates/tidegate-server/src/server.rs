@@ -565,7 +565,13 @@ impl Host for Connector {
     fn hold(&self, bound: Duration, holder: mpsc_async::Sender<(u64, Vec<Arc<str>>)>) {
         // Before the shards hold: a SUBACK without a holder leaves at once.
         self.holder.set(holder);
-        self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::HoldSubacks(bound)]));
+        self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::HoldSubacks(Some(bound))]));
+    }
+
+    fn end_hold(&self) {
+        if self.holder.end_if_gone() {
+            self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::HoldSubacks(None)]));
+        }
     }
 
     fn release(&self, number: u64) {

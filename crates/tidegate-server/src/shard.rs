@@ -19,6 +19,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt, io,
     net::{IpAddr, SocketAddr},
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
@@ -158,8 +159,8 @@ pub(super) enum ShardCommand {
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks for the filters of a client's session.
     Filters(Box<str>, oneshot::Sender<Vec<Arc<str>>>),
-    /// Holds SUBACKs of clients for so long at most.
-    HoldSubacks(Duration),
+    /// Holds SUBACKs of clients for so long at most, or no longer.
+    HoldSubacks(Option<Duration>),
     /// Lets one go.
     ReleaseSuback(u64),
     /// Asks for the filters of some sessions.
@@ -332,6 +333,16 @@ impl Holder {
         *self.holder() = Some(holder);
     }
 
+    /// Forgets the service if it is gone; whether it was.
+    pub(super) fn end_if_gone(&self) -> bool {
+        let mut holder = self.holder();
+        let is_gone = holder.as_ref().is_some_and(mpsc_async::Sender::is_closed);
+        if is_gone {
+            *holder = None;
+        }
+        is_gone
+    }
+
     /// Tells the service of a SUBACK of that shard; whether it knows.
     fn tell(&self, shard: usize, number: u64, filters: Vec<Arc<str>>) -> bool {
         let number = (shard as u64) << SHARD_SHIFT | number;
@@ -355,10 +366,13 @@ const SHARD_SHIFT: u32 = 56;
 /// a busy one no thread sleeps, and each does its own.
 pub(super) type Shards = Arc<[Mutex<Option<Shard>>]>;
 
-/// Messages for a shard that sleeps beyond which it is woken: they are worth a thread of their own.
+/// Tokens of connections have the low bits of their slot's count of uses above this.
+const TOKEN_SHIFT: u32 = 40;
+const USES_TOLD: usize = 1 << 16;
+/// Deliveries of a shard that sleeps beyond which it is woken: they are worth a thread of their own.
 const HELPED_MAX: usize = 16;
-/// Shards that one thread helps in a row before it looks at its own again.
-const HELPS_MAX: usize = 8;
+/// Time for which one thread helps others before it looks at its own sockets again.
+const HELP_MAX: Duration = Duration::from_micros(50);
 /// A thread whose socket had something for it within this time was hardly waiting, and after so many such turns in a row it has enough
 /// to do itself: it wakes others.
 const HARDLY: Duration = Duration::from_micros(10);
@@ -408,6 +422,27 @@ pub(super) struct Shard {
     accepts_at: Option<Instant>,
 }
 
+/// How much work messages from another shard are here: about one for each delivery.
+fn weight(shard: usize, batch: &[Peer]) -> usize {
+    batch.iter().map(|peer| peer.deliveries(shard)).sum()
+}
+
+/// The thread of a shard. If it ends by a panic, its shard ends with it, and those that it was to wake are.
+struct Thread<'a> {
+    shards: &'a Shards,
+    number: usize,
+    inboxes: &'a [Arc<Inbox<ShardCommand>>],
+    asleep: Vec<usize>,
+}
+
+impl Drop for Thread<'_> {
+    fn drop(&mut self) {
+        self.wake_all();
+        let mut own = self.shards[self.number].lock().unwrap_or_else(PoisonError::into_inner);
+        drop(own.take());
+    }
+}
+
 /// The thread of a shard, until that has ended.
 ///
 /// # Errors
@@ -419,7 +454,8 @@ pub(super) fn run(
     inboxes: &[Arc<Inbox<ShardCommand>>],
 ) -> io::Result<()> {
     let mut events = Events::with_capacity(1024);
-    let (mut asleep, mut busy_turns) = (Vec::new(), 0);
+    let mut thread = Thread { shards, number, inboxes, asleep: Vec::new() };
+    let mut busy_turns = 0;
     loop {
         let (now, wait) = match &mut *locked(&shards[number]) {
             Some(shard) => shard.wait(),
@@ -430,39 +466,56 @@ pub(super) fn run(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        let mut own = locked(&shards[number]);
-        let Some(shard) = own.as_mut() else { return Ok(()) };
         let woken = clock::now();
         busy_turns = if woken.since(now) < HARDLY { busy_turns + 1 } else { 0 };
-        let has_ended = shard.work(woken, &events);
-        asleep.append(&mut shard.asleep);
+        let mut own = locked(&shards[number]);
+        let Some(shard) = own.as_mut() else { return Ok(()) };
+        let has_ended = shard.work(&events);
+        thread.asleep.append(&mut shard.asleep);
         if has_ended {
             *own = None;
         }
         drop(own);
         if busy_turns < BUSY_TURNS {
-            help(shards, &mut asleep, inboxes);
+            thread.help(woken);
         }
-        asleep.drain(..).for_each(|number| inboxes[number].wake());
+        thread.wake_all();
     }
 }
 
-/// Does the work of shards that sleep, or wakes them; some may be left.
-fn help(shards: &Shards, asleep: &mut Vec<usize>, inboxes: &[Arc<Inbox<ShardCommand>>]) {
-    for _ in 0..HELPS_MAX {
-        let Some(number) = asleep.pop() else { return };
-        // One that is locked is at work, or about to be.
-        let Ok(mut other) = shards[number].try_lock() else {
-            inboxes[number].wake();
-            continue;
-        };
-        let Some(shard) = other.as_mut() else { continue };
-        let sleeps_on = shard.work_for();
-        asleep.append(&mut shard.asleep);
-        drop(other);
-        if !sleeps_on {
-            inboxes[number].wake();
+impl Thread<'_> {
+    /// Does the work of shards that sleep, or wakes them; some may be left.
+    fn help(&mut self, began: Instant) {
+        while let Some(number) = self.asleep.pop() {
+            // One that is locked is at work, or about to be.
+            let Ok(mut other) = self.shards[number].try_lock() else {
+                self.inboxes[number].wake();
+                continue;
+            };
+            let Some(shard) = other.as_mut() else { continue };
+            // A fault of its ends that shard, as it would on its own thread, and not this one's.
+            let worked = panic::catch_unwind(AssertUnwindSafe(|| shard.work_for()));
+            self.asleep.append(&mut shard.asleep);
+            if worked.is_err() {
+                tracing::error!(
+                    shard = number,
+                    "a shard of the MQTT server ended: its work panicked"
+                );
+                *other = None;
+            }
+            let sleeps_on = worked.unwrap_or(false);
+            drop(other);
+            if !sleeps_on {
+                self.inboxes[number].wake();
+            }
+            if clock::now().since(began) > HELP_MAX {
+                return;
+            }
         }
+    }
+
+    fn wake_all(&mut self) {
+        self.asleep.drain(..).for_each(|number| self.inboxes[number].wake());
     }
 }
 
@@ -513,7 +566,6 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Serves until it is stopped.
     /// The time, and how long its thread may wait for the kernel from then on; nothing if there is something to do.
     fn wait(&mut self) -> (Instant, Duration) {
         let beat_within = self.parts.pulse.sleep_max();
@@ -531,7 +583,8 @@ impl Shard {
     }
 
     /// All that there is to do now; whether the shard has ended.
-    fn work(&mut self, now: Instant, events: &Events) -> bool {
+    fn work(&mut self, events: &Events) -> bool {
+        let now = clock::now();
         self.handle_notes(now);
         for event in events {
             self.handle_event(now, event);
@@ -549,8 +602,18 @@ impl Shard {
         has_ended
     }
 
-    /// The work that another thread does for this shard, whose own one sleeps; whether that one may sleep on.
+    /// The work that another thread does for this shard, whose own one sleeps; whether that one may sleep on. Only messages of other
+    /// shards, and few of them: all else waits for its thread.
     fn work_for(&mut self) -> bool {
+        self.take_notes();
+        let weight_of = |command: &ShardCommand| match command {
+            ShardCommand::Peers(batch) => weight(self.parts.shard, batch),
+            _ => usize::MAX,
+        };
+        let all = self.commands.iter().map(weight_of);
+        if all.fold(0, usize::saturating_add) > HELPED_MAX {
+            return false;
+        }
         let now = clock::now();
         self.handle_notes(now);
         self.flush_all(now);
@@ -564,7 +627,7 @@ impl Shard {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if !self.queued.is_empty() || self.broker.has_dirty() {
+        if !self.queued.is_empty() || self.broker.has_dirty() || !self.commands.is_empty() {
             return Some(Duration::ZERO);
         }
         let first = |times: &VecDeque<(Instant, ConnectionId)>| times.front().map(|(at, _)| *at);
@@ -584,9 +647,20 @@ impl Shard {
         Some(next.since(clock::now()) + Duration::from_micros(500))
     }
 
+    /// Takes the notes that came, behind those that were taken before and not handled.
+    fn take_notes(&mut self) {
+        if self.commands.is_empty() {
+            self.parts.inboxes[self.parts.shard].take(&mut self.commands);
+        } else {
+            let mut more = Vec::new();
+            self.parts.inboxes[self.parts.shard].take(&mut more);
+            self.commands.append(&mut more);
+        }
+    }
+
     fn handle_notes(&mut self, now: Instant) {
+        self.take_notes();
         let mut commands = std::mem::take(&mut self.commands);
-        self.parts.inboxes[self.parts.shard].take(&mut commands);
         for command in commands.drain(..) {
             self.handle_command(now, command);
         }
@@ -597,12 +671,15 @@ impl Shard {
         if event.token() == WAKER {
             return;
         }
-        let at = event.token().0 - FIRST;
+        let at = (event.token().0 & ((1 << TOKEN_SHIFT) - 1)) - FIRST;
         if at < self.listeners_max {
             self.accept(now, at);
             return;
         }
         let slot = at - self.listeners_max;
+        if slot >= self.slots.len() || self.token(slot) != event.token() {
+            return;
+        }
         let Some(connection) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.is_readable = true;
@@ -681,7 +758,7 @@ impl Shard {
                 // The asking side may have given up.
                 let _ = answer.send(self.broker.filters(&client_id));
             }
-            ShardCommand::HoldSubacks(bound) => self.broker.hold_subacks(Some(bound)),
+            ShardCommand::HoldSubacks(bound) => self.broker.hold_subacks(bound),
             ShardCommand::ReleaseSuback(number) => self.broker.release_suback(number),
             ShardCommand::AllFilters(which, answer) => {
                 // The asking side may have given up.
@@ -715,8 +792,10 @@ impl Shard {
         ConnectionId { slot, use_count: self.uses[slot] }
     }
 
+    /// Of the use of a slot, since an event of the one before may be on its way.
     fn token(&self, slot: usize) -> Token {
-        Token(FIRST + self.listeners_max + slot)
+        let use_count = self.uses[slot] as usize & (USES_TOLD - 1);
+        Token((FIRST + self.listeners_max + slot) | use_count << TOKEN_SHIFT)
     }
 
     /// Gives a connection a slot and listens to its socket.
@@ -727,6 +806,7 @@ impl Shard {
             self.uses.push(0);
             self.slots.len() - 1
         });
+        self.uses[slot] += 1;
         let token = self.token(slot);
         let both = Interest::READABLE | Interest::WRITABLE;
         if let Some(end) = connection.transport.as_inside() {
@@ -738,7 +818,6 @@ impl Shard {
             self.free.push(slot);
             return None;
         }
-        self.uses[slot] += 1;
         self.slots[slot] = Some(connection);
         Some(slot)
     }
@@ -789,7 +868,7 @@ impl Shard {
         for shard in 0..self.parts.inboxes.len() {
             if self.broker.poll_peers(shard, &mut self.peers) {
                 let batch = std::mem::take(&mut self.peers);
-                let is_little = batch.len() <= HELPED_MAX;
+                let is_little = weight(shard, &batch) <= HELPED_MAX;
                 let inbox = &self.parts.inboxes[shard];
                 if inbox.leave([ShardCommand::Peers(batch)]) {
                     if is_little { self.asleep.push(shard) } else { inbox.wake() }
