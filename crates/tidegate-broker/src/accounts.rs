@@ -41,6 +41,8 @@ pub(crate) struct Accounts {
     share_connected: u64,
     /// Bytes that all accounts count.
     total: Arc<AtomicU64>,
+    /// The same on disk.
+    total_spilled: Arc<AtomicU64>,
     all: Mutex<All>,
     refused: AtomicU64,
 }
@@ -73,6 +75,7 @@ pub(crate) struct Account {
     sessions: AtomicU64,
     /// Bytes that wait on disk for its sessions.
     spilled: AtomicU64,
+    total_spilled: Arc<AtomicU64>,
     refused: AtomicU64,
 }
 
@@ -84,6 +87,7 @@ impl Accounts {
             share,
             share_connected: share + (256 - share) / 2,
             total: Arc::default(),
+            total_spilled: Arc::default(),
             all: Mutex::default(),
             refused: AtomicU64::new(0),
         }
@@ -111,6 +115,7 @@ impl Accounts {
             retained: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
             spilled: AtomicU64::new(0),
+            total_spilled: self.total_spilled.clone(),
             refused: AtomicU64::new(0),
         });
         all.by_owner.insert(owner, Arc::downgrade(&account));
@@ -143,6 +148,14 @@ impl Accounts {
         let own = held.min(used);
         let others = total.saturating_sub(held).min(used - own);
         is_within(share, own, more, others, limit)
+    }
+
+    /// Whether `more` may wait on disk for `account`, of `limit` bytes that all may have there. By the messages that wait, since files give
+    /// their room back later than messages go.
+    pub(crate) fn allow_spilled(&self, account: &Account, more: u64, limit: u64) -> bool {
+        let own = account.spilled();
+        let others = self.total_spilled.load(Ordering::Relaxed).saturating_sub(own);
+        is_within(self.share, own, more, others, limit)
     }
 
     /// Something was refused to that identity because it has its share; whether that is worth a word in the log, as the first
@@ -235,10 +248,12 @@ impl Account {
 
     pub(crate) fn add_spilled(&self, bytes: u64) {
         self.spilled.fetch_add(bytes, Ordering::Relaxed);
+        self.total_spilled.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn subtract_spilled(&self, bytes: u64) {
         self.spilled.fetch_sub(bytes, Ordering::Relaxed);
+        self.total_spilled.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn add(&self, bytes: u64) {

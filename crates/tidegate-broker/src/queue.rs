@@ -199,6 +199,8 @@ struct Counts {
     spillable_bytes: u64,
     /// And of those of them that may be dropped where they cannot.
     yielding_bytes: u64,
+    /// Messages that may be dropped, those among them; marks of what has gone aside.
+    yielding: usize,
     /// Messages on disk, and their bytes.
     spilled: usize,
     spilled_bytes: u64,
@@ -461,6 +463,16 @@ impl Queue {
         has_some.then(|| self.drop_oldest_if(|queued| queued.overflow.drops())).flatten()
     }
 
+    /// Takes out the oldest message that may be dropped once there is no other room, or of those in memory.
+    pub(crate) fn drop_yielding(&mut self, in_memory: bool) -> Option<Queued> {
+        if self.counts.yielding == 0 {
+            return None;
+        }
+        self.drop_oldest_if(|queued| {
+            queued.overflow.yields() && (!in_memory || queued.message.memory().is_some())
+        })
+    }
+
     /// Takes out the oldest message that `may_go`.
     pub(crate) fn drop_oldest_if(&mut self, may_go: impl Fn(&Queued) -> bool) -> Option<Queued> {
         let may_go = |queued: &Queued| !queued.message.is_gone() && may_go(queued);
@@ -680,6 +692,7 @@ impl Counts {
         }
         self.droppable_bytes += droppable_bytes(queued);
         self.spillable_bytes += memory_bytes(queued, Overflow::spills);
+        self.yielding += usize::from(is_yielding(queued));
         self.yielding_bytes += memory_bytes(queued, |overflow| overflow == Overflow::Spill);
     }
 
@@ -701,12 +714,17 @@ impl Counts {
         }
         self.droppable_bytes -= droppable_bytes(queued);
         self.spillable_bytes -= memory_bytes(queued, Overflow::spills);
+        self.yielding -= usize::from(is_yielding(queued));
         self.yielding_bytes -= memory_bytes(queued, |overflow| overflow == Overflow::Spill);
     }
 }
 
 fn droppable_bytes(queued: &Queued) -> u64 {
     if queued.overflow.drops() { queued.message.charged() } else { 0 }
+}
+
+fn is_yielding(queued: &Queued) -> bool {
+    !queued.message.is_gone() && queued.overflow.yields()
 }
 
 /// Bytes of a message in memory whose policy `is_counted`.
@@ -931,7 +949,7 @@ mod tests {
                     tried.left(dropped, |m| m.overflow.drops());
                 }
                 if random.random_ratio(1, 16) {
-                    let dropped = tried.queue.drop_oldest_if(|queued| queued.overflow.yields());
+                    let dropped = tried.queue.drop_yielding(false);
                     tried.left(dropped, |m| m.overflow.yields());
                 }
                 if random.random_ratio(1, 50) {

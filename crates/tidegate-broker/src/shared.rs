@@ -223,15 +223,9 @@ impl Shared {
         self.accounts.allow_bytes(account, is_connected, bytes, used, limit)
     }
 
-    /// Whether `bytes` more may wait on disk for `account`, where `used` of `limit` are in use.
-    pub(crate) fn disk_share_allows(
-        &self,
-        account: &Account,
-        bytes: u64,
-        used: u64,
-        limit: u64,
-    ) -> bool {
-        self.accounts.allow(account.spilled().min(used), bytes, used, limit)
+    /// Whether `bytes` more may wait on disk for `account`, of `limit` that all may have there.
+    pub(crate) fn disk_share_allows(&self, account: &Account, bytes: u64, limit: u64) -> bool {
+        self.accounts.allow_spilled(account, bytes, limit)
     }
 
     /// Whether `account` may hold `bytes` more of packets that have not come whole, of one that has `own` bytes already.

@@ -32,6 +32,9 @@ pub(crate) enum NoPlace {
     /// The memory of the queue is full, and its client was disconnected for that: it has the disk again once nothing of it is there.
     #[error("the client was disconnected since its queue was full, and that still is")]
     Disconnected,
+    /// The memory of the queue is full, and the disk was found to take nothing.
+    #[error("the memory for them is full, and the disk takes none")]
+    Memory,
     /// The memory of the queue is full, and the disk takes nothing of it.
     #[error(transparent)]
     Disk(#[from] SpillError),
@@ -41,7 +44,7 @@ impl NoPlace {
     pub(crate) fn count(&self, dropped: &mut Dropped) {
         match self {
             Self::Messages => dropped.queue_full += 1,
-            Self::Disconnected | Self::Disk(_) => dropped.spill_full += 1,
+            Self::Disconnected | Self::Memory | Self::Disk(_) => dropped.spill_full += 1,
         }
     }
 }
@@ -96,7 +99,7 @@ impl Spilling {
             let counts = |spilled: &Arc<Spilled>| spilled.counts_in(account);
             let (bytes, limit) = (message.charged(), disk.bytes_max());
             if !message.spilled.get().is_some_and(counts)
-                && !shared.disk_share_allows(account, bytes, disk.bytes(), limit)
+                && !shared.disk_share_allows(account, bytes, limit)
             {
                 return Err(SpillError::Share { identity: account.name(), limit });
             }

@@ -6,7 +6,11 @@ use tidegate_journal::Waiting;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{QoS, ReasonCode};
 
-use super::{Broker, journal_writer::done, spill::fallback};
+use super::{
+    Broker,
+    journal_writer::done,
+    spill::{Room, fallback},
+};
 use crate::{
     config::Overflow,
     dropped::Dropped,
@@ -96,11 +100,11 @@ impl Broker {
         let mut is_left = false;
         let mut is_placed = false;
         if queued.overflow.spills() {
-            let mut gone = 0;
+            let mut room = Room::default();
             loop {
-                let Err(no_place) =
-                    self.spilling.place(&self.shared, session, &mut queued, is_large, gone)
-                else {
+                let placed =
+                    self.spilling.place(&self.shared, session, &mut queued, is_large, room);
+                let Err(no_place) = placed else {
                     is_placed = true;
                     break;
                 };
@@ -108,13 +112,13 @@ impl Broker {
                     (queued.overflow, is_left) = (fallback(queued.qos), true);
                     break;
                 }
-                let dropped = session.queue.drop_oldest_if(|queued| queued.overflow.yields());
+                room.refuse(&no_place);
+                let dropped = session.queue.drop_yielding(room.is_memory_alone());
                 no_place.count(&mut session.dropped);
                 no_place.count(&mut self.statistics.dropped);
                 // All that waits is under policies that keep it.
                 let Some(dropped) = dropped else { return false };
                 done(&mut self.keeper, session, dropped.number);
-                gone += 1;
                 session.note_losing(&no_place);
             }
         }

@@ -168,7 +168,7 @@ impl Broker {
 
 impl Spilling {
     /// Finds a place for a message under [`Overflow::Spill`] or [`Overflow::SpillDisconnect`] that is to be put into a session's queue,
-    /// from which some are `gone` to make room for it: in memory, where it is, or on disk.
+    /// from which others may have made `room`: in memory, where it is, or on disk.
     ///
     /// # Errors
     /// There is none.
@@ -178,7 +178,7 @@ impl Spilling {
         session: &mut Session,
         queued: &mut Queued,
         is_large: bool,
-        gone: u64,
+        room: Room,
     ) -> Result<(), NoPlace> {
         let account = session.account.clone();
         let (queue, config) = (&mut session.queue, &session.config);
@@ -186,7 +186,7 @@ impl Spilling {
         let is_over =
             |queue: &Queue| !queue.is_empty() && queue.bytes() + bytes > config.queue_bytes_max;
         // One for one: a queue that was restored, or whose settings have changed, may be longer, and loses no more for that.
-        if !queue.is_empty() && queue.len() >= config.queue_messages_max && gone == 0 {
+        if !queue.is_empty() && queue.len() >= config.queue_messages_max && !room.is_one_gone {
             return Err(NoPlace::Messages);
         }
         let is_large = queue.goes_to_large(queued.message.topic(), is_large);
@@ -206,6 +206,11 @@ impl Spilling {
         }
         // One that a session leaves to another may be there already.
         let Some(message) = queued.message.memory() else { return Ok(()) };
+        if room.is_memory_alone() && is_over(queue) {
+            return Err(NoPlace::Memory);
+        } else if room.is_memory_alone() {
+            return Ok(());
+        }
         match self.write_for(shared, account.as_ref(), message) {
             Ok(spilled) => {
                 queued.message = Held::Disk(spilled);
@@ -248,6 +253,31 @@ impl Spilling {
             }
         }
         given
+    }
+}
+
+/// The room that messages which leave a queue make for another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    /// One has gone.
+    is_one_gone: bool,
+    /// How often the disk took nothing.
+    disk_failures: u32,
+}
+
+impl Room {
+    /// There was no place for that reason, and one goes.
+    pub(super) fn refuse(&mut self, cause: &NoPlace) {
+        self.is_one_gone = true;
+        let is_of_disk =
+            matches!(cause, NoPlace::Disk(error) if !matches!(error, SpillError::Share { .. }));
+        self.disk_failures += u32::from(is_of_disk);
+    }
+
+    /// The disk takes nothing although the oldest has gone: its room comes back later, by files and not by messages. So some of those in
+    /// memory have to go, and the queue loses two for one at most.
+    pub(super) fn is_memory_alone(self) -> bool {
+        self.disk_failures > 1
     }
 }
 

@@ -26,6 +26,9 @@ struct State {
     bytes_max: u64,
     is_failing: bool,
     is_deaf: bool,
+    /// Whether what is forgotten takes its room until that is no longer so.
+    is_late: bool,
+    late_bytes: u64,
     asked: VecDeque<(usize, Wanted)>,
 }
 
@@ -47,6 +50,15 @@ impl SimulatedSpill {
     /// Whether it answers nothing from now on; requests in the meantime are answered later.
     pub fn set_deaf(&self, is_deaf: bool) {
         self.state().is_deaf = is_deaf;
+    }
+
+    /// Whether messages that are forgotten take their room until this is called again: files give theirs back later than messages go.
+    pub fn set_late(&self, is_late: bool) {
+        let mut state = self.state();
+        state.is_late = is_late;
+        if !is_late {
+            state.bytes -= std::mem::take(&mut state.late_bytes);
+        }
     }
 
     /// How much it may take from now on.
@@ -102,7 +114,12 @@ impl Spill for SimulatedSpill {
     fn forget(&self, place: Place) {
         let mut state = self.state();
         let record = state.records.remove(&place.position).expect("a place is given back once");
-        state.bytes -= record.len() as u64;
+        let bytes = record.len() as u64;
+        if state.is_late {
+            state.late_bytes += bytes;
+        } else {
+            state.bytes -= bytes;
+        }
     }
 
     fn read(&self, shard: usize, wanted: Wanted) {

@@ -33,16 +33,22 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
     enum Bound {
         Messages,
         Disk,
+        /// Whose room comes back later than messages go.
+        LateDisk,
         Failing,
         NoDisk,
     }
-    for bound in [Bound::Messages, Bound::Disk, Bound::Failing, Bound::NoDisk] {
+    for bound in [Bound::Messages, Bound::Disk, Bound::LateDisk, Bound::Failing, Bound::NoDisk] {
         for is_there in [true, false] {
             let messages = if bound == Bound::Messages { 20 } else { 100_000 };
             let config = BrokerConfig { session: spilling(30_000, messages), ..settings() };
             each_with(config, |world| {
                 match bound {
                     Bound::Disk => world.disk.set_bytes_max(100_000),
+                    Bound::LateDisk => {
+                        world.disk.set_bytes_max(100_000);
+                        world.disk.set_late(true);
+                    }
                     Bound::Failing => world.disk.set_failing(true),
                     Bound::NoDisk => {
                         world.shards.iter_mut().for_each(|shard| shard.set_spill(None));
@@ -67,6 +73,7 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
                 assert!(world.is_open(p) && (!is_there || world.is_open(slow)), "{bound:?}");
                 assert_eq!(numbers(&world.messages(reads)), (0..COUNT).collect::<Vec<_>>());
                 world.disk.set_failing(false);
+                world.disk.set_late(false);
                 let slow = if is_there { slow } else { world.join(kept("slow")) };
                 world.room(slow, usize::MAX);
                 // Messages in flight are never taken back; all else is the newest, without a gap.
@@ -92,6 +99,32 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
             });
         }
     }
+}
+
+#[test]
+fn disk_whose_room_comes_back_late_costs_two_for_one_at_most() {
+    let config = BrokerConfig { session: spilling(30_000, 100_000), ..settings() };
+    each_with(config, |world| {
+        world.disk.set_bytes_max(400_000);
+        world.disk.set_late(true);
+        let s = world.join(kept("s"));
+        world.subscribe(s, "#", AtLeastOnce);
+        world.cut(s);
+        let p = world.join(v5("p"));
+        let send = |world: &mut World, number| {
+            world.publish(p, message("t", AtLeastOnce, &text(number, 9_000)));
+        };
+        // Memory and disk are full, and the oldest of those in memory have turned over.
+        (0..60).for_each(|number| send(world, number));
+        let before = dropped(world).total();
+        (60..65).for_each(|number| send(world, number));
+        let lost = dropped(world).total() - before;
+        assert!((5..=10).contains(&lost), "{lost}");
+        world.disk.set_late(false);
+        let s = world.join(kept("s"));
+        let got = numbers(&world.messages(s));
+        assert!(got.len() > 20 && got.is_sorted() && got.last() == Some(&64), "{got:?}");
+    });
 }
 
 #[test]
