@@ -87,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) noted_gives: u64,
     /// It is of a part of the node that is configured no longer: see `broker::parts`.
     pub(crate) is_gone: bool,
+    /// Its settings before that, for when it is there again.
+    pub(crate) before_grace: Option<Arc<SessionConfig>>,
     /// Publishers that are not read from because this session's queue is full.
     pub(crate) blocks: Vec<SessionKey>,
     /// Connections of this session that other sessions' queues block: how many of those.

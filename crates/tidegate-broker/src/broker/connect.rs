@@ -312,6 +312,7 @@ impl Broker {
             self.shared.count_change();
         }
         session.config = config;
+        session.before_grace = None;
         session.state.set_overflow(session.config.overflow);
         session.window = (connection.receive_maximum, connection.inflight_bytes_max);
         session.set_left_behind(false);
@@ -402,13 +403,15 @@ impl Broker {
         let Some(session_key) = connection.session.take() else { return };
         let will = connection.will.take();
         connection.receiving = None;
-        let filters = connection.filters.take();
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let (filters, query) = (connection.filters.take(), connection.query.take());
         if let Some(filters) = filters {
             self.timers.cancel(filters.at, Timer::Filters(key));
+            self.leave_groups(now, session_key, &filters.left_groups);
+            let session = self.sessions.get_mut(session_key).expect("its connection was there");
             session.blocked_by = session.blocked_by.saturating_sub(1);
         }
-        if let Some(query) = connection.query.take() {
+        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        if let Some(query) = query {
             // It is the connection's own, and no message of anybody.
             session.inflight.end(query.id, Awaits::Puback);
         }
@@ -547,6 +550,7 @@ impl Broker {
             cannot_spill: false,
             noted_gives: 0,
             is_gone: false,
+            before_grace: None,
             blocks: Vec::new(),
             blocked_by: 0,
             will_is_written: false,

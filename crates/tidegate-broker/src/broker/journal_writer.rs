@@ -850,7 +850,7 @@ pub(super) fn opened(session: &Session, will: Option<&WillMessage>) -> Record {
         expiry: session.expiry,
         will: will.map(stored_will),
         from: came_from(session),
-        overflow: Some(session.config.overflow.number()),
+        overflow: Some(session.before_grace.as_ref().unwrap_or(&session.config).overflow.number()),
     })
 }
 

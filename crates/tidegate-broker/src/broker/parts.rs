@@ -112,6 +112,7 @@ impl Broker {
         }
         self.timers.cancel(session.idles_at.take(), Timer::Idle(key));
         let config = &session.config;
+        session.before_grace.get_or_insert_with(|| config.clone());
         session.config = Arc::new(SessionConfig {
             queue_messages_max: config
                 .queue_messages_max
@@ -138,6 +139,9 @@ impl Broker {
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.is_of_part() {
             self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(key));
+        }
+        if let Some(config) = session.before_grace.take() {
+            session.config = config;
         }
         session.set_idle(false);
         session.note_behind(&self.shared);

@@ -80,7 +80,9 @@ impl Broker {
         if !is_closing && !self.some_filters(now, key, &mut filters) {
             return self.wait_with_filters(now, key, *filters);
         }
-        if !is_closing && let Err(fault) = self.end_filters(now, key, *filters) {
+        if is_closing {
+            self.leave_groups(now, session, &filters.left_groups);
+        } else if let Err(fault) = self.end_filters(now, key, *filters) {
             self.end_by(key, &fault);
         }
         self.resume(self.session_key(session));
@@ -117,15 +119,7 @@ impl Broker {
         let Filters { asked, mut reasons, invalid, left_groups, .. } = filters;
         let connection = self.connections.get(key).expect("the caller looked");
         let session_key = connection.session.expect("checked before");
-        if !left_groups.is_empty()
-            && let Some(session) = self.sessions.get_mut(session_key)
-        {
-            // Messages that have not begun go to other members; those that have continue here (MQTT-3.10.4-3).
-            let left = session.queue.take_groups(|name| left_groups.contains(name));
-            if !left.is_empty() {
-                self.hand_on_of(now, session_key, left);
-            }
-        }
+        self.leave_groups(now, session_key, &left_groups);
         if self.sessions.get(session_key).is_some_and(|session| session.number > 0) {
             // Records of others came between those of its filters.
             self.depend_on_all();
@@ -154,6 +148,19 @@ impl Broker {
             Packet::Unsuback(answer).encode(version, out).expect("a byte for each filter received");
         });
         Ok(())
+    }
+
+    /// Messages of shared subscriptions that a session has left go to other members where they have not begun; those that have continue
+    /// here (MQTT-3.10.4-3).
+    pub(super) fn leave_groups(&mut self, now: Instant, key: Key, groups: &HashSet<String>) {
+        if groups.is_empty() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let left = session.queue.take_groups(|name| groups.contains(name));
+        if !left.is_empty() {
+            self.hand_on_of(now, key, left);
+        }
     }
 
     pub(super) fn give_suback(&mut self, key: Key, answer: Suback) {

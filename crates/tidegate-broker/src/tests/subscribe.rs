@@ -435,3 +435,40 @@ fn filters_of_all_sessions_are_given_once() {
         assert!(world.shared.subscription_changes() > after);
     });
 }
+
+#[test]
+fn groups_that_are_left_in_steps_hand_on_what_waits_though_the_connection_ends() {
+    each(|world| {
+        let (leaver, other) = (world.join(kept("leaver")), world.join(kept("other")));
+        for at in [leaver, other] {
+            world.subscribe(at, "$share/g/#", AtLeastOnce);
+        }
+        let names: Vec<String> = (0..600).map(|number| format!("many/{number}")).collect();
+        for part in names.chunks(200) {
+            let filters = part.iter().map(|name| filter(name, AtLeastOnce)).collect();
+            let (packet_id, user_properties) = (world.fresh_id(leaver), Vec::new());
+            let packet = Subscribe { packet_id, subscription_id: None, user_properties, filters };
+            world.send(leaver, Packet::Subscribe(packet));
+        }
+        world.take(leaver);
+        world.room(leaver, 1);
+        world.cut(other);
+        // All wait for the one that is there and does not read.
+        let p = world.join(v5("p"));
+        let texts: Vec<String> = (0..40).map(|number| format!("{number:<2000}")).collect();
+        for text in &texts {
+            world.publish(p, message("t", AtLeastOnce, text));
+        }
+        let filters = std::iter::once("$share/g/#".to_owned()).chain(names).collect();
+        let packet = Unsubscribe { packet_id: id(9), user_properties: Vec::new(), filters };
+        world.send(leaver, Packet::Unsubscribe(packet));
+        // Its connection ends before the last step.
+        world.cut(leaver);
+        let other = world.join(kept("other"));
+        let got = world.texts(other).len();
+        let leaver = world.join(kept("leaver"));
+        let kept = world.texts(leaver).len();
+        assert_eq!(got + kept, texts.len(), "{got} and {kept}");
+        assert!(got > 0, "what had not begun is the other's");
+    });
+}
