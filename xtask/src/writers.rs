@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &str)] = &[
         "crates/tidegate-detect/src/store.rs",
         "pictures, many a second, of which a power cut may take the last",
     ),
-    ("crates/tidegate-flows/src/keep.rs", "sets a file aside that cannot be read"),
+    ("crates/tidegate-flows/src/state_file.rs", "sets a file aside that cannot be read"),
     ("crates/tidegate-identity/src/auth/audit.rs", "moves a full log aside"),
     ("crates/tidegate-lab/", "demonstrations: reports, and folders that go with them"),
     ("crates/tidegate-load/src/process.rs", "asks the kernel of another process"),

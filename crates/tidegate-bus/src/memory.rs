@@ -75,7 +75,7 @@ struct Connection {
 
 enum Stage {
     /// Its CONNECT is to come.
-    Opening(Identity, SessionConfig),
+    Opening(Box<(Identity, SessionConfig)>),
     Open(ConnectionKey),
     /// The broker has ended it, and its last packets are to be read.
     Ending(ConnectionKey),
@@ -312,7 +312,8 @@ impl State {
             return self.end(now, id);
         };
         connection.input.drain(..header.packet_bytes());
-        let Stage::Opening(identity, session) = &connection.stage else { return };
+        let Stage::Opening(arrival) = &connection.stage else { return };
+        let (identity, session) = &**arrival;
         let request = ConnectRequest {
             connect,
             identity: identity.clone(),
@@ -444,7 +445,7 @@ impl Host for Node {
         let id = far.id();
         let connection = Connection {
             end: far,
-            stage: Stage::Opening(identity, session),
+            stage: Stage::Opening(Box::new((identity, session))),
             input: Vec::new(),
             is_paused: false,
             bundles: Vec::new(),

@@ -29,7 +29,7 @@ impl Lock {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the map of a file is to hold; nothing if the file is mapped already.
+    /// The lock that the map of a file is to hold; nothing if the file is mapped already.
     pub(crate) fn hold(self: &Arc<Self>, inode: u64) -> Option<MapHold> {
         let is_first = self.mapped().insert(inode);
         is_first.then(|| MapHold { lock: Arc::clone(self), inode })

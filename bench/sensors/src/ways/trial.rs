@@ -1,4 +1,4 @@
-//! What one run of one way is to be, and what its edge and its host share.
+//! The parameters of one run of one way, and the state that its edge and its host share.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64},

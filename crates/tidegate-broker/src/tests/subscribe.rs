@@ -469,6 +469,6 @@ fn groups_that_are_left_in_steps_hand_on_what_waits_though_the_connection_ends()
         let leaver = world.join(kept("leaver"));
         let kept = world.texts(leaver).len();
         assert_eq!(got + kept, texts.len(), "{got} and {kept}");
-        assert!(got > 0, "what had not begun is the other's");
+        assert!(got > 0, "messages that had not begun are the other's");
     });
 }

@@ -33,7 +33,7 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
     enum Bound {
         Messages,
         Disk,
-        /// Whose room comes back later than messages go.
+        /// Its room comes back later than messages go.
         LateDisk,
         Failing,
         NoDisk,

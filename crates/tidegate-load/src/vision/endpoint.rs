@@ -1,4 +1,4 @@
-//! What the path of a request stands for, by the paper's server and by ours.
+//! The meaning of a request's path, by the paper's server and by ours.
 
 /// Operations of the persistent TCP protocol by the path that stands for them.
 const OPCODES: [(&str, u32); 4] = [
