@@ -17,6 +17,9 @@ use crate::{
     sparse::{Case, Side, load},
 };
 
+/// A figure of a load.
+type Pick = fn(&Load) -> f64;
+
 /// Shards of ours: those of a node on two processors.
 const SHARDS: usize = 2;
 
@@ -78,7 +81,7 @@ pub fn quiet(
                 Side::Broker(_) => [1.0, 1.0, 1.2],
                 Side::Relay(_) => [1.3, 1.3, f64::INFINITY],
             };
-            let picks: [(&str, fn(&Load) -> f64); 3] = [
+            let picks: [(&str, Pick); 3] = [
                 ("CPU a message", cpu_micros),
                 ("p50", |load| load.total.latency.p50),
                 ("p99", |load| load.total.latency.p99),

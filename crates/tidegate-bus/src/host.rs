@@ -30,6 +30,9 @@ pub struct Arrival {
     pub client_id: String,
 }
 
+/// A SUBACK that waits: the number that releases it, and the filters that were granted.
+pub type HeldSubscription = (u64, Vec<Arc<str>>);
+
 /// Has a node's broker. A port: services know nothing else of who implements it.
 pub trait Host: Send + Sync + fmt::Debug {
     /// A connection of a service for the session of its client identifier, without a socket; it waits for CONNECT, whose first bytes are
@@ -62,9 +65,8 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// The filters of all sessions that are meant, each once, in order.
     fn all_filters(&self, which: IsMeant) -> Later<'_, Vec<Arc<str>>>;
 
-    /// Holds the SUBACKs of clients from now on, each until [`Host::release`] but at most for `bound`, and tells `holder` of each by the
-    /// number that releases it, with the filters. The latest holder alone is told. One that is gone, or does not keep up, holds none.
-    fn hold(&self, bound: Duration, holder: mpsc::Sender<(u64, Vec<Arc<str>>)>);
+    /// Holds the SUBACKs of clients from now on, each until [`Host::release`] but at most for `bound`, and tells `holder` of each. The latest holder alone is told. One that is gone, or does not keep up, holds none.
+    fn hold(&self, bound: Duration, holder: mpsc::Sender<HeldSubscription>);
 
     /// Holds none any more, if the latest holder is gone.
     fn end_hold(&self);

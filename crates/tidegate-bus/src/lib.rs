@@ -55,7 +55,7 @@ use tidegate_wire::mqtt::{
 use self::line::Line;
 pub use self::{
     deliveries::{Deliveries, Message},
-    host::{Arrival, Counts, Host, IsMeant, Later},
+    host::{Arrival, Counts, HeldSubscription, Host, IsMeant, Later},
     publisher::{Answer, OPEN_BYTES_MAX, OPEN_MAX, Publisher},
     subscriptions::{Filters, Subscription, Subscriptions},
 };

@@ -27,8 +27,8 @@ use tidegate_wire::mqtt::{Connect, FixedHeader, QoS, ReasonCode};
 use tokio::sync::mpsc;
 
 use crate::{
-    Arrival, Attachment, Bus, Counts, Deliveries, Host, IsMeant, Later, Publication, Publisher,
-    block,
+    Arrival, Attachment, Bus, Counts, Deliveries, HeldSubscription, Host, IsMeant, Later,
+    Publication, Publisher, block,
     pipe::{self, ClientEnd, PipeId, ServerEnd},
 };
 
@@ -59,7 +59,7 @@ struct State {
     connections: HashMap<PipeId, Connection>,
     by_key: HashMap<ConnectionKey, PipeId>,
     acknowledged: Vec<Acknowledged>,
-    holder: Option<mpsc::Sender<(u64, Vec<Arc<str>>)>>,
+    holder: Option<mpsc::Sender<HeldSubscription>>,
     used: Vec<Arc<Message>>,
     handed: Vec<Handed>,
 }
@@ -502,7 +502,7 @@ impl Host for Node {
         Box::pin(std::future::ready(filters))
     }
 
-    fn hold(&self, bound: Duration, holder: mpsc::Sender<(u64, Vec<Arc<str>>)>) {
+    fn hold(&self, bound: Duration, holder: mpsc::Sender<HeldSubscription>) {
         let mut state = self.0.state();
         state.broker.hold_subacks(Some(bound));
         state.holder = Some(holder);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_message::{Identity, IdentityKind};
 use tokio::sync::mpsc;
 
-use crate::{Bus, Host};
+use crate::{Bus, HeldSubscription, Host};
 
 /// Subscriptions that a service is told of and has not taken: beyond them SUBACKs leave at once.
 const UNTAKEN_MAX: usize = 1024;
@@ -23,7 +23,7 @@ pub struct Filters {
 #[derive(Debug)]
 pub struct Subscriptions {
     host: Arc<dyn Host>,
-    coming: mpsc::Receiver<(u64, Vec<Arc<str>>)>,
+    coming: mpsc::Receiver<HeldSubscription>,
 }
 
 /// A subscription whose SUBACK leaves when this is dropped, or the bound has passed.

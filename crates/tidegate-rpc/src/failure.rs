@@ -15,8 +15,6 @@ use serde_json::json;
 use tidegate_api::{ApiError, http_status};
 use tidegate_message::Code;
 
-use crate::server::BodyError;
-
 /// Why a request of HTTP is answered with an error.
 #[derive(Debug)]
 pub struct Failure {
@@ -102,6 +100,40 @@ impl IntoResponse for Failure {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
         answer
+    }
+}
+
+/// Why a body of a known caller is not read further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// It comes too slowly.
+    #[error("the body came too slowly; send it again on a faster line, or a smaller one")]
+    Slow,
+    /// This connection, caller or node holds as much as it may.
+    #[error("too much is being received at the same time; send it again later")]
+    Full,
+    /// It is longer than it may be.
+    #[error("the body is longer than this node takes, which is {bytes_max} bytes")]
+    TooLong {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// The connection, or the stream, ended within it.
+    #[error("the body broke off before its end")]
+    Broken,
+}
+
+impl BodyError {
+    /// The reason among the causes of an error of a body; [`BodyError::Broken`] where none of them is ours.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(error) = error.downcast_ref::<Self>() {
+                return *error;
+            }
+            cause = error.source();
+        }
+        Self::Broken
     }
 }
 

@@ -32,8 +32,8 @@ use tokio::sync::mpsc;
 
 pub use self::{
     admin::{Admin, Administration, Reloads},
-    failure::Failure,
-    server::{BodyBound, BodyError, Plain, PlainSettings, Server, ServerConfig, ServerError},
+    failure::{BodyError, Failure},
+    server::{BodyBound, Plain, PlainSettings, Server, ServerConfig, ServerError},
 };
 pub use axum::Router;
 pub use tidegate_identity::access::Identity;

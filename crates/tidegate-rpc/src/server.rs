@@ -53,7 +53,7 @@ use self::{
 };
 pub use self::{
     plain::{Plain, PlainSettings},
-    web::{BodyBound, BodyError},
+    web::BodyBound,
 };
 use super::{Admin, Detection, Frames, unread::KEEP_ALIVE};
 

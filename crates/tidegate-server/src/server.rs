@@ -16,7 +16,7 @@ use std::{
 use mio::{Poll, Token};
 use tidegate_broker::{Broker, Message, SessionConfig, SessionReport, Shared};
 use tidegate_bus::{
-    Arrival, Counts, Host, IsMeant, Later,
+    Arrival, Counts, HeldSubscription, Host, IsMeant, Later,
     pipe::{self, ClientEnd},
 };
 use tidegate_identity::{auth::checks::checks, pki::Revocations};
@@ -562,7 +562,7 @@ impl Host for Connector {
         })
     }
 
-    fn hold(&self, bound: Duration, holder: mpsc_async::Sender<(u64, Vec<Arc<str>>)>) {
+    fn hold(&self, bound: Duration, holder: mpsc_async::Sender<HeldSubscription>) {
         // Before the shards hold: a SUBACK without a holder leaves at once.
         self.holder.set(holder);
         self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::HoldSubacks(Some(bound))]));

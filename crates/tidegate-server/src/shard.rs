@@ -37,7 +37,7 @@ use tidegate_broker::{
     spill::{SpillError, Wanted},
 };
 use tidegate_bus::{
-    IsMeant,
+    HeldSubscription, IsMeant,
     pipe::{PipeId, ServerEnd},
 };
 use tidegate_identity::{
@@ -322,14 +322,14 @@ pub(super) struct ShardParts {
 
 /// The service that SUBACKs wait for, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct Holder(Mutex<Option<mpsc_async::Sender<(u64, Vec<Arc<str>>)>>>);
+pub(super) struct Holder(Mutex<Option<mpsc_async::Sender<HeldSubscription>>>);
 
 impl Holder {
-    fn holder(&self) -> MutexGuard<'_, Option<mpsc_async::Sender<(u64, Vec<Arc<str>>)>>> {
+    fn holder(&self) -> MutexGuard<'_, Option<mpsc_async::Sender<HeldSubscription>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set(&self, holder: mpsc_async::Sender<(u64, Vec<Arc<str>>)>) {
+    pub(super) fn set(&self, holder: mpsc_async::Sender<HeldSubscription>) {
         *self.holder() = Some(holder);
     }
 

@@ -58,9 +58,9 @@ fn one_that_does_not_read_loses_its_oldest_and_no_publisher_is_refused() {
                 let slow = world.join(kept("slow"));
                 world.subscribe(slow, "#", AtLeastOnce);
                 if is_there {
-                    world.room(slow, 1)
+                    world.room(slow, 1);
                 } else {
-                    world.cut(slow)
+                    world.cut(slow);
                 }
                 let reads = world.join(kept("reads"));
                 world.subscribe(reads, "#", AtLeastOnce);

@@ -32,7 +32,7 @@ use tidegate_message::{
 use tidegate_process::{clock, http1, pages::Pages};
 use tonic::Status;
 
-pub use self::body::{BodyBound, BodyError};
+pub use self::body::BodyBound;
 use self::{body::Bounded, sessions::Sessions};
 use super::{
     connection::Caller,

@@ -1,7 +1,6 @@
 //! A body that is bounded in time, in length, and in what all bodies together hold.
 
 use std::{
-    error::Error,
     pin::Pin,
     sync::{
         Arc,
@@ -17,45 +16,12 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::super::room::{Holding, Room};
+use crate::failure::BodyError;
 
 /// A body has this long, and longer by what has come of it at the slowest rate.
 const BEGIN_MAX: Duration = Duration::from_secs(10);
 /// The slowest rate, in bytes a second: below it a phone at the edge of its network sends no picture worth waiting for.
 const BYTES_PER_SECOND_MIN: u64 = 8 << 10;
-
-/// Why a body of a known caller is not read further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BodyError {
-    /// It comes too slowly.
-    #[error("the body came too slowly; send it again on a faster line, or a smaller one")]
-    Slow,
-    /// This connection, caller or node holds as much as it may.
-    #[error("too much is being received at the same time; send it again later")]
-    Full,
-    /// It is longer than it may be.
-    #[error("the body is longer than this node takes, which is {bytes_max} bytes")]
-    TooLong {
-        /// The limit.
-        bytes_max: u64,
-    },
-    /// The connection, or the stream, ended within it.
-    #[error("the body broke off before its end")]
-    Broken,
-}
-
-impl BodyError {
-    /// The reason among the causes of an error of a body; [`BodyError::Broken`] where none of them is ours.
-    pub fn of(error: &(dyn Error + 'static)) -> Self {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if let Some(error) = error.downcast_ref::<Self>() {
-                return *error;
-            }
-            cause = error.source();
-        }
-        Self::Broken
-    }
-}
 
 /// How long the body of a request may be, and whether its reader keeps it; an extension of each request of a known caller.
 #[derive(Debug)]
