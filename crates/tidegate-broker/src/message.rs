@@ -5,7 +5,7 @@ pub mod disk;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use tidegate_journal::RECORD_ADDS;
+use tidegate_journal::{RECORD_ADDS, StoredMessage};
 use tidegate_message::{Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 pub use tidegate_wire::mqtt::seconds_left;
@@ -94,7 +94,25 @@ impl Body<'_> {
     }
 }
 
-impl Incoming<'_> {
+impl<'a> Incoming<'a> {
+    /// A message that was written down, of a publisher that is no longer known.
+    pub(crate) fn stored(
+        topic: &'a Arc<str>,
+        payload: Body<'a>,
+        stored: &'a StoredMessage,
+    ) -> Self {
+        Self {
+            topic,
+            payload,
+            forwarded: &stored.forwarded,
+            qos: stored.qos,
+            retain: stored.retain,
+            expires: stored.expires,
+            received: stored.received,
+            publisher: None,
+        }
+    }
+
     /// Bytes that holding it takes from the budget.
     pub fn charge_bytes(&self) -> u64 {
         charge_bytes(self.topic.len(), self.payload.len(), self.forwarded.len(), self.retain)

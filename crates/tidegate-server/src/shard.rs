@@ -367,8 +367,8 @@ const SHARD_SHIFT: u32 = 56;
 pub(super) type Shards = Arc<[Mutex<Option<Shard>>]>;
 
 /// Tokens of connections have the low bits of their slot's count of uses above this.
-const TOKEN_SHIFT: u32 = 40;
-const USES_TOLD: usize = 1 << 16;
+const TOKEN_SHIFT: u32 = usize::BITS / 8 * 5;
+const USES_TOLD: usize = 1 << (usize::BITS / 4);
 /// Deliveries of a shard that sleeps beyond which it is woken: they are worth a thread of their own.
 const HELPED_MAX: usize = 16;
 /// Time for which one thread helps others before it looks at its own sockets again.

@@ -497,16 +497,7 @@ fn split_sent(
 fn hold(budget: &Budget, stored: &StoredMessage, topic: &Arc<str>) -> Arc<Message> {
     // Into memory of its own, so that the journal's can go.
     let payload = stored.payload.to_contiguous();
-    let message = Incoming {
-        topic,
-        payload: Body::Read(&payload),
-        forwarded: &stored.forwarded,
-        qos: stored.qos,
-        retain: stored.retain,
-        expires: stored.expires,
-        received: stored.received,
-        publisher: None,
-    };
+    let message = Incoming::stored(topic, Body::Read(&payload), stored);
     message.hold_charged(budget.charge_beyond(message.charge_bytes()))
 }
 

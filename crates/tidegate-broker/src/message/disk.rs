@@ -242,16 +242,7 @@ impl Spilled {
         charge: Charge,
     ) -> Option<Arc<Message>> {
         let Ok(Record::Message(stored)) = Record::decode(bytes) else { return None };
-        let message = Incoming {
-            topic: &self.topic,
-            payload: Body::Held(&stored.payload),
-            forwarded: &stored.forwarded,
-            qos: stored.qos,
-            retain: stored.retain,
-            expires: stored.expires,
-            received: stored.received,
-            publisher: None,
-        };
+        let message = Incoming::stored(&self.topic, Body::Held(&stored.payload), &stored);
         let message = message.hold_charged(charge);
         // A message on disk already is not written again.
         let known = message.spilled.set(self.clone());
