@@ -378,6 +378,9 @@ const HELP_MAX: Duration = Duration::from_micros(50);
 const HARDLY: Duration = Duration::from_micros(10);
 const BUSY_TURNS: u32 = 4;
 
+/// How much later than at the time of something to do a thread looks: the poll counts in milliseconds and may be early by one.
+const LATE: Duration = Duration::from_micros(500);
+
 /// The state of a shard.
 pub(super) struct Shard {
     broker: Broker,
@@ -568,12 +571,13 @@ impl Shard {
 
     /// The time, and how long its thread may wait for the kernel from then on; nothing if there is something to do.
     fn wait(&mut self) -> (Instant, Duration) {
-        let beat_within = self.parts.pulse.sleep_max();
-        let mut wait = self.timeout().map_or(beat_within, |timeout| timeout.min(beat_within));
-        if !wait.is_zero() && !self.inbox().may_sleep() {
-            wait = Duration::ZERO;
-        }
         let now = clock::now();
+        let mut wait = Duration::ZERO;
+        if !self.has_work() && self.inbox().may_sleep() {
+            let beat_within = self.parts.pulse.sleep_max();
+            let until_next = self.next_time().map(|at| at.since(now) + LATE);
+            wait = until_next.map_or(beat_within, |until| until.min(beat_within));
+        }
         self.waits_until = now + wait;
         (now, wait)
     }
@@ -618,20 +622,23 @@ impl Shard {
         self.handle_notes(now);
         self.flush_all(now);
         // It waits until a time that may have come closer.
-        let is_soon = |wait: Duration| clock::now() + wait < self.waits_until;
-        !self.timeout().is_some_and(is_soon) && self.stops.is_none() && self.inbox().may_sleep()
+        let is_sooner = self.next_time().is_some_and(|at| at + LATE < self.waits_until);
+        !self.has_work() && !is_sooner && self.stops.is_none() && self.inbox().may_sleep()
     }
 
     fn is_idle(&self) -> bool {
         self.slots.iter().all(Option::is_none)
     }
 
-    fn timeout(&self) -> Option<Duration> {
-        if !self.queued.is_empty() || self.broker.has_dirty() || !self.commands.is_empty() {
-            return Some(Duration::ZERO);
-        }
+    /// Whether there is something to do at once.
+    fn has_work(&self) -> bool {
+        !self.queued.is_empty() || self.broker.has_dirty() || !self.commands.is_empty()
+    }
+
+    /// When there is something to do, if nothing comes before.
+    fn next_time(&self) -> Option<Instant> {
         let first = |times: &VecDeque<(Instant, ConnectionId)>| times.front().map(|(at, _)| *at);
-        let next = [
+        [
             self.broker.poll_timeout(),
             first(&self.openings),
             first(&self.closings),
@@ -642,9 +649,7 @@ impl Shard {
         ]
         .into_iter()
         .flatten()
-        .min()?;
-        // The poll counts in milliseconds and may be early by one.
-        Some(next.since(clock::now()) + Duration::from_micros(500))
+        .min()
     }
 
     /// Takes the notes that came, behind those that were taken before and not handled.
@@ -943,25 +948,4 @@ fn packet_bytes_max(connect: &Connect) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(listen: &str, anonymous: bool) -> ListenerSettings {
-        let listen = listen.parse().expect("an address");
-        ListenerSettings { anonymous, ..ListenerSettings::new("main", listen) }
-    }
-
-    #[test]
-    fn a_door_that_stays_where_it_is_opens_no_further_by_an_address_it_does_not_have() {
-        let listener = Listener::new(settings("0.0.0.0:1883", false));
-        // Loopback lets anonymous clients in, but this socket is not there.
-        listener.exchange(settings("127.0.0.1:1883", true));
-        assert!(!listener.settings().anonymous);
-        assert_eq!(listener.settings().listen, "0.0.0.0:1883".parse().expect("an address"));
-        // Said of this very address, it holds.
-        listener.exchange(settings("0.0.0.0:1883", true));
-        assert!(listener.settings().anonymous);
-        listener.exchange(settings("127.0.0.1:1884", false));
-        assert!(!listener.settings().anonymous);
-    }
-}
+mod tests;

@@ -151,8 +151,8 @@ async fn messages_acknowledged_before_a_farewell_do_not_come_again() {
 }
 
 #[test]
-fn messages_between_shards_that_sleep_are_not_left_behind() {
-    // Each round finds every shard asleep; one message that lies there with no thread to look would wait for ever.
+fn messages_between_shards_that_sleep_come_each_in_its_turn() {
+    // Each round finds every shard asleep, and ends only once all have what it brings.
     const ROUNDS: u32 = 3_000;
     let server = server_with(Arc::new(AllowAll));
     // On both shards, but for one run in 128.
