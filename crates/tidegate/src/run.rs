@@ -151,8 +151,9 @@ pub async fn node(
     health.check("detection", move || Some(looking.trouble().map_or(Ok(()), Err)));
     step::begin("opening listeners");
     let watch = watch(config, &health, &stop).await?;
-    let node = Node::bind(options).await.map_err(failed)?;
+    // Links first: the chapter of the first five minutes says in which order ports that are taken are named.
     let mut links = bind_links(config, link_credentials, &access).await?;
+    let node = Node::bind(options).await.map_err(failed)?;
     // Each role of the other end, and the service that serves its links.
     links.serve(Role::Camera, node.links());
     links.serve(Role::Edge, node.links());
