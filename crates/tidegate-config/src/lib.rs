@@ -25,7 +25,9 @@ use std::{
 };
 
 use self::layers::Setting;
-pub use self::{error::ConfigError, layers::Origin, problems::Purpose, sections::*};
+pub use self::{
+    error::ConfigError, layers::Origin, problems::Purpose, sections::*, table::Difference,
+};
 pub use tidegate_message::quantity::ByteCount;
 
 /// The file that is read when none is named.

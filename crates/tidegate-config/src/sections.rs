@@ -64,7 +64,7 @@ pub use self::{
 use super::{
     ConfigError, Origin, Origins,
     layers::Setting,
-    table::{Broken, Section, differ, explain, part, put},
+    table::{Broken, Difference, Section, differ, different, explain, part, put},
 };
 
 config! {
@@ -83,10 +83,10 @@ config! {
     "camera" in cameras: CameraSection,
     "detect" in detectors: DetectSection,
     "log.camera" in log_cameras: LogCameraSection,
-    "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main",
+    "mqtt.listener" in mqtt_listeners: MqttListenerSection with "main"; fixed,
     "mqtt.bridge" in mqtt_bridges: MqttBridgeSection,
     "uplink" in uplinks: UplinkSection,
-    "ingest" in ingest: IngestSection,
+    "ingest" in ingest: IngestSection; fixed,
     "mqtt.user" in mqtt_users: MqttUserSection,
     "mqtt.topic" in mqtt_topics: MqttTopicSection,
     "flow" in flows: FlowSection,

@@ -31,18 +31,50 @@ pub(super) trait Section: Default + Sized + 'static {
     /// Each key.
     fn shown(&self) -> Vec<Shown>;
 
+    /// Whether all of its keys are fixed from start to stop.
+    const IS_FIXED: bool;
+    /// The keys that are, of a section that is exchanged while a node runs.
+    const FIXED: &'static [&'static str];
+
     /// The keys that are not as in `other`.
     fn differences(&self, other: &Self) -> Vec<&'static str>;
 }
 
-/// A section: its keys, each with its type, its default and what must hold of it in the configuration.
+/// Which of a section's keys is meant by a mark behind its default: `fixed`, from start to stop.
+macro_rules! marked {
+    (fixed $key:ident) => {
+        stringify!($key)
+    };
+}
+
+/// Whether a mark stands there.
+macro_rules! is_marked {
+    () => {
+        false
+    };
+    (fixed) => {
+        true
+    };
+}
+
+/// A setting that is not as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// As `section.key`; of what only one configuration has, `section.NAME`.
+    pub setting: String,
+    /// Whether it is fixed from start to stop, and so takes effect at the next start.
+    pub is_fixed: bool,
+}
+
+/// A section: its keys, each with its type, its default, `; fixed` where it holds from start to stop, and what must hold of it in the
+/// configuration. `: fixed` behind the name of the section stands for all its keys.
 macro_rules! section {
     (
         $(#[doc = $section_doc:literal])+
-        $struct:ident {
+        $struct:ident $(: $whole:ident)? {
             $(
                 $(#[doc = $doc:literal])+
-                $field:ident: $type:ty = $default:expr $(=> $bound:tt if $kept:expr)*,
+                $field:ident: $type:ty = $default:expr $(; $mark:ident)? $(=> $bound:tt if $kept:expr)*,
             )+
         }
     ) => {
@@ -61,6 +93,9 @@ macro_rules! section {
             const KEYS: &'static str = concat!($(stringify!($field), " "),+);
             const BOUNDS: &'static [$crate::table::Bound<Self>] =
                 &[$($((stringify!($field), $bound, $kept),)*)+];
+            const IS_FIXED: bool = is_marked!($($whole)?);
+            const FIXED: &'static [&'static str] =
+                &[$($(marked!($mark $field),)?)+];
 
             fn set(
                 &mut self,
@@ -102,7 +137,7 @@ macro_rules! config {
     (
         $($section:ident: $struct:ident,)+
         ;
-        $($prefix:literal in $map:ident: $named:ident $(with $first:literal)?,)+
+        $($prefix:literal in $map:ident: $named:ident $(with $first:literal)? $(; $mark:ident)?,)+
     ) => {
         /// The checked configuration of a program.
         #[derive(Clone, Debug, PartialEq)]
@@ -157,14 +192,14 @@ macro_rules! config {
                 Ok(())
             }
 
-            /// The settings of `other` that are not as here, as `section.key`; of what only one has, `section.NAME`.
-            pub fn differences(&self, other: &Self) -> Vec<String> {
+            /// The settings of `other` that are not as here.
+            pub fn differences(&self, other: &Self) -> Vec<Difference> {
                 let mut found = Vec::new();
+                $(different(stringify!($section), &self.$section, &other.$section, &mut found);)+
                 $(
-                    let keys = self.$section.differences(&other.$section).into_iter();
-                    found.extend(keys.map(|key| format!("{}.{key}", stringify!($section))));
+                    let is_fixed = is_marked!($($mark)?);
+                    differ($prefix, is_fixed, &self.$map, &other.$map, &mut found);
                 )+
-                $(differ($prefix, &self.$map, &other.$map, &mut found);)+
                 found
             }
 
@@ -233,24 +268,34 @@ pub(super) fn put<S: Section>(into: &mut S, setting: &Setting) -> Result<(), Con
     }
 }
 
-/// Adds to `found` in what the named sections of two configurations differ.
+/// Adds to `found` in what a section called `name` differs.
+pub(super) fn different<S: Section>(name: &str, here: &S, there: &S, found: &mut Vec<Difference>) {
+    found.extend(here.differences(there).into_iter().map(|key| Difference {
+        setting: format!("{name}.{key}"),
+        is_fixed: S::IS_FIXED || S::FIXED.contains(&key),
+    }));
+}
+
+/// Adds to `found` in what the named sections of two configurations differ; `is_fixed`: whether one that comes or goes does so at the next
+/// start.
 pub(super) fn differ<S: Section>(
     prefix: &str,
+    is_fixed: bool,
     here: &std::collections::BTreeMap<String, S>,
     there: &std::collections::BTreeMap<String, S>,
-    found: &mut Vec<String>,
+    found: &mut Vec<Difference>,
 ) {
+    let whole = |name: &String| Difference {
+        setting: format!("{prefix}.{name}"),
+        is_fixed: is_fixed || S::IS_FIXED,
+    };
     for (name, section) in here {
         match there.get(name) {
-            Some(other) => {
-                let keys = section.differences(other).into_iter();
-                found.extend(keys.map(|key| format!("{prefix}.{name}.{key}")));
-            }
-            None => found.push(format!("{prefix}.{name}")),
+            Some(other) => different(&format!("{prefix}.{name}"), section, other, found),
+            None => found.push(whole(name)),
         }
     }
-    let new = there.keys().filter(|name| !here.contains_key(*name));
-    found.extend(new.map(|name| format!("{prefix}.{name}")));
+    found.extend(there.keys().filter(|name| !here.contains_key(*name)).map(whole));
 }
 
 /// Each key of a section at its default, explained, behind `comment`.

@@ -275,7 +275,7 @@ fn printed_names_are_read_again() {
         ));
         let config = config.unwrap();
         let again = parse(&config.to_string()).unwrap_or_else(|error| panic!("{error}\n{config}"));
-        assert_eq!(config.differences(&again), [""; 0]);
+        assert_eq!(config.differences(&again), []);
     }
 }
 
@@ -406,4 +406,37 @@ fn a_text_that_names_a_setting_leads_to_its_line() {
         });
         assert_eq!(line, expected, "{text}");
     }
+}
+
+#[test]
+fn differences_say_which_settings_wait_for_a_restart() {
+    let here = parse(
+        "[sink.gone]\ntopics = \"a\"\n[ingest.gone]\n[ingest.same]\n[mqtt.listener.gone]\n[mqtt.listener.same]\nlisten = \"127.0.0.1:1\"\n",
+    );
+    let there = parse(
+        "[mqtt]\nenabled = false\nshards = 7\ndurability = \"disk\"\npayload_bytes_max = \"512MiB\"\nspill_bytes = \"1MiB\"\n\
+         session_expiry_max = \"1h\"\nkeepalive_max = \"1s\"\ninflight_max = 1\nreceive_maximum = 1\ntopic_alias_max = 1\n\
+         topic_alias_out_max = 1\nretained_max = 1\ncheck_retain_source = false\nsessions_max = 1\nidentity_share = 0.5\n\
+         subscriptions_max = 1\nsys_interval = \"1s\"\npolicy_query_topic = \"rtt\"\nqueue_messages_max = 7\n\
+         [auth]\naudit_files_max = 9\ntoken_issuer = \"x\"\n[web]\nplain_connections_max = 9\n[log.camera.cam1]\nbytes = \"900MiB\"\n\
+         [ingest.same]\nlisten = \"127.0.0.1:9\"\nretain = true\n[mqtt.listener.same]\nlisten = \"127.0.0.1:1\"\nmax_qos = 1\n\
+         socket_mode = \"0600\"\n[flow.new]\nfile = \"f\"\n[mqtt.topic.new]\nfilter = \"x\"\n[ingest.new]\nlisten = \"127.0.0.1:2\"\n",
+    );
+    let (here, there) = (here.unwrap(), there.unwrap());
+    let of = |is_fixed| {
+        let some = here.differences(&there).into_iter().filter(|it| it.is_fixed == is_fixed);
+        some.map(|it| it.setting).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        of(true),
+        "auth.audit_files_max mqtt.enabled mqtt.shards mqtt.durability mqtt.payload_bytes_max mqtt.spill_bytes mqtt.policy_query_topic \
+         mqtt.session_expiry_max mqtt.keepalive_max mqtt.inflight_max mqtt.receive_maximum mqtt.topic_alias_max \
+         mqtt.topic_alias_out_max mqtt.retained_max mqtt.check_retain_source mqtt.sessions_max mqtt.identity_share \
+         mqtt.subscriptions_max mqtt.sys_interval web.plain_connections_max log.camera.cam1 mqtt.listener.gone \
+         mqtt.listener.same.socket_mode ingest.gone ingest.same.listen ingest.new"
+    );
+    assert_eq!(
+        of(false),
+        "auth.token_issuer mqtt.queue_messages_max mqtt.listener.same.max_qos ingest.same.retain mqtt.topic.new flow.new sink.gone"
+    );
 }

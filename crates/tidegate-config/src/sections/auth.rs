@@ -36,14 +36,14 @@ section! {
         /// The claim that holds the user's groups. Default `groups`.
         token_groups_claim: String = "groups".to_owned(),
         /// Whether refusals and what administrators do are written down. Default true.
-        audit: bool = true,
+        audit: bool = true; fixed,
         /// Where. Default none: `state/audit.log` in `node.data_dir`.
-        audit_file: Option<PathBuf> = None,
+        audit_file: Option<PathBuf> = None; fixed,
         /// Size at which that file is moved aside. Default `16MiB`.
-        audit_bytes_max: ByteCount = ByteCount(16 << 20)
+        audit_bytes_max: ByteCount = ByteCount(16 << 20); fixed
             => "at least 64KiB" if |it, _| it.audit_bytes_max.0 >= 64 << 10,
         /// Files that are kept in all. Default 4.
-        audit_files_max: u32 = 4
+        audit_files_max: u32 = 4; fixed
             => "from 1 to 1000" if |it, _| (1..=1000).contains(&it.audit_files_max),
     }
 }

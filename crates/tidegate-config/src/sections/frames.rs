@@ -12,7 +12,7 @@ pub const FRAME_BYTES_MOST: u64 = (64 << 20) - (1 << 20);
 
 section! {
     /// `[frames]`: cameras and what is done to their frames.
-    FramesSection {
+    FramesSection: fixed {
         /// Folder of the characterization tables. Default none: `tables` in the data folder, if it is there. `NAME.table` is the table of the camera of that name; `tidegate
         /// characterize` writes there.
         tables_dir: Option<PathBuf> = None,

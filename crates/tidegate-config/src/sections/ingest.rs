@@ -15,9 +15,9 @@ section! {
     /// `[ingest.NAME]`: a way in other than MQTT.
     IngestSection {
         /// Its protocol: `udp`, `coap`, `http` or `websocket`. Default `udp`.
-        kind: IngestKind = IngestKind::Udp,
+        kind: IngestKind = IngestKind::Udp; fixed,
         /// Address and port. Default `127.0.0.1:7070`.
-        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7070).into(),
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7070).into(); fixed,
         /// The format of a datagram, of `udp`: `payload`, `topic-payload` (a topic, the end of a line, a payload) or `line`
         /// (InfluxDB's line protocol). Default `payload`.
         format: DatagramFormat = DatagramFormat::Payload,
@@ -33,19 +33,19 @@ section! {
         /// Its key, PEM.
         key: Option<PathBuf> = None,
         /// How datagrams are received: `io-uring`, `recvmmsg`, `plain`, or `auto`, the first that the system has. Default `auto`.
-        receive: ReceiveMethod = ReceiveMethod::Auto,
+        receive: ReceiveMethod = ReceiveMethod::Auto; fixed,
         /// Whether the kernel may join datagrams of one sender on the way, which is cheaper and takes 17 MB. Default true.
-        receive_joined: bool = true,
+        receive_joined: bool = true; fixed,
         /// Bytes of datagrams that may wait to be taken; those without room are dropped and counted. Beyond the system's limit
         /// only
         /// for a process that may administer the network. Default `4MiB`.
-        receive_buffer_bytes: ByteCount = ByteCount(4 << 20),
+        receive_buffer_bytes: ByteCount = ByteCount(4 << 20); fixed,
         /// The user whose rights hold for every client without a proof. Default none.
-        identity: Option<String> = None,
+        identity: Option<String> = None; fixed,
         /// Whether a client without a proof is accepted, as anonymous, where `identity` names no user. Default none: on
         /// loopback, as long as
         /// there is no `mqtt.password_file`.
-        allow_anonymous: Option<bool> = None,
+        allow_anonymous: Option<bool> = None; fixed,
         /// Pages of other sites that may send, of `http` and `websocket`: origins such as `https://dash.example`, separated by commas, or `*`
         /// for every page. Their hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs,
         /// which send no `Origin`, need none. Default none.

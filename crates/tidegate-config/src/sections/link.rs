@@ -12,7 +12,7 @@ use crate::{ByteCount, words::Transport};
 
 section! {
     /// `[link]`: between nodes.
-    LinkSection {
+    LinkSection: fixed {
         /// Where camera nodes connect, UDP and TCP. Default `127.0.0.1:7443`.
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 7443).into(),
         /// The edge node that a camera node dials, as host and port. Default `127.0.0.1:7443`.

@@ -22,7 +22,7 @@ pub(super) fn log_bytes_min(all: &Config) -> u64 {
 
 section! {
     /// `[log]`: frames that are kept, in `data_dir/log`, and what MQTT keeps; and how the program's own log is written.
-    LogSection {
+    LogSection: fixed {
         /// How the program's own log is written, on the standard error: `text`, or `json`, an object a line. Default `text`.
         format: LogFormat = LogFormat::Text,
         /// The failures that a frame survives once it was captured or has arrived: `memory` (none), `page` (the end of the

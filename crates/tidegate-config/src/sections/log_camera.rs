@@ -7,7 +7,7 @@ use crate::{ByteCount, words::Durability};
 
 section! {
     /// `[log.camera.NAME]`: settings for one camera in place of those of `[log]`.
-    LogCameraSection {
+    LogCameraSection: fixed {
         /// As in `[log]`. Default none.
         durability: Option<Durability> = None,
         /// Bytes of originals kept. Default none.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 section! {
     /// `[mez_pi]`: the controller of the Mez paper, for all cameras of this node; `budget` needs none of it.
-    MezPiSection {
+    MezPiSection: fixed {
         /// Latency over frame size, as `tidegate characterize --link` measures it, in milliseconds a megabyte.
         /// Default: the line through the paper's Table 1.
         slope_ms_per_megabyte: f64 = 430.26833537545946,

@@ -29,13 +29,13 @@ section! {
     /// `[mqtt]`: the MQTT broker of this node.
     MqttSection {
         /// Whether this node serves MQTT. Default true, on this machine alone until a listener says otherwise.
-        enabled: bool = true,
+        enabled: bool = true; fixed,
         /// Threads that serve connections. Default 0: one for each processor.
-        shards: u32 = 0
+        shards: u32 = 0; fixed
             => "at most 255" if |it, _| it.shards <= 255,
         /// The failures that sessions, their messages and retained messages survive: `memory` (none), `page` (the end of
         /// the process, however it ends) or `disk` (a loss of power). Default `page`.
-        durability: Durability = Durability::Page,
+        durability: Durability = Durability::Page; fixed,
         /// Users and what proves them, in Mosquitto's format; `tidegate passwd` writes it. Default none: `users` in
         /// node.data_dir, if `tidegate init` has made one.
         password_file: Option<PathBuf> = None,
@@ -45,7 +45,7 @@ section! {
         /// Whether clients come in that prove nothing. Default none: at listeners on loopback, while no password file is named.
         allow_anonymous: Option<bool> = None,
         /// Bytes of messages that the node holds at most: waiting, in flight, retained and being received. Default `256MiB`.
-        payload_bytes_max: ByteCount = ByteCount(256 << 20)
+        payload_bytes_max: ByteCount = ByteCount(256 << 20); fixed
             => "at least 1MiB" if |it, _| it.payload_bytes_max.0 >= 1 << 20,
         /// Largest packet of a client. Default `64MiB`.
         packet_bytes_max: ByteCount = ByteCount(64 << 20)
@@ -63,7 +63,7 @@ section! {
         queue_idle_max: Duration = Duration::from_secs(3600),
         /// Bytes on disk of messages that wait for subscribers under the overflow `spill`, of all of them; 0 for none. Default
         /// `1GiB`.
-        spill_bytes: ByteCount = ByteCount(1 << 30)
+        spill_bytes: ByteCount = ByteCount(1 << 30); fixed
             => "0, or at least 1MiB" if |it, _| it.spill_bytes.0 == 0 || it.spill_bytes.0 >= 1 << 20,
         /// The policy for QoS 0 messages beyond that: `drop-oldest`, `drop-newest`, `latest` (of each topic the newest waits),
         /// `disconnect`, `block-publisher`, `spill` (they wait on disk; where that has no room either, the oldest go) or `spill-disconnect`
@@ -96,7 +96,7 @@ section! {
         policy_query_bytes: ByteCount = ByteCount(10_000)
             => "from 1B to 1MiB" if |it, _| (1..=1 << 20).contains(&it.policy_query_bytes.0),
         /// Of the paper's policies: the topic of queries. Default `latency`.
-        policy_query_topic: String = "latency".to_owned(),
+        policy_query_topic: String = "latency".to_owned(); fixed,
         /// Of the paper's policies: D, the longest withholding. Default `20s`.
         policy_withhold_max: Duration = Duration::from_secs(20),
         /// Of the paper's policies: how a round trip grows with the size of its message: `linear`, or sizes with factors and
@@ -109,21 +109,21 @@ section! {
         large_bytes: ByteCount = ByteCount(10_000)
             => "at most 4GiB" if |it, _| it.large_bytes.0 <= u64::from(u32::MAX),
         /// Longest time that a session outlives its connection. Default `168h`.
-        session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600),
+        session_expiry_max: Duration = Duration::from_secs(7 * 24 * 3600); fixed,
         /// Longest keep alive, also for clients that want none; `0s` lets them. MQTT 5 clients learn it, others that ask for more or
         /// for none are refused. Default `0s`.
-        keepalive_max: Duration = Duration::ZERO
+        keepalive_max: Duration = Duration::ZERO; fixed
             => "at most 65535s" if |it, _| it.keepalive_max <= seconds(u64::from(u16::MAX)),
         /// QoS 1 and 2 messages in flight to one subscriber. Default 1024.
-        inflight_max: u16 = 1024
+        inflight_max: u16 = 1024; fixed
             => "at least 1" if |it, _| it.inflight_max >= 1,
         /// QoS 2 messages of one publisher that wait for their release; MQTT 5 clients learn it as Receive Maximum. Default 1024.
-        receive_maximum: u16 = 1024
+        receive_maximum: u16 = 1024; fixed
             => "at least 1" if |it, _| it.receive_maximum >= 1,
         /// Topic aliases that a publisher may define; MQTT 5 clients learn it. Default 64.
-        topic_alias_max: u16 = 64,
+        topic_alias_max: u16 = 64; fixed,
         /// Topic aliases that are defined towards a subscriber that takes them. Default 64.
-        topic_alias_out_max: u16 = 64,
+        topic_alias_out_max: u16 = 64; fixed,
         /// Highest QoS of clients' messages, 0 to 2; MQTT 5 clients learn it. Default 2.
         max_qos: u32 = 2
             => "0, 1 or 2" if |it, _| it.max_qos <= 2,
@@ -140,17 +140,17 @@ section! {
         /// clients of libmosquitto disconnect when they get such a topic. Default false.
         topic_control_characters: bool = false,
         /// Retained messages. Default 1000000.
-        retained_max: u32 = 1_000_000,
+        retained_max: u32 = 1_000_000; fixed,
         /// Whether a retained message is sent to new subscriptions only while its publisher may still publish it. Default true.
-        check_retain_source: bool = true,
+        check_retain_source: bool = true; fixed,
         /// Sessions, with and without connection. Default 1000000.
-        sessions_max: u32 = 1_000_000,
+        sessions_max: u32 = 1_000_000; fixed,
         /// The part that one user, certificate or, without a proof, address may have of the share of `payload_bytes_max`,
         /// `retained_max` and `sessions_max` that all others leave: 0.01 to 1, which is no bound. Default 0.75.
-        identity_share: f64 = 0.75
+        identity_share: f64 = 0.75; fixed
             => "from 0.01 to 1" if |it, _| (0.01..=1.0).contains(&it.identity_share),
         /// Subscriptions of one session. Default 100000.
-        subscriptions_max: u32 = 100_000,
+        subscriptions_max: u32 = 100_000; fixed,
         /// Levels of a topic. Default 256.
         topic_levels_max: u32 = 256
             => "from 1 to 65535" if |it, _| (1..=65_535).contains(&it.topic_levels_max),
@@ -158,6 +158,6 @@ section! {
         topic_bytes_max: ByteCount = ByteCount(65_535)
             => "from 1B to 65535B" if |it, _| (1..=65_535).contains(&it.topic_bytes_max.0),
         /// How often `$SYS` is published; `0s` for never. Default `10s`.
-        sys_interval: Duration = Duration::from_secs(10),
+        sys_interval: Duration = Duration::from_secs(10); fixed,
     }
 }

@@ -18,12 +18,12 @@ section! {
     MqttListenerSection {
         /// Where: an address with a port, a name of this machine with a port, such as `localhost:1883`, for all addresses of it, or a
         /// socket of the file system, such as `unix:/run/tidegate/mqtt.sock`. Default `127.0.0.1:1883`.
-        listen: ListenAddress = SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)).into(),
+        listen: ListenAddress = SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)).into(); fixed,
         /// The mode, in octal, of the file of a socket in the file system. Default none: `0660`, the node's user and
         /// group.
-        socket_mode: Option<SocketMode> = None,
+        socket_mode: Option<SocketMode> = None; fixed,
         /// `tcp`, `tls`, `websocket` or `secure-websocket`. Default `tcp`.
-        protocol: Protocol = Protocol::Tcp,
+        protocol: Protocol = Protocol::Tcp; fixed,
         /// Whether each connection begins with a header of the PROXY protocol, in which a load balancer says whose it is: `v1`, `v2`
         /// or `any` of both. A connection without one is refused. Only where none but the balancer can connect: any other peer could
         /// name any address. Default none: such headers are not read.

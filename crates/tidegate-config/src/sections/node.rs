@@ -11,7 +11,7 @@ use super::name;
 
 section! {
     /// `[node]`: this program.
-    NodeSection {
+    NodeSection: fixed {
         /// Name of the node: its certificate is `NAME.pem` in `data_dir/pki`. Default `edge`.
         name: CameraName = name("edge"),
         /// Folder for certificates and state; a relative path begins at the folder of the file that names it, as all in it do. Default

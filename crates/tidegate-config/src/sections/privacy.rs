@@ -7,7 +7,7 @@ use crate::words::{Cover, Originals};
 section! {
     /// `[privacy]`: the private parts of its cameras' frames. It is covered before a frame leaves the camera's node; its log
     /// keeps the frames as they were captured.
-    PrivacySection {
+    PrivacySection: fixed {
         /// Regions that become one gray, as `LEFT,TOP,RIGHT,BOTTOM` in fractions of width and height, several with `;` between:
         /// `0,0,0.25,0.4; 0.5,0.5,1,1`. Default none.
         fill: Regions = Regions::default(),

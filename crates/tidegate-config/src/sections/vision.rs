@@ -10,7 +10,7 @@ const IMAGE_BYTES_MOST: u64 = 64 << 20;
 
 section! {
     /// `[vision]`: detection for clients, an image in and boxes back, on the API and on plain listeners.
-    VisionSection {
+    VisionSection: fixed {
         /// Whether images are looked at for clients of the API. Default true.
         enabled: bool = true,
         /// A plain listener for HTTP and WebSocket, such as `[::]:8008`, for programs that know no login: every client has the rights of

@@ -9,7 +9,7 @@ fn is_user(identity: &str) -> bool {
 
 section! {
     /// `[web]`: the page and pictures without TLS and without a login.
-    WebSection {
+    WebSection: fixed {
         /// A listener without TLS, such as `127.0.0.1:7081`, for the page, pictures and state over HTTP/1.1 and WebSocket: every client has
         /// the rights of `plain_identity`. Default none.
         plain: Option<SocketAddr> = None

@@ -13,7 +13,7 @@ pub const IMAGE_BYTES_MOST: u64 = 64 << 20;
 section! {
     /// `[workers]`: the programs that look at images, one pool for privacy regions, live detection and the endpoints of a node; see the
     /// chapter on detectors. They begin when something is looked at for the first time.
-    WorkersSection {
+    WorkersSection: fixed {
         /// Programs that run at once, 1 to 32, each with a processor to itself. Default none: half as many as there are processors, 1 to 4.
         count: Option<u32> = None
             => "from 1 to 32" if |it, _| it.count.is_none_or(|count| (1..=32).contains(&count)),

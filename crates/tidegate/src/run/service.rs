@@ -11,7 +11,7 @@ use std::{
 use tidegate_api::ApiError;
 use tidegate_broker::PART_GRACE;
 use tidegate_bus::Bus;
-use tidegate_config::{Config, Purpose};
+use tidegate_config::{Config, Difference, Purpose};
 use tidegate_flow::Stats;
 use tidegate_flows::{Flows, Keeper};
 use tidegate_identity::{access::Access, auth::departed::Departed, pki::Revocations};
@@ -53,41 +53,6 @@ struct Running {
     bridges: BTreeMap<String, (BridgeSettings, Bridge)>,
     sinks: BTreeMap<String, (SinkSettings, Sink)>,
 }
-
-/// Settings of `[mqtt]` that hold from start to stop.
-const FIXED: [&str; 18] = [
-    "enabled",
-    "durability",
-    "shards",
-    "payload_bytes_max",
-    "spill_bytes",
-    "session_expiry_max",
-    "keepalive_max",
-    "inflight_max",
-    "receive_maximum",
-    "topic_alias_max",
-    "topic_alias_out_max",
-    "retained_max",
-    "check_retain_source",
-    "sessions_max",
-    "identity_share",
-    "subscriptions_max",
-    "sys_interval",
-    "policy_query_topic",
-];
-
-/// Settings of a way in other than MQTT that are fixed from start to stop. That of its longest message is exchanged but where
-/// datagrams
-/// are received.
-const INGEST_FIXED: [&str; 7] = [
-    "kind",
-    "listen",
-    "receive",
-    "receive_joined",
-    "receive_buffer_bytes",
-    "identity",
-    "allow_anonymous",
-];
 
 /// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -259,15 +224,17 @@ impl Service {
         let sinks = sinks::planned(&new, &settings.broker.session, Purpose::Run)?;
         let listeners = ingest::listeners(&new, &settings.broker.session)?;
         // All of it is right.
+        let settings_of = |differences: Vec<Difference>, is_fixed: bool| {
+            let some = differences.into_iter().filter(|it| it.is_fixed == is_fixed);
+            some.map(|it| it.setting).collect()
+        };
         let mut reloaded = Reloaded {
-            exchanged: running.config.differences(&new),
-            need_restart: self.started.differences(&new),
+            exchanged: settings_of(running.config.differences(&new), false),
+            need_restart: settings_of(self.started.differences(&new), true),
             bridges: Vec::new(),
             flows: Vec::new(),
             sinks: Vec::new(),
         };
-        reloaded.exchanged.retain(|key| !is_fixed(key));
-        reloaded.need_restart.retain(|key| is_fixed(key));
         let users = self.access.authenticator.exchange(rules);
         self.server.reload(&settings);
         reloaded.flows = self.flows.commit(plan, self.keeper.as_ref().map(Keeper::folder));
@@ -500,61 +467,11 @@ fn bridge(server: &Server, settings: &BridgeSettings) -> Result<Bridge, ApiError
     })
 }
 
-/// Whether a setting, as [`Config::differences`] names it, holds from start to stop.
-fn is_fixed(name: &str) -> bool {
-    let parts: Vec<&str> = name.split('.').collect();
-    match parts[..] {
-        ["mqtt", key] => FIXED.contains(&key),
-        // A listener that is new or gone, and what its socket was made with.
-        ["mqtt", "listener", _]
-        | ["mqtt", "listener", _, "listen" | "protocol" | "socket_mode"] => true,
-        // A way in that is new or gone, and what its socket and its connection to the broker were made with.
-        ["ingest", _] => true,
-        ["ingest", _, key] => INGEST_FIXED.contains(&key),
-        ["auth", key] => key.starts_with("audit"),
-        ["mqtt" | "flow" | "sink" | "uplink" | "camera" | "detect", ..] => false,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
 
-    use tidegate_config::words::Durability;
-
     use super::*;
-
-    #[test]
-    fn every_fixed_setting_is_one() {
-        let mut config = Config::default();
-        let key = |name: &str| format!("mqtt.{name}");
-        config.mqtt.enabled = false;
-        config.mqtt.shards = 7;
-        config.mqtt.durability = Durability::Disk;
-        config.mqtt.payload_bytes_max.0 += 1;
-        config.mqtt.spill_bytes.0 += 1;
-        config.mqtt.session_expiry_max /= 2;
-        config.mqtt.keepalive_max += std::time::Duration::from_secs(1);
-        config.mqtt.inflight_max += 1;
-        config.mqtt.receive_maximum += 1;
-        config.mqtt.topic_alias_max += 1;
-        config.mqtt.topic_alias_out_max += 1;
-        config.mqtt.retained_max += 1;
-        config.mqtt.check_retain_source = false;
-        config.mqtt.sessions_max += 1;
-        config.mqtt.identity_share = 0.5;
-        config.mqtt.subscriptions_max += 1;
-        config.mqtt.sys_interval *= 2;
-        config.mqtt.policy_query_topic.push('x');
-        config.mqtt.queue_messages_max += 1; // this one is exchanged
-        let mut found = Config::default().differences(&config);
-        found.retain(|name| is_fixed(name));
-        let mut fixed: Vec<String> = FIXED.iter().map(|name| key(name)).collect();
-        fixed.sort();
-        found.sort();
-        assert_eq!(found, fixed);
-    }
 
     #[test]
     fn a_reload_takes_all_or_nothing_and_says_what() {
