@@ -4,18 +4,21 @@ use std::{fs, sync::Arc};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
-use tidegate::run::{Service, users};
+use tidegate::run::{Node, users};
 use tidegate_config::Config;
 use tidegate_identity::access::Access;
 use tidegate_process::health::Health;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 /// Bytes that sockets for datagrams are to have.
 pub(crate) const BUFFER_BYTES: usize = 8 << 20;
 
 /// A broker of one shard in this process, with a listener for datagrams called `bench`.
 pub(crate) struct InProcess {
-    pub(crate) service: Service,
-    /// Goes when the service has ended.
+    pub(crate) node: Node,
+    _reactor: Runtime,
+    /// Goes when the node has ended.
     _folder: TempDir,
 }
 
@@ -35,7 +38,10 @@ impl InProcess {
         let config = Config::parse(&folder.path().join("bench.toml"), &text)?;
         let authenticator = Arc::new(users::open(&config)?);
         let access = Access { authenticator, ..Access::default() };
-        let service = Service::start(&config, access, &Health::default())?;
-        Ok(Self { service, _folder: folder })
+        let reactor = Runtime::new().context("starting a runtime")?;
+        let stop = CancellationToken::new();
+        let node = Node::start(&config, access, None, Health::default(), stop);
+        let node = reactor.block_on(node)?;
+        Ok(Self { node, _reactor: reactor, _folder: folder })
     }
 }

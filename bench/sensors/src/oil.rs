@@ -142,8 +142,9 @@ fn reading(sensor: u32, off: f64) -> [u8; MESSAGE_BYTES] {
 /// Latencies of alarms in us, while others send `rate` datagrams a second.
 fn from_datagrams(rate: u32, time: Duration) -> anyhow::Result<Vec<f64>> {
     let node = InProcess::start(FLOW)?;
-    let ingest = node.service.ingest("bench").context("it is configured")?.address();
-    let (_, broker) = node.service.addresses().first().context("it has a listener")?;
+    let ingest = node.node.ingest("bench").context("it is configured")?.address();
+    let server = node.node.server().context("it serves MQTT")?;
+    let (_, broker) = server.addresses().first().context("it has a listener")?;
     let mut alarms = reader(*broker, "alarm/oil/#")?;
     let count = (time.as_secs_f64() * f64::from(PROBES_PER_SECOND)) as u32;
     // When each probe was sent; those of the load may alarm as well, and are not asked for.

@@ -146,7 +146,7 @@ fn alone(method: Method, size: u16, time: Duration) -> anyhow::Result<Run> {
 /// A listener of a node, with its broker and perhaps a flow.
 fn listener(flow: &str, size: u16, bursts: &[Vec<u8>], time: Duration) -> anyhow::Result<Run> {
     let node = InProcess::start(flow)?;
-    let ingest = node.service.ingest("bench").context("it is configured")?;
+    let ingest = node.node.ingest("bench").context("it is configured")?;
     let (receiving, broker) = (task("in-bench")?, task("mqtt-0")?);
     let begin = (cpu_nanos(&receiving)?, cpu_nanos(&broker)?);
     let (sent, softirq) = while_sending(ingest.address(), size, bursts, time, |is_over| {

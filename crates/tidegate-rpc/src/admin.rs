@@ -1,10 +1,6 @@
 //! The acts of operators on a node: the sessions of its MQTT clients, and its configuration.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use tidegate_api::{
@@ -53,16 +49,16 @@ pub trait Admin: Send + Sync + 'static {
 pub struct Administration {
     /// Rights, and the audit log.
     pub access: Access,
-    /// The node's broker, once it serves.
-    pub bus: Arc<OnceLock<Bus>>,
+    /// The node's broker; none where it serves no MQTT.
+    pub bus: Option<Bus>,
     /// Requests to read the configuration again; none where that is not possible.
     pub reloads: Option<Reloads>,
 }
 
 impl Administration {
     fn broker(&self) -> Result<&Bus, ApiError> {
-        self.bus.get().ok_or_else(|| {
-            let text = "this node serves no MQTT, or not yet: it has no sessions";
+        self.bus.as_ref().ok_or_else(|| {
+            let text = "this node serves no MQTT: it has no sessions";
             ApiError::new(Code::LIMIT_REACHED, text)
         })
     }

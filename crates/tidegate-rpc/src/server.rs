@@ -25,7 +25,7 @@ mod status;
 mod stream;
 mod web;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, mem, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use tidegate_api::{ApiError, proto};
@@ -137,26 +137,21 @@ impl Server {
         Ok(Self { listener, address, config, detection: None, plain: None })
     }
 
-    /// The same with the service `Detect`, whose images have at most `image_bytes_max` bytes.
-    #[must_use]
-    pub fn with_detection(mut self, detection: Arc<dyn Detection>, image_bytes_max: usize) -> Self {
+    /// Serves `Detect`, too, whose images have at most `image_bytes_max` bytes.
+    pub fn add_detection(&mut self, detection: Arc<dyn Detection>, image_bytes_max: usize) {
         self.detection = Some((detection, image_bytes_max));
-        self
     }
 
-    /// The same with more paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
-    #[must_use]
-    pub fn with_web(mut self, web: Router, web_public: Router) -> Self {
-        self.config.web = self.config.web.merge(web);
-        self.config.web_public = self.config.web_public.merge(web_public);
-        self
+    /// Serves more paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
+    pub fn add_web(&mut self, web: Router, web_public: Router) {
+        let config = &mut self.config;
+        config.web = mem::take(&mut config.web).merge(web);
+        config.web_public = mem::take(&mut config.web_public).merge(web_public);
     }
 
-    /// The same with a listener without TLS beside it.
-    #[must_use]
-    pub fn with_plain(mut self, plain: Plain) -> Self {
+    /// Has a listener without TLS beside it.
+    pub fn add_plain(&mut self, plain: Plain) {
         self.plain = Some(plain);
-        self
     }
 
     /// The address it listens on.

@@ -13,7 +13,7 @@ use tidegate_identity::{
 };
 use tidegate_link::carrier::{self, Incoming};
 use tidegate_log::LogConfig;
-use tidegate_message::{CameraName, Delivery, FrameSize, IdentityKind, Instant};
+use tidegate_message::{CameraName, Code, Delivery, FrameSize, IdentityKind, Instant};
 use tidegate_process::health::Health;
 use tidegate_rpc::{Frames, Subscription};
 use tidegate_wire::{

@@ -3,7 +3,7 @@
 //! ```text
 //!  tidegate-rpc (caller known) ─┬─▶ /cameras, snapshot.jpg, mjpeg, frames (WebSocket) ─▶ dyn Frames ─▶ transfers
 //!                               ├─▶ /v1/detections (WebSocket) ─▶ bus
-//!                               └─▶ /v1/clients, sinks, uplinks, flows ─▶ dyn Frames, dyn Tables
+//!                               └─▶ /v1/clients, sinks, uplinks, flows ─▶ dyn Frames, Tables
 //!  everybody ─────────────────────▶ /, page.js, page.css
 //! ```
 //!
@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     page::page,
-    tables::{FlowRow, SinkRow, Tables, UplinkRow},
+    tables::{FlowRow, SinkRow, Table, Tables, UplinkRow},
 };
 
 /// Longest message of a viewer: it asks for other bounds.
@@ -62,7 +62,7 @@ pub struct WebSettings {
     /// This node's broker, for detections; none where it serves no MQTT.
     pub bus: Option<Bus>,
     /// The state of its services.
-    pub tables: Arc<dyn Tables>,
+    pub tables: Arc<Tables>,
     /// Ends all viewers.
     pub stop: CancellationToken,
 }
@@ -91,7 +91,7 @@ struct Web {
     access: Access,
     callers: Arc<Callers>,
     bus: Option<Bus>,
-    tables: Arc<dyn Tables>,
+    tables: Arc<Tables>,
     drawer: Arc<boxes::Drawer>,
     stop: CancellationToken,
 }

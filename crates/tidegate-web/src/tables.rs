@@ -1,6 +1,6 @@
 //! The state of the node as tables, for its administrators.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::{
     Extension, Json,
@@ -18,15 +18,41 @@ use crate::Web;
 const CLIENTS: usize = 100;
 
 /// The services of a node that are shown, in order of their names.
-pub trait Tables: Send + Sync + 'static {
+#[derive(Default)]
+pub struct Tables {
     /// Its sinks.
-    fn sinks(&self) -> Vec<SinkRow>;
-
+    pub sinks: Table<SinkRow>,
     /// Its uplinks.
-    fn uplinks(&self) -> Vec<UplinkRow>;
-
+    pub uplinks: Table<UplinkRow>,
     /// Its flows.
-    fn flows(&self) -> Vec<FlowRow>;
+    pub flows: Table<FlowRow>,
+}
+
+/// The rows of one kind of service, which says them itself once it has begun; none before, and of a node without it.
+pub struct Table<R>(OnceLock<Box<dyn Fn() -> Vec<R> + Send + Sync>>);
+
+impl<R> Default for Table<R> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<R> Table<R> {
+    /// The rows are those of `service`, for as long as it lives; of a table that has one already they stay.
+    pub fn show<S: Send + Sync + 'static>(&self, service: &Arc<S>, rows: fn(&S) -> Vec<R>)
+    where
+        R: 'static,
+    {
+        let service = Arc::downgrade(service);
+        let rows = move || service.upgrade().map(|service| rows(&service)).unwrap_or_default();
+        // A service begins once in a node.
+        let _ = self.0.set(Box::new(rows));
+    }
+
+    /// The rows now.
+    pub fn rows(&self) -> Vec<R> {
+        self.0.get().map(|rows| rows()).unwrap_or_default()
+    }
 }
 
 /// A sink, with its counts since it began.
@@ -156,7 +182,7 @@ pub(crate) async fn sinks(
     State(web): State<Web>,
     Extension(identity): Extension<Arc<Identity>>,
 ) -> Result<Json<Value>, Failure> {
-    let sinks = web.table(&identity, |tables| tables.sinks()).await?;
+    let sinks = web.table(&identity, |tables| tables.sinks.rows()).await?;
     Ok(Json(json!({ "sinks": sinks })))
 }
 
@@ -164,7 +190,7 @@ pub(crate) async fn uplinks(
     State(web): State<Web>,
     Extension(identity): Extension<Arc<Identity>>,
 ) -> Result<Json<Value>, Failure> {
-    let uplinks = web.table(&identity, |tables| tables.uplinks()).await?;
+    let uplinks = web.table(&identity, |tables| tables.uplinks.rows()).await?;
     Ok(Json(json!({ "uplinks": uplinks })))
 }
 
@@ -172,7 +198,7 @@ pub(crate) async fn flows(
     State(web): State<Web>,
     Extension(identity): Extension<Arc<Identity>>,
 ) -> Result<Json<Value>, Failure> {
-    let flows = web.table(&identity, |tables| tables.flows()).await?;
+    let flows = web.table(&identity, |tables| tables.flows.rows()).await?;
     Ok(Json(json!({ "flows": flows })))
 }
 
@@ -181,11 +207,11 @@ impl Web {
     async fn table<T: Send + 'static>(
         &self,
         identity: &Identity,
-        rows: impl FnOnce(&dyn Tables) -> T + Send + 'static,
+        rows: impl FnOnce(&Tables) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.access.may("api", identity, Action::Admin, Target::Node)?;
         let tables = self.tables.clone();
-        tokio::task::spawn_blocking(move || rows(&*tables)).await.map_err(|error| {
+        tokio::task::spawn_blocking(move || rows(&tables)).await.map_err(|error| {
             ApiError::new(Code::INTERNAL, "a table could not be read").caused_by(error)
         })
     }
@@ -194,6 +220,17 @@ impl Web {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn table_has_the_rows_of_its_service_while_that_lives() {
+        let table = Table::default();
+        assert_eq!(table.rows(), [0; 0]);
+        let service = Arc::new(vec![1, 2]);
+        table.show(&service, Vec::clone);
+        assert_eq!(table.rows(), [1, 2]);
+        drop(service);
+        assert_eq!(table.rows(), [0; 0]);
+    }
 
     #[test]
     fn client_says_when_the_session_of_a_gone_part_ends() {

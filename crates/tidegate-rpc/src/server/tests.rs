@@ -349,8 +349,8 @@ impl Site {
             web: http::paths(),
             web_public: http::public_paths(),
         };
-        let server = Server::bind(config).await.unwrap();
-        let server = server.with_detection(Arc::new(Looker::default()), IMAGE_BYTES_MAX);
+        let mut server = Server::bind(config).await.unwrap();
+        server.add_detection(Arc::new(Looker::default()), IMAGE_BYTES_MAX);
         let address = server.address();
         let settings = PlainSettings {
             listen: "127.0.0.1:0".parse().unwrap(),
@@ -359,7 +359,9 @@ impl Site {
             connections_max: 4,
         };
         let plain = Plain::bind(settings, http::paths(), http::public_paths()).await.unwrap();
-        let (plain, server) = (plain.address(), server.with_plain(plain));
+        let address_of_plain = plain.address();
+        server.add_plain(plain);
+        let plain = address_of_plain;
         let (sender, sessions) = mpsc::unbounded_channel();
         let node = Node {
             sessions: sender,

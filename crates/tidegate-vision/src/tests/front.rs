@@ -160,8 +160,8 @@ impl Front {
             web: router(vision),
             web_public: Router::new(),
         };
-        let server = Server::bind(config).await.unwrap();
-        let server = server.with_detection(Arc::new(Bare), IMAGE_BYTES_MAX);
+        let mut server = Server::bind(config).await.unwrap();
+        server.add_detection(Arc::new(Bare), IMAGE_BYTES_MAX);
         let address = server.address();
         tokio::spawn(server.serve(Arc::new(Bare), Arc::new(Bare), stop.clone()));
         Self { folder, address, _serves: stop.drop_guard() }

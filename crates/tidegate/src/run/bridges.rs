@@ -1,11 +1,16 @@
 //! The bridges as `[mqtt.bridge.NAME]` describes them.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use rustls::client::danger::ServerCertVerifier;
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
-use tidegate_broker::{BrokerConfig, SessionConfig};
+use tidegate_broker::{BrokerConfig, PART_GRACE, SessionConfig};
 use tidegate_config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 use tidegate_identity::{
     access::Access,
@@ -16,24 +21,142 @@ use tidegate_identity::{
     },
 };
 use tidegate_message::{Code, host::host_and_port};
-use tidegate_process::tls;
+use tidegate_process::{reach::server, tls};
 use tidegate_schedule::PolicyConfig;
-use tidegate_server::bridge::{BridgeSettings, RemoteTls};
+use tidegate_server::{
+    bridge::{Bridge, BridgeSettings, RemoteTls},
+    server::Server,
+};
 use tidegate_sys::regular;
 use tidegate_wire::mqtt::QoS;
 
 use super::{
+    broker,
+    findings::Findings,
     invalid,
     node_name::numbered_node,
+    part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped, gone},
     policies::{policies, tuned},
     words::Translate,
 };
+
+/// The part that has the bridges.
+pub(super) struct Bridges;
+
+#[async_trait]
+impl Part for Bridges {
+    fn name(&self) -> &'static str {
+        "bridges"
+    }
+
+    fn check(&self, config: &Config, access: &Access, found: &mut Findings) {
+        if config.mqtt.enabled {
+            let broker = broker::broker(config).unwrap_or_default();
+            found.problems.take(planned(config, &broker, access, Purpose::Check));
+        }
+    }
+
+    fn reaches(&self, config: &Config) -> Vec<Reach> {
+        let broker = broker::broker(config).unwrap_or_default();
+        let bridges = match config.mqtt.enabled {
+            true => planned(config, &broker, &Access::default(), Purpose::Check),
+            false => return Vec::new(),
+        };
+        let reach = |bridge: BridgeSettings| -> Reach {
+            let key = format!("mqtt.bridge.{}.remote", bridge.name);
+            let reached = async move {
+                let tls = bridge.tls.as_ref().map(RemoteTls::config);
+                server(&bridge.host, bridge.port, tls).await
+            };
+            (key, Box::pin(reached))
+        };
+        bridges.unwrap_or_default().into_iter().map(reach).collect()
+    }
+
+    fn sessions(&self, config: &Config) -> Vec<String> {
+        config.mqtt_bridges.keys().map(|name| BridgeSettings::local_id(name)).collect()
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let Some(server) = ports.server() else { return Ok(None) };
+        let bridges =
+            RunningBridges { server, access: ports.access.clone(), running: Mutex::default() };
+        bridges.plan(config)?(&mut Changes::default())?;
+        Ok(Some(Box::new(bridges)))
+    }
+}
+
+struct RunningBridges {
+    running: Mutex<BTreeMap<String, (BridgeSettings, Bridge)>>,
+    access: Access,
+    server: Arc<Server>,
+}
+
+#[async_trait]
+impl Running for RunningBridges {
+    fn plan<'a>(&'a self, new: &'a Config) -> Result<Exchange<'a>, ApiError> {
+        let planned = planned(new, &broker::broker(new)?, &self.access, Purpose::Run)?;
+        Ok(Box::new(move |changes| self.exchange(planned, changes)))
+    }
+
+    async fn stop(self: Box<Self>) {
+        dropped("bridges", self).await;
+    }
+}
+
+impl RunningBridges {
+    fn exchange(
+        &self,
+        planned: Vec<BridgeSettings>,
+        changes: &mut Changes,
+    ) -> Result<(), ApiError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, (old, bridge)) in gone(&mut running, &planned) {
+            // A bridge of the same name continues with the former sessions, and with the messages that wait there.
+            let next = planned.iter().find(|new| new.name == name);
+            let report = bridge.leave(match next {
+                Some(new) if old.keeps_remote(new) => None,
+                // It has subscriptions that are no longer wanted.
+                Some(_) => Some(Duration::ZERO),
+                // The one here is kept for as long.
+                None => Some(PART_GRACE),
+            });
+            tracing::info!(bridge = %name, %report, "bridge stopped");
+            changes.note("mqtt.bridge", &name);
+        }
+        let mut failed = Ok(());
+        for settings in planned {
+            if running.contains_key(&settings.name) {
+                continue;
+            }
+            match self.begin(&settings) {
+                Ok(bridge) => {
+                    tracing::info!(bridge = %settings.name, "bridge started");
+                    changes.note("mqtt.bridge", &settings.name);
+                    running.insert(settings.name.clone(), (settings, bridge));
+                }
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    fn begin(&self, settings: &BridgeSettings) -> Result<Bridge, ApiError> {
+        let bridge = Bridge::start(settings.clone(), self.server.connector()).map_err(|error| {
+            let text = format!("mqtt.bridge.{} cannot start", settings.name);
+            ApiError::new(Code::INTERNAL, text).caused_by(tidegate_message::error_chain(&error))
+        })?;
+        let prefix = format!("connection/{}", settings.name);
+        self.server.shared().tell_in_sys(prefix, bridge.counts());
+        Ok(bridge)
+    }
+}
 
 /// The bridges that `config` describes, of the broker with these settings.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key or the file.
-pub(super) fn planned(
+fn planned(
     config: &Config,
     broker: &BrokerConfig,
     access: &Access,

@@ -15,7 +15,7 @@ use tidegate_uplink::hand_over;
 
 use super::{
     audited_access::AuditedAccess,
-    bridges, ingest, invalid, listeners,
+    invalid, listeners,
     policies::{policies, tuned},
     words::{Translate, qos_of},
 };
@@ -101,13 +101,11 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
     })
 }
 
-/// All that is wrong with what MQTT clients, bridges and other ways in are served by; nothing is written.
+/// All that is wrong with what MQTT clients are served by; nothing is written.
 pub(super) fn problems(config: &Config, access: &Access) -> Problems {
     let mut problems = Problems::default();
     let broker = problems.take(broker(config)).unwrap_or_default();
     problems.take_all(listeners::all(config, &broker, access, Purpose::Check));
-    problems.take(bridges::planned(config, &broker, access, Purpose::Check));
-    problems.take(ingest::listeners(config, &broker.session));
     problems
 }
 

@@ -18,8 +18,9 @@ use tidegate_identity::{
 };
 use tidegate_message::{CameraName, Code, Identity, IdentityKind};
 use tidegate_process::health::Condition;
+use tidegate_server::server::Server;
 
-use super::{service::Service, this_node};
+use super::this_node;
 
 /// The certificate called `name`, with its key.
 ///
@@ -141,7 +142,7 @@ pub(super) fn write_shown(audit: Audit) -> impl Fn(&Shown) + Send + Sync {
 
 /// Goes by the newest revocation lists, and ends connections of MQTT whose certificates are on them; links and calls look for
 /// themselves. `again` reads files also that are the same, and so says once more what is wrong with them.
-pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, again: bool) {
+pub(super) fn refresh_revocations(access: &Access, server: Option<&Server>, again: bool) {
     let refresh = |lists: &Revocations| {
         let refreshed = if again { lists.reread() } else { lists.refresh() };
         let (outcome, rule) = match &refreshed {
@@ -161,7 +162,9 @@ pub(super) fn refresh_revocations(access: &Access, service: Option<&Service>, ag
         refreshed.unwrap_or(false)
     };
     let changed = refresh(&access.revocations);
-    if let Some(service) = service {
-        service.refresh_revocations(changed, &refresh);
+    if let Some(server) = server
+        && (server.refresh_revocations(&refresh) | changed)
+    {
+        server.kick_revoked();
     }
 }

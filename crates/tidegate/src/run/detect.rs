@@ -13,26 +13,33 @@ use async_trait::async_trait;
 use tidegate_api::{
     ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest, SubscriptionId,
 };
-use tidegate_bus::Bus;
 use tidegate_config::{Config, DetectSection, Purpose, problems::Problems, words::OriginalRule};
 use tidegate_detect::{
     CameraPattern, DetectSettings, Frames, Kept, Originals, Shared, Subscription, TopicTemplate,
     WatchSettings,
 };
-use tidegate_identity::{access::Identity, auth::Admitted};
+use tidegate_identity::{
+    access::{Access, Identity},
+    auth::Admitted,
+};
 use tidegate_message::{Bounds, CameraName, Code, FrameRate, IdentityKind, Instant, command};
 use tidegate_wire::mqtt::QoS;
-use tidegate_workers::{PoolSettings, Program, SharedPool, protocol};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tidegate_workers::{PoolSettings, Program, protocol};
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{node_name::numbered_node, workers};
+use super::{
+    findings::Findings,
+    node_name::numbered_node,
+    part::{Exchange, Part, Ports, Running, Started},
+    workers,
+};
 
 /// The detectors that `config` describes.
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.
-pub(super) fn planned(config: &Config) -> Result<Vec<DetectSettings>, ApiError> {
+fn planned(config: &Config) -> Result<Vec<DetectSettings>, ApiError> {
     let mut problems = Problems::default();
     let enabled = config.detectors.iter().filter(|(_, section)| section.enabled);
     let detectors =
@@ -154,21 +161,19 @@ fn detector(
 }
 
 /// The detectors that a running node has, exchanged on a reload.
-pub(super) struct Detectors {
+struct Detectors {
     running: Mutex<watch::Sender<Vec<DetectSettings>>>,
 }
 
 impl Detectors {
     /// Those that the node starts with, and the end by which others are heard of.
-    pub(super) fn of(
-        config: &Config,
-    ) -> Result<(Self, watch::Receiver<Vec<DetectSettings>>), ApiError> {
+    fn of(config: &Config) -> Result<(Self, watch::Receiver<Vec<DetectSettings>>), ApiError> {
         let (sender, receiver) = watch::channel(planned(config)?);
         Ok((Self { running: Mutex::new(sender) }, receiver))
     }
 
     /// Has just these run from now on, and names those that are new, gone or other than they were.
-    pub(super) fn exchange(&self, planned: Vec<DetectSettings>) -> Vec<String> {
+    fn exchange(&self, planned: Vec<DetectSettings>) -> Vec<String> {
         let sender = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let running = sender.borrow().clone();
         let gone = running.iter().filter(|detector| !planned.contains(detector));
@@ -184,7 +189,7 @@ impl Detectors {
 }
 
 /// The memory of what detectors announced to Home Assistant; none where the data folder cannot keep the number of the node.
-pub(super) fn kept(config: &Config) -> Option<Kept> {
+fn kept(config: &Config) -> Option<Kept> {
     match numbered_node(config, Purpose::Run) {
         Ok(node) => Some(Kept { node, path: config.state_dir().join("detect.prefixes") }),
         Err(error) => {
@@ -198,32 +203,71 @@ pub(super) fn kept(config: &Config) -> Option<Kept> {
     }
 }
 
-/// Runs detectors until `stop`, once the node's frames are there.
-pub(super) fn start(
-    frames: oneshot::Receiver<Arc<dyn tidegate_rpc::Frames>>,
-    bus: Bus,
-    pool: SharedPool,
-    configured: watch::Receiver<Vec<DetectSettings>>,
-    kept: Option<Kept>,
-    stop: CancellationToken,
-) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        // A node that ends before it serves has none.
-        let Ok(frames) = frames.await else { return };
-        let frames = Arc::new(OwnFrames { frames, identity: identity() });
-        tidegate_detect::run(Shared { frames, bus, pool, kept }, configured, stop).await;
-    }))
+/// The part that has the node's own detectors.
+pub(super) struct Watching;
+
+#[async_trait]
+impl Part for Watching {
+    fn name(&self) -> &'static str {
+        "detectors"
+    }
+
+    fn needs_certificate(&self) -> bool {
+        true
+    }
+
+    fn is_configured(&self, config: &Config) -> bool {
+        config.detectors.values().any(|section| section.enabled)
+    }
+
+    fn check(&self, config: &Config, _access: &Access, found: &mut Findings) {
+        found.problems.take(planned(config));
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let (detectors, configured) = Detectors::of(config)?;
+        let (Some(site), Some(bus)) = (&ports.site, &ports.bus) else { return Ok(None) };
+        let frames = Arc::new(OwnFrames { frames: site.streams.frames(), identity: identity() });
+        let shared =
+            Shared { frames, bus: bus.clone(), pool: ports.pool.clone(), kept: kept(config) };
+        let (begun, stop) = (ports.begun.clone(), ports.stop.child_token());
+        let task = tokio::spawn(async move {
+            // There are no cameras before.
+            begun.cancelled().await;
+            tidegate_detect::run(shared, configured, stop).await;
+        });
+        Ok(Some(Box::new(Begun { detectors, task: AbortOnDropHandle::new(task) })))
+    }
+}
+
+struct Begun {
+    detectors: Detectors,
+    task: AbortOnDropHandle<()>,
 }
 
 /// How long a detector may take to end after the node's stop.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// Waits until detectors have said that they are gone; not for ever.
-pub(super) async fn ended(detectors: AbortOnDropHandle<()>) {
-    match tokio::time::timeout(END_MAX, detectors).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%error, "detectors did not stop as they should"),
-        Err(_) => tracing::warn!("detectors did not stop in time"),
+#[async_trait]
+impl Running for Begun {
+    fn plan<'a>(&'a self, new: &'a Config) -> Result<Exchange<'a>, ApiError> {
+        let planned = planned(new)?;
+        Ok(Box::new(move |changes| {
+            for name in self.detectors.exchange(planned) {
+                tracing::info!(detector = name, "detector started, stopped or restarted");
+                changes.note("detect", &name);
+            }
+            Ok(())
+        }))
+    }
+
+    /// Waits until detectors have said that they are gone; not for ever.
+    async fn stop(self: Box<Self>) {
+        match tokio::time::timeout(END_MAX, self.task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "detectors did not stop as they should"),
+            Err(_) => tracing::warn!("detectors did not stop in time"),
+        }
     }
 }
 

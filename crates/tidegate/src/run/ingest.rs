@@ -1,15 +1,102 @@
 //! Listeners for ingest as `[ingest.NAME]` describes them.
 
-use std::{net::IpAddr, num::NonZeroU32, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use tidegate_api::ApiError;
 use tidegate_broker::{SessionConfig, part_id};
 use tidegate_config::{Config, IngestSection, problems::Problems, words::XdpMode};
-use tidegate_ingest::{Format, IngestSettings, Kind, Place, ServerTls, Template};
+use tidegate_identity::access::Access;
+use tidegate_ingest::{Format, Ingest, IngestSettings, Kind, Place, ServerTls, Template};
 use tidegate_message::{Code, Identity, IdentityKind, origins::Origins};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
-use super::{certificates::certificate, words::Translate};
+use super::{
+    broker::usual_session,
+    certificates::certificate,
+    findings::Findings,
+    node_name::node_of_paths,
+    part::{Exchange, Listen, Part, Ports, Running, Started, dropped},
+    words::Translate,
+};
+
+/// The part that has the ways in other than MQTT.
+pub(super) struct Listeners;
+
+#[async_trait]
+impl Part for Listeners {
+    fn name(&self) -> &'static str {
+        "ingest"
+    }
+
+    fn check(&self, config: &Config, _access: &Access, found: &mut Findings) {
+        if config.mqtt.enabled {
+            let session = usual_session(config).unwrap_or_default();
+            found.problems.take(listeners(config, &session));
+        }
+    }
+
+    fn listens(&self, config: &Config) -> Vec<Listen> {
+        if !config.mqtt.enabled {
+            return Vec::new();
+        }
+        let listeners = config.ingest.iter().map(|(name, section)| {
+            let key = format!("ingest.{name}.listen");
+            match section.kind.is_of_datagrams() {
+                true => Listen::udp(&key, section.listen),
+                false => Listen::tcp(&key, section.listen),
+            }
+        });
+        listeners.collect()
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let Some(bus) = &ports.bus else { return Ok(None) };
+        let planned = listeners(config, &usual_session(config)?)?;
+        if planned.is_empty() {
+            return Ok(None);
+        }
+        let node: Arc<str> = node_of_paths(config, true)?.into();
+        let mut running = BTreeMap::new();
+        for settings in planned {
+            let name = settings.name.clone();
+            let (access, health) = (ports.access.clone(), &ports.health);
+            let listener = Ingest::start(settings, node.clone(), bus, access, health);
+            let listener = listener.map_err(|error| {
+                let text = format!("ingest.{name} cannot be served");
+                ApiError::new(Code::CONFIG_INVALID, text)
+                    .caused_by(tidegate_message::error_chain(&error))
+            })?;
+            running.insert(name, listener);
+        }
+        ports.ingest = Arc::new(running);
+        Ok(Some(Box::new(RunningListeners(ports.ingest.clone()))))
+    }
+}
+
+struct RunningListeners(Arc<BTreeMap<Arc<str>, Ingest>>);
+
+#[async_trait]
+impl Running for RunningListeners {
+    fn plan<'a>(&'a self, new: &'a Config) -> Result<Exchange<'a>, ApiError> {
+        let planned = listeners(new, &usual_session(new)?)?;
+        Ok(Box::new(move |_| {
+            for settings in planned {
+                let name = settings.name.clone();
+                if let Some(listener) = self.0.get(&name)
+                    && !listener.exchange(settings)
+                {
+                    tracing::warn!(ingest = %name, "this listener changes at the next start");
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    async fn stop(self: Box<Self>) {
+        dropped("ingest", self).await;
+    }
+}
 
 /// Bytes of a packet besides its payload, at most: header, topic, identifier, properties.
 const PACKET_OVERHEAD_BYTES: usize = 66_000;

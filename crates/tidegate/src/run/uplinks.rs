@@ -1,16 +1,178 @@
 //! From the sections `[uplink.NAME]` to settings.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
+use tidegate_bus::Bus;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_config::{Config, UplinkSection, problems::Problems};
-use tidegate_message::{Code, check_topic_filter, host::host_and_port};
+use tidegate_identity::{
+    access::Access,
+    pki::{Credentials, Kind},
+};
+use tidegate_link::link::{self, LinkSettings};
+use tidegate_message::{Code, check_topic_filter, error_chain, host::host_and_port};
 use tidegate_uplink::{TOPICS_MAX, layouts};
-use tidegate_uplinks::UplinkSettings;
+use tidegate_uplinks::{Receivers, UplinkLinks, UplinkReport, UplinkSettings, Uplinks};
+use tidegate_web::UplinkRow;
+use tidegate_wire::Role;
 
-use super::{broker::usual_session, words::Translate};
+use super::{
+    broker::usual_session,
+    cameras::resolve,
+    certificates::credentials,
+    findings::Findings,
+    link_settings,
+    node_name::node_of_paths,
+    part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped},
+    words::Translate,
+};
+
+/// The part that has the uplinks, and takes what comes over those of other nodes.
+pub(super) struct Upwards;
+
+#[async_trait]
+impl Part for Upwards {
+    fn name(&self) -> &'static str {
+        "uplinks"
+    }
+
+    fn needs_certificate(&self) -> bool {
+        true
+    }
+
+    fn is_configured(&self, config: &Config) -> bool {
+        !config.uplinks.is_empty()
+    }
+
+    fn check(&self, config: &Config, _access: &Access, found: &mut Findings) {
+        found.problems.take(planned(config));
+    }
+
+    fn reaches(&self, config: &Config) -> Vec<Reach> {
+        let name = config.node.name.as_str();
+        let (Ok(uplinks), Ok(credentials)) =
+            (planned(config), credentials(config, Kind::Node, name))
+        else {
+            return Vec::new();
+        };
+        let reach = |uplink: UplinkSettings| -> Reach {
+            let (credentials, settings) = (credentials.clone(), link_settings(config));
+            let reached = async move {
+                let address = resolve(&uplink.to).await.map_err(|error| error.chain())?;
+                let link = link::dial(address, &credentials, settings, uplink.transport).await;
+                let link =
+                    link.map_err(|error| format!("{}: {}", uplink.to, error_chain(&error)))?;
+                link.close(0, "the configuration was checked");
+                Ok(())
+            };
+            (format!("uplink.{}.to", uplink.name), Box::pin(reached))
+        };
+        uplinks.into_iter().map(reach).collect()
+    }
+
+    fn sessions(&self, config: &Config) -> Vec<String> {
+        config.uplinks.keys().flat_map(|name| UplinkSettings::sessions(name)).collect()
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let (Some(site), Some(credentials)) = (&mut ports.site, &ports.credentials) else {
+            return Ok(None);
+        };
+        let receivers = Arc::new(Receivers::new(config.link.uplink_bytes_max.0));
+        let medium = site.streams.medium();
+        site.links.serve(Role::Uplink, Arc::new(UplinkLinks::new(receivers.clone(), medium)));
+        let (Some(bus), Some(server)) = (&ports.bus, ports.server.get().and_then(Weak::upgrade))
+        else {
+            return Ok(None);
+        };
+        let only_receives = config.uplinks.is_empty();
+        let node: Arc<str> = node_of_paths(config, only_receives)?.into();
+        receivers.serve_by(bus.clone(), &node);
+        let looped = Arc::downgrade(&receivers);
+        server.shared().tell_in_sys("uplinks", move || {
+            looped.upgrade().map(|receivers| vec![("looped", receivers.looped())])
+        });
+        let uplinks = Arc::new(RunningUplinks {
+            uplinks: Mutex::default(),
+            node,
+            bus: bus.clone(),
+            credentials: credentials.clone(),
+            link: link_settings(config),
+        });
+        ports.tables.uplinks.show(&uplinks, RunningUplinks::rows);
+        let begun = Begun(uplinks);
+        begun.plan(config)?(&mut Changes::default())?;
+        Ok(Some(Box::new(begun)))
+    }
+}
+
+struct Begun(Arc<RunningUplinks>);
+
+struct RunningUplinks {
+    uplinks: Mutex<Uplinks>,
+    /// The node's name among those that a message passed.
+    node: Arc<str>,
+    bus: Bus,
+    credentials: Credentials,
+    link: LinkSettings,
+}
+
+#[async_trait]
+impl Running for Begun {
+    fn plan<'a>(&'a self, new: &'a Config) -> Result<Exchange<'a>, ApiError> {
+        let planned = planned(new)?;
+        Ok(Box::new(move |changes| {
+            let RunningUplinks { uplinks, node, bus, credentials, link } = &*self.0;
+            let mut uplinks = uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+            for name in uplinks.exchange(planned, node, bus, credentials, link) {
+                tracing::info!(uplink = name, "uplink started, stopped or restarted");
+                changes.note("uplink", &name);
+            }
+            Ok(())
+        }))
+    }
+
+    /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
+    async fn ready(&self) {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let uplinks = self.0.uplinks.lock().unwrap_or_else(PoisonError::into_inner).subscribed();
+        for mut subscribed in uplinks {
+            let waited = tokio::time::timeout(LONGEST, subscribed.wait_for(|is| *is)).await;
+            if !matches!(waited, Ok(Ok(_))) {
+                tracing::warn!("an uplink does not take messages yet");
+            }
+        }
+    }
+
+    async fn stop(self: Box<Self>) {
+        dropped("uplinks", self).await;
+    }
+}
+
+impl RunningUplinks {
+    /// The uplinks, by name, with what they said last.
+    fn rows(&self) -> Vec<UplinkRow> {
+        let uplinks = self.uplinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |(name, to, said): (String, String, UplinkReport)| UplinkRow {
+            name,
+            to,
+            up: said.up,
+            messages: said.messages,
+            message_bytes: said.message_bytes,
+            bytes: said.bytes,
+            critical: said.critical,
+            held_bytes: said.held_bytes,
+            refused: said.refused,
+        };
+        uplinks.reports().into_iter().map(row).collect()
+    }
+}
 
 /// Most state of one uplink, at each end: of as many topics as there may be, of some thousand bytes each.
 const STATE_BYTES_MAX: u64 = 64 << 30;
@@ -19,7 +181,7 @@ const STATE_BYTES_MAX: u64 = 64 << 30;
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key.
-pub(super) fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
+fn planned(config: &Config) -> Result<Vec<UplinkSettings>, ApiError> {
     if let Some(name) = config.uplinks.keys().next().filter(|_| !config.mqtt.enabled) {
         let text =
             format!("uplink.{name} carries what the MQTT broker has, but mqtt.enabled is false");
@@ -53,9 +215,7 @@ fn uplink(
         let checked = filters.map(|filter| match check_topic_filter(filter, levels) {
             Ok(()) if !filter.starts_with("$share/") => Ok(filter.to_owned()),
             Ok(()) => Err(wrong(key, "of filters that are not shared")),
-            Err(error) => {
-                Err(wrong(key, "of filters").caused_by(tidegate_message::error_chain(&error)))
-            }
+            Err(error) => Err(wrong(key, "of filters").caused_by(error_chain(&error))),
         });
         checked.collect::<Result<Vec<_>, _>>()
     };

@@ -12,13 +12,18 @@ use tidegate_identity::{
 };
 use tidegate_message::{Code, origins::Origins};
 use tidegate_process::tls;
-use tidegate_rpc::{Detection, Router};
+use tidegate_rpc::Router;
 use tidegate_vision::{Listener, ListenerSettings, Protocol, Vision, VisionSettings};
 use tidegate_workers::SharedPool;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::certificate;
+use super::{
+    certificates::certificate,
+    findings::Findings,
+    part::{Listen, Part, Ports, Running, Started},
+    workers,
+};
 
 /// The settings of detection, and of each plain listener with the key that names it.
 type Planned = (VisionSettings, Vec<(&'static str, ListenerSettings)>);
@@ -27,7 +32,7 @@ type Planned = (VisionSettings, Vec<(&'static str, ListenerSettings)>);
 ///
 /// # Errors
 /// [`Code::CONFIG_INVALID`], naming the key and the file.
-pub(super) fn planned(config: &Config) -> Result<Option<Planned>, ApiError> {
+fn planned(config: &Config) -> Result<Option<Planned>, ApiError> {
     let section = &config.vision;
     if !section.enabled {
         return Ok(None);
@@ -96,20 +101,61 @@ fn tls(config: &Config, section: &VisionSection) -> Result<Arc<rustls::ServerCon
     Ok(Arc::new(made))
 }
 
+/// The part that has detection for clients.
+pub(super) struct Detection;
+
+#[async_trait]
+impl Part for Detection {
+    fn name(&self) -> &'static str {
+        "detection for clients"
+    }
+
+    fn needs_certificate(&self) -> bool {
+        true
+    }
+
+    fn check(&self, config: &Config, _access: &Access, found: &mut Findings) {
+        found.problems.take(workers::check(config));
+        for text in workers::warnings(config) {
+            found.warnings.say(Code::CONFIG_INVALID, text);
+        }
+        found.problems.take(planned(config));
+    }
+
+    fn listens(&self, config: &Config) -> Vec<Listen> {
+        let section = &config.vision;
+        let both = [("vision.listen", section.listen), ("vision.tcp_listen", section.tcp_listen)];
+        both.into_iter().filter_map(|(key, at)| Some(Listen::tcp(key, at?))).collect()
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let Some(site) = &mut ports.site else { return Ok(None) };
+        let pool = ports.pool.clone();
+        let looked_by = pool.clone();
+        ports.health.check("detection", move || Some(looked_by.trouble().map_or(Ok(()), Err)));
+        let Some(served) = Served::start(config, pool, ports.access.clone()).await? else {
+            return Ok(None);
+        };
+        // Over the API callers are known.
+        let vision = &served.vision;
+        site.api.add_web(tidegate_vision::router(vision.clone()), Router::new());
+        let image_bytes_max = settings(&config.vision).image_bytes_max;
+        site.api.add_detection(Arc::new(Calls(vision.clone())), image_bytes_max);
+        Ok(Some(Box::new(served)))
+    }
+}
+
 /// Detection that is served.
-pub(super) struct Served {
+struct Served {
     vision: Vision,
     listeners: JoinSet<()>,
     stop: CancellationToken,
 }
 
 impl Served {
-    /// Serves by the programs of `pool` to those whom `access` allows it, on the plain listeners at once; none if the configuration leaves it
+    /// Serves by the programs of `pool` to those whom `access` allows it, on the plain listeners; none if the configuration leaves it
     /// out.
-    ///
-    /// # Errors
-    /// [`Code::CONFIG_INVALID`], naming the key and the address.
-    pub(super) async fn start(
+    async fn start(
         config: &Config,
         pool: SharedPool,
         access: Access,
@@ -129,19 +175,12 @@ impl Served {
         }
         Ok(Some(Self { vision, listeners, stop }))
     }
+}
 
-    /// The paths of detection for the API over HTTP; callers are known there.
-    pub(super) fn paths(&self) -> Router {
-        tidegate_vision::router(self.vision.clone())
-    }
-
-    /// The calls of detection for the API over gRPC, and the largest image.
-    pub(super) fn calls(&self, config: &Config) -> (Arc<dyn Detection>, usize) {
-        (Arc::new(Calls(self.vision.clone())), settings(&config.vision).image_bytes_max)
-    }
-
+#[async_trait]
+impl Running for Served {
     /// Ends the listeners and all WebSockets: what is under way is answered, within their grace.
-    pub(super) async fn end(mut self) {
+    async fn stop(mut self: Box<Self>) {
         self.stop.cancel();
         while let Some(ended) = self.listeners.join_next().await {
             if let Err(error) = ended {
@@ -156,7 +195,7 @@ impl Served {
 struct Calls(Vision);
 
 #[async_trait]
-impl Detection for Calls {
+impl tidegate_rpc::Detection for Calls {
     async fn detect(
         &self,
         identity: &Identity,
@@ -204,6 +243,7 @@ mod tests {
 
     use tidegate_identity::auth::Admitted;
     use tidegate_message::IdentityKind;
+    use tidegate_rpc::Detection as _;
     use tidegate_workers::{PoolSettings, Program};
 
     use super::*;
@@ -308,8 +348,7 @@ while lengths := stream.read(8):
         let pool = SharedPool::new(PoolSettings::new(Program::Command(words)));
         let config = config("");
         let served = Served::start(&config, pool, Access::default()).await.unwrap().unwrap();
-        let (calls, image_bytes_max) = served.calls(&config);
-        assert_eq!(image_bytes_max, 16 << 20);
+        let calls = Calls(served.vision.clone());
         let who = tidegate_message::Identity::new(IdentityKind::User, "ada", "");
         let identity = Identity::of_user(Admitted::by_certificate(who));
         let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x40\0\0\0\x30".to_vec();
@@ -333,6 +372,6 @@ while lengths := stream.read(8):
         assert_eq!(refused.unwrap_err().code(), Code::IMAGE_TYPE);
         let unknown = calls.detect(&identity, "cat", Bytes::from_static(b"\xff\xd8")).await;
         assert_eq!(unknown.unwrap_err().code(), Code::IMAGE_INVALID);
-        served.end().await;
+        Box::new(served).stop().await;
     }
 }

@@ -1,37 +1,64 @@
 //! The paths of HTTP on the port of the API, and the listener for them without TLS, as `[web]` describes it.
 
-use std::sync::{Arc, Weak};
-
+use async_trait::async_trait;
 use tidegate_api::ApiError;
 use tidegate_config::Config;
 use tidegate_identity::access::Access;
+use tidegate_message::Code;
 use tidegate_rpc::{Plain, PlainSettings, Router};
-use tidegate_web::{FlowRow, SinkRow, Tables, UplinkRow, WebSettings};
-use tokio_util::sync::CancellationToken;
+use tidegate_web::WebSettings;
 
-use super::reload::Served;
+use super::{
+    findings::Findings,
+    part::{Listen, Part, Ports, Started},
+};
 
-/// The paths for callers that are known, and those for everybody.
-pub(super) fn paths(
-    served: Option<&Arc<Served>>,
-    access: Access,
-    stop: CancellationToken,
-) -> (Router, Router) {
-    let bus = served.map(|served| served.service.bus());
-    let tables = Arc::new(Shown(served.map(Arc::downgrade)));
-    let known = tidegate_web::router(WebSettings { access, bus, tables, stop });
-    (known, tidegate_web::page())
+/// The part that has the page.
+pub(super) struct Page;
+
+#[async_trait]
+impl Part for Page {
+    fn name(&self) -> &'static str {
+        "the page"
+    }
+
+    fn needs_certificate(&self) -> bool {
+        true
+    }
+
+    fn check(&self, config: &Config, _access: &Access, found: &mut Findings) {
+        if let Some(warning) = warning(config) {
+            found.warnings.say(Code::CONFIG_INVALID, warning);
+        }
+    }
+
+    fn listens(&self, config: &Config) -> Vec<Listen> {
+        config.web.plain.map(|at| Listen::tcp("web.plain", at)).into_iter().collect()
+    }
+
+    async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
+        let Some(site) = &mut ports.site else { return Ok(None) };
+        let known = tidegate_web::router(WebSettings {
+            access: ports.access.clone(),
+            bus: ports.bus.clone(),
+            tables: ports.tables.clone(),
+            stop: ports.stop.clone(),
+        });
+        let public = tidegate_web::page();
+        if let Some(plain) = listen(config, known.clone(), public.clone()).await? {
+            site.api.add_plain(plain);
+        }
+        site.api.add_web(known, public);
+        // It ends with the API.
+        Ok(None)
+    }
 }
 
 /// The listener without TLS, for those paths; none where none is configured.
 ///
 /// # Errors
-/// [`Code::CONFIG_INVALID`](tidegate_message::Code::CONFIG_INVALID), naming the address.
-pub(super) async fn listen(
-    config: &Config,
-    known: Router,
-    public: Router,
-) -> Result<Option<Plain>, ApiError> {
+/// [`Code::CONFIG_INVALID`], naming the address.
+async fn listen(config: &Config, known: Router, public: Router) -> Result<Option<Plain>, ApiError> {
     let Some(settings) = plain(config) else { return Ok(None) };
     let user = settings.user.clone();
     let listener = Plain::bind(settings, known, public).await?;
@@ -59,7 +86,7 @@ fn user(config: &Config) -> Option<&str> {
 }
 
 /// A warning of the rights that other machines have there, where they can reach it.
-pub(super) fn warning(config: &Config) -> Option<String> {
+fn warning(config: &Config) -> Option<String> {
     let address = config.web.plain.filter(|address| !address.ip().to_canonical().is_loopback())?;
     let user = user(config)?;
     Some(format!(
@@ -67,30 +94,6 @@ pub(super) fn warning(config: &Config) -> Option<String> {
          sent; choose an address of this machine alone, such as 127.0.0.1:{}, or have a proxy with TLS and a login before it",
         address.port()
     ))
-}
-
-/// The services of this node; none where it serves no MQTT, and once it stops.
-struct Shown(Option<Weak<Served>>);
-
-impl Shown {
-    fn rows<T>(&self, of: impl FnOnce(&Served) -> Vec<T>) -> Vec<T> {
-        let served = self.0.as_ref().and_then(Weak::upgrade);
-        served.map(|served| of(&served)).unwrap_or_default()
-    }
-}
-
-impl Tables for Shown {
-    fn sinks(&self) -> Vec<SinkRow> {
-        self.rows(|served| served.service.sinks())
-    }
-
-    fn uplinks(&self) -> Vec<UplinkRow> {
-        self.rows(Served::uplinks)
-    }
-
-    fn flows(&self) -> Vec<FlowRow> {
-        self.rows(|served| served.service.flows())
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,14 +26,14 @@ use tidegate_link::{
 };
 use tidegate_log::LogConfig;
 use tidegate_process::health::Health;
-use tidegate_rpc::Administration;
+use tidegate_rpc::{Administration, ServerConfig, server::ALPN};
 use tidegate_server::{
     Server,
     settings::{AllAnonymous, ServerSettings},
 };
-use tidegate_streams::{Node, NodeSettings, OwnCamera};
+use tidegate_streams::{OwnCamera, Streams, StreamsSettings};
 use tidegate_uplinks::{Receivers, UplinkLinks};
-use tidegate_web::{FlowRow, SinkRow, Tables, UplinkRow, WebSettings};
+use tidegate_web::WebSettings;
 use tidegate_wire::{Role, TransferHints};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -74,23 +74,6 @@ pub(crate) struct World {
     /// Its MQTT broker, if it serves one.
     broker: Option<Server>,
     node: Option<(JoinHandle<()>, CancellationToken)>,
-}
-
-/// A node without other services.
-struct NoTables;
-
-impl Tables for NoTables {
-    fn sinks(&self) -> Vec<SinkRow> {
-        Vec::new()
-    }
-
-    fn uplinks(&self) -> Vec<UplinkRow> {
-        Vec::new()
-    }
-
-    fn flows(&self) -> Vec<FlowRow> {
-        Vec::new()
-    }
 }
 
 /// A running camera node; stops when dropped.
@@ -170,36 +153,53 @@ impl World {
         if let Some(bus) = &bus {
             uplinks.serve_by(bus.clone(), "edge");
         }
-        let once = Arc::<OnceLock<_>>::default();
-        bus.iter().for_each(|bus| _ = once.set(bus.clone()));
         let links =
             Links::bind(self.link, credentials.clone(), link_settings(), access.audit.clone());
         let mut links = links.await.expect("a listener for links");
-        let options = NodeSettings {
-            api_listen: self.api,
-            credentials,
+        let hosted = options("hosted");
+        let frame_bytes_max = hosted.limits.bytes_max as u64;
+        let streams = Streams::new(StreamsSettings {
+            node: credentials.identity().node,
             stream_log: LogConfig { bytes_max: 64 << 20, segment_bytes: 8 << 20 }.into(),
-            hosted: options("hosted"),
+            hosted,
             hints: TransferHints::default(),
             medium: Some(CoordinatorConfig::default()),
             access: access.clone(),
             cameras: self.cameras.subscribe(),
-        };
-        let node = Node::bind(options).await.expect("a node");
-        (self.api, self.link) = (node.api_address(), links.local_address());
-        links.serve(Role::Camera, node.links());
-        links.serve(Role::Edge, node.links());
-        links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, node.medium())));
-        let admin = Administration { access: access.clone(), bus: once, reloads: None };
+        });
+        let streams = streams.expect("no table is wrong");
         let stop = CancellationToken::new();
-        let tables = Arc::new(NoTables);
-        let web = WebSettings { access, bus, tables, stop: stop.clone() };
-        let node = node.with_web(tidegate_web::router(web), tidegate_web::page());
+        let web = WebSettings {
+            access: access.clone(),
+            bus: bus.clone(),
+            tables: Arc::default(),
+            stop: stop.clone(),
+        };
+        let tls = |made: Result<_, _>| Arc::new(made.expect("the certificate serves"));
+        let api = tidegate_rpc::Server::bind(ServerConfig {
+            listen: self.api,
+            node: credentials.identity().name.clone(),
+            frame_bytes_max,
+            tls: tls(credentials.server_tls(ALPN)),
+            tls_open: tls(credentials.server_tls_open(ALPN)),
+            access: access.clone(),
+            web: tidegate_web::router(web),
+            web_public: tidegate_web::page(),
+        });
+        let api = api.await.expect("a listener for the API");
+        (self.api, self.link) = (api.address(), links.local_address());
+        links.serve(Role::Camera, streams.links());
+        links.serve(Role::Edge, streams.links());
+        links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, streams.medium())));
+        let admin = Arc::new(Administration { access, bus, reloads: None });
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            let (served, ()) =
-                tokio::join!(node.serve(Arc::new(admin), stopped.clone()), links.run(stopped));
-            served.expect("a node serves");
+            let (served, (), ()) = tokio::join!(
+                api.serve(streams.frames(), admin, stopped.clone()),
+                links.run(stopped.clone()),
+                streams.run(stopped),
+            );
+            served.expect("the API serves");
         });
         self.node = Some((task, stop));
     }

@@ -15,7 +15,7 @@ use std::{
 
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::PrivateKeyDer;
-use tidegate::run::{Service, users};
+use tidegate::run::{Node, users};
 use tidegate_broker::BrokerConfig;
 use tidegate_config::Config;
 use tidegate_identity::access::Access;
@@ -30,6 +30,8 @@ use tidegate_sinks::{
     influx::{Encoding, InfluxSettings},
     mqtt::MqttSettings,
 };
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 use crate::world::{
     client, client_at, publish, ready, ready_at, receive, server, server_settings, settings, start,
@@ -325,16 +327,22 @@ fn a_broker_is_sent_messages_only_if_its_certificate_is_right_and_takes_them_onl
 
 /// A node with that sink, whose password is wrong until its destination has refused it; then its file is mended, and the node reads its
 /// configuration again.
-fn mended(folder: &Path, shown: &Shown, sink: &str, is_refused: impl FnMut() -> bool) -> Service {
-    let (service, config) = started(folder, &shown.pem, "wrong\n", sink);
+fn mended(folder: &Path, shown: &Shown, sink: &str, is_refused: impl FnMut() -> bool) -> Running {
+    let (running, config) = started(folder, &shown.pem, "wrong\n", sink);
     until("it was refused", is_refused);
     fs::write(folder.join("word"), "word\n").unwrap();
-    assert_eq!(service.reload(config).unwrap().sinks, ["test"]);
-    service
+    assert_eq!(running.node.reload(config).unwrap().of("sink"), ["test"]);
+    running
+}
+
+/// A node that serves MQTT alone.
+struct Running {
+    node: Node,
+    _reactor: Runtime,
 }
 
 /// A node with that sink and these files, to which messages were published; and its configuration.
-fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Service, Config) {
+fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Running, Config) {
     let [ca, password] = ["ca.pem", "word"].map(|name| folder.join(name));
     fs::write(&ca, pem).unwrap();
     fs::write(&password, word).unwrap();
@@ -346,11 +354,14 @@ fn started(folder: &Path, pem: &str, word: &str, sink: &str) -> (Service, Config
     let config = Config::parse(Path::new("site.toml"), &text).unwrap();
     let authenticator = Arc::new(users::open(&config).unwrap());
     let access = Access { authenticator, ..Access::default() };
-    let service = Service::start(&config, access, &Health::default()).unwrap();
-    let port = service.addresses()[0].1.port();
+    let reactor = Runtime::new().unwrap();
+    let stop = CancellationToken::new();
+    let node = Node::start(&config, access, None, Health::default(), stop);
+    let node = reactor.block_on(node).unwrap();
+    let port = node.server().unwrap().addresses()[0].1.port();
     ready_at(port, "test");
     publish_all(port);
-    (service, config)
+    (Running { node, _reactor: reactor }, config)
 }
 
 #[test]
@@ -359,10 +370,14 @@ fn authorities_that_are_read_anew_from_the_same_file_are_trusted() {
     let (port, told) = database(&shown, "Token word");
     let folder = tempfile::tempdir().unwrap();
     let sink = format!("kind = \"influx\"\nurl = \"https://localhost:{port}/write?db=x\"\n");
-    let (service, config) = started(folder.path(), &Shown::new().pem, "word\n", &sink);
-    assert_eq!(service.reload(config.clone()).unwrap().sinks, [""; 0], "nothing has changed");
+    let (running, config) = started(folder.path(), &Shown::new().pem, "word\n", &sink);
+    assert_eq!(
+        running.node.reload(config.clone()).unwrap().of("sink"),
+        [""; 0],
+        "nothing has changed"
+    );
     fs::write(folder.path().join("ca.pem"), &shown.pem).unwrap();
-    assert_eq!(service.reload(config).unwrap().sinks, ["test"]);
+    assert_eq!(running.node.reload(config).unwrap().of("sink"), ["test"]);
     let expected: Vec<f64> = (0..COUNT).map(f64::from).collect();
     until("all was taken", || told.lock().unwrap().values.len() >= expected.len());
     assert_eq!(told.lock().unwrap().values, expected);

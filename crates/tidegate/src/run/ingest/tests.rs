@@ -10,22 +10,26 @@ mod websocket;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use tempfile::TempDir;
+use tidegate_api::ApiError;
 use tidegate_config::Config;
 use tidegate_identity::access::Access;
 use tidegate_ingest::IngestReport;
 use tidegate_load::client::{Client, Message, Options};
 use tidegate_process::health::Health;
 use tidegate_wire::mqtt::{QoS, RetainHandling, SubscribeFilter};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 
 use self::poll::poll;
-use crate::run::{Service, service::Reloaded, users};
+use crate::run::{Changes, Node, users};
 
 /// Longer than anything takes.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A node's MQTT and its ways in.
 struct World {
-    service: Service,
+    node: Node,
+    _reactor: Runtime,
     folder: TempDir,
 }
 
@@ -48,29 +52,33 @@ impl World {
         for (name, content) in files {
             std::fs::write(folder.path().join(name), content).expect("a file");
         }
-        let service = Self::service(&config(&folder, text)).expect("it serves");
-        Self { service, folder }
+        let (node, reactor) = Self::start(&config(&folder, text)).expect("it serves");
+        Self { node, _reactor: reactor, folder }
     }
 
-    fn service(config: &Config) -> Result<Service, tidegate_api::ApiError> {
+    fn start(config: &Config) -> Result<(Node, Runtime), ApiError> {
         let authenticator = Arc::new(users::open(config)?);
         let access = Access { authenticator, ..Access::default() };
-        Service::start(config, access, &Health::default())
+        let reactor = Runtime::new().expect("a runtime");
+        let stop = CancellationToken::new();
+        let node = Node::start(config, access, None, Health::default(), stop);
+        Ok((reactor.block_on(node)?, reactor))
     }
 
     /// The error of such a node at its start.
     fn refused(text: &str) -> String {
         let folder = tempfile::tempdir().expect("a folder");
-        let error = Self::service(&config(&folder, text)).expect_err("it is wrong");
+        let error = Self::start(&config(&folder, text)).err().expect("it is wrong");
         tidegate_message::error_chain(&error)
     }
 
-    fn reload(&self, text: &str) -> Reloaded {
-        self.service.reload(config(&self.folder, text)).expect("nothing is wrong")
+    fn reload(&self, text: &str) -> Changes {
+        self.node.reload(config(&self.folder, text)).expect("nothing is wrong")
     }
 
     fn client(&self) -> Client {
-        let (_, address) = &self.service.addresses()[0];
+        let server = self.node.server().expect("it serves MQTT");
+        let (_, address) = &server.addresses()[0];
         let port = address.port();
         Client::connect(Options { port, ..Options::default() }).expect("the broker listens")
     }
@@ -90,11 +98,11 @@ impl World {
     }
 
     fn address(&self) -> std::net::SocketAddr {
-        self.service.ingest("x").expect("it is configured").address()
+        self.node.ingest("x").expect("it is configured").address()
     }
 
     fn report(&self) -> IngestReport {
-        self.service.ingest("x").expect("it is configured").report()
+        self.node.ingest("x").expect("it is configured").report()
     }
 
     /// The counters, once they are as `is_so` has them.

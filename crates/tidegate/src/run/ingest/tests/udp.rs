@@ -218,7 +218,7 @@ fn a_connection_that_ends_is_made_anew_and_each_datagram_is_counted_once() {
     let mut arrived = 0;
     for _ in 0..3 {
         send_numbers(&world, 300);
-        world.service.bus().forget("$node/ingest/x");
+        world.node.bus().expect("it serves MQTT").forget("$node/ingest/x");
         let sender = sender(&world);
         let mut is_back = false;
         while !is_back {
