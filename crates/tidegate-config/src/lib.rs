@@ -107,16 +107,19 @@ impl Config {
     /// Whether nothing but MQTT and what belongs to it is asked for: there is no file, no certificate was ever made, and no variable or
     /// flag sets what needs one.
     pub fn is_mqtt_alone(&self) -> bool {
-        const SECTIONS: [&str; 6] = ["mqtt", "log", "flow", "sink", "ingest", "auth"];
-        const OF_NODE: [&str; 2] = ["node.data_dir", "node.health_listen"];
-        let is_of_mqtt = |name: &String| {
-            let section = name.split('.').next().unwrap_or_default();
-            SECTIONS.contains(&section) || OF_NODE.contains(&&**name)
+        // Sections of what others reach by the node's certificate.
+        const OF_SITE: [&str; 10] = [
+            "camera", "detect", "frames", "link", "mez_pi", "privacy", "uplink", "vision", "web",
+            "workers",
+        ];
+        let is_of_site = |name: &String| match name.split('.').next().unwrap_or_default() {
+            "node" => !["node.data_dir", "node.health_listen"].contains(&&**name),
+            section => OF_SITE.contains(&section),
         };
         !self.has_file()
             && self.mqtt.enabled
             && fs::symlink_metadata(self.pki_dir()).is_err()
-            && self.origins.settings.keys().all(is_of_mqtt)
+            && !self.origins.settings.keys().any(is_of_site)
     }
 
     /// A command of this program that goes by the same configuration, for people to type.
