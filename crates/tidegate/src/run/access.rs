@@ -1,4 +1,4 @@
-//! Who may do what: users, rules, the keys of tokens and revocation lists, as they change while a node runs.
+//! Access control while a node runs: users, rules, the keys of tokens and revocation lists, as they change.
 
 use std::{
     path::PathBuf,

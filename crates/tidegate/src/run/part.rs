@@ -36,7 +36,7 @@ use super::findings::Findings;
 /// A kind of service.
 #[async_trait]
 pub(super) trait Part: Sync {
-    /// What it is called in logs.
+    /// Its name in logs.
     fn name(&self) -> &'static str;
 
     /// Whether it is for those alone whom others know by a certificate: a node that serves MQTT alone is without it.
@@ -74,7 +74,7 @@ pub(super) trait Part: Sync {
     async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError>;
 }
 
-/// What [`Part::start`] has begun.
+/// The service that [`Part::start`] has begun.
 pub(super) type Started = Option<Box<dyn Running>>;
 
 /// A service that runs.
@@ -98,7 +98,7 @@ pub(super) trait Running: Send + Sync {
 /// Makes what was planned so; it fails where the system gives no thread, and then all else is exchanged.
 pub(super) type Exchange<'a> = Box<dyn FnOnce(&mut Changes) -> Result<(), ApiError> + 'a>;
 
-/// What an exchange has changed.
+/// The changes of an exchange.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Settings that were exchanged, as `section.key`.
@@ -133,7 +133,7 @@ pub(super) struct Ports {
     pub(super) pool: SharedPool,
     /// How others know this node; none where it serves MQTT alone.
     pub(super) credentials: Option<Credentials>,
-    /// What others reach by that certificate.
+    /// The links and calls of others, who know the node by that certificate.
     pub(super) site: Option<Site>,
     /// The MQTT server, for what is more than a client of it. Its part alone ends it.
     pub(super) server: Arc<OnceLock<Weak<Server>>>,
@@ -155,7 +155,7 @@ impl Ports {
     }
 }
 
-/// What others reach at a node by its certificate. It serves once all parts have begun.
+/// The links, calls and streams of those who know a node by its certificate. It serves once all parts have begun.
 pub(super) struct Site {
     pub(super) links: Links,
     pub(super) api: tidegate_rpc::Server,
