@@ -168,6 +168,7 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-flows", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-sinks", Layer::Shell, &[], &["tidegate-bus", "tidegate-process"]),
+    rule("tidegate-timers", Layer::Shell, &[], &["tidegate-bus"]),
     rule(
         "tidegate-rpc",
         Layer::Shell,
@@ -269,6 +270,7 @@ const RULES: &[Rule] = &[
             "tidegate-server",
             "tidegate-sinks",
             "tidegate-streams",
+            "tidegate-timers",
             "tidegate-uplinks",
             "tidegate-vision",
             "tidegate-web",
@@ -312,6 +314,7 @@ const SERVICES: &[&str] = &[
     "tidegate-ingest",
     "tidegate-sinks",
     "tidegate-streams",
+    "tidegate-timers",
     "tidegate-uplinks",
     "tidegate-vision",
     "tidegate-web",

@@ -18,6 +18,7 @@ mod mqtt_user;
 mod node;
 mod privacy;
 mod sink;
+mod timer;
 mod uplink;
 mod vision;
 mod web;
@@ -51,6 +52,7 @@ pub use self::{
     node::NodeSection,
     privacy::PrivacySection,
     sink::SinkSection,
+    timer::TimerSection,
     uplink::UplinkSection,
     vision::VisionSection,
     web::WebSection,
@@ -91,6 +93,7 @@ config! {
     "mqtt.topic" in mqtt_topics: MqttTopicSection,
     "flow" in flows: FlowSection,
     "sink" in sinks: SinkSection,
+    "timer" in timers: TimerSection,
 }
 
 impl Config {

@@ -29,6 +29,7 @@ mod part;
 mod policies;
 pub(crate) mod sinks;
 mod streams;
+mod timers;
 mod uplinks;
 pub mod users;
 mod vision;
@@ -81,6 +82,7 @@ const PARTS: &[&dyn Part] = &[
     &bridges::Bridges,
     &ingest::Listeners,
     &sinks::Sinks,
+    &timers::Ticking,
     &uplinks::Upwards,
     &vision::Detection,
     &detect::Watching,
