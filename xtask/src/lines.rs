@@ -10,7 +10,8 @@ const LINES_MAX: usize = 16_000;
 
 /// Crates with another limit, and why.
 const LIMITS: &[(&str, usize, &str)] = &[
-    ("tidegate", 8_200, "it joins services and holds none of them"),
+    // Every part says all of itself there: its check, its start, its exchange and its end.
+    ("tidegate", 8_800, "it joins services and holds none of them"),
     // A part that was moved for the number's sake would be cut through that story.
     (
         "tidegate-broker",

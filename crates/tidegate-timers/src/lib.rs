@@ -43,7 +43,7 @@ pub enum TimerError {
     Topic {
         /// The topic.
         topic: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         source: TopicError,
     },
     /// Only the node publishes below `$`.
