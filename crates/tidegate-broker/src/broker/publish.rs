@@ -8,11 +8,17 @@ use tidegate_message::{
 };
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
-use super::{Broker, ConnectionKey, Denied, Output, accept::Answer, deliver::Outcome};
+use super::{
+    Broker, ConnectionKey, Denied, Output,
+    accept::Answer,
+    conversation::{Conversation, ConversationRef},
+    deliver::Outcome,
+};
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
     budget::Charge,
     bundle::Publication,
+    config::SessionConfig,
     connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
     message::{Body, Incoming},
     routes::Route,
@@ -100,7 +106,7 @@ impl Broker {
         key: Key,
         mut received: Receiving,
     ) -> Result<(), Fault> {
-        let drains = self.connections.get(key).is_some_and(|connection| connection.drains);
+        let drains = self.conversation_ref(key).is_some_and(|it| it.connection.drains);
         let is_refused = drains && received.qos > QoS::AtMostOnce;
         let Some(charge) = received.charge.take().filter(|_| !is_refused) else {
             self.statistics.received += 1;
@@ -137,7 +143,6 @@ impl Broker {
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
     pub(super) fn topic_of(&mut self, key: Key, publish: &Publish<'_>) -> Result<Arc<str>, Fault> {
         let max = self.shared.config().topic_alias_max;
-        let connection = self.connections.get(key).expect("it is being received from");
         let Some(alias) = publish.properties.topic_alias else { return Ok(publish.topic.into()) };
         let alias = alias.get();
         if alias > max {
@@ -145,6 +150,10 @@ impl Broker {
             return Err(Fault::new(ReasonCode::TOPIC_ALIAS_INVALID, text));
         }
         let at = usize::from(alias) - 1;
+        // One that has parted from its session takes nothing more.
+        let Some(ConversationRef { connection, session, .. }) = self.conversation_ref(key) else {
+            return Ok(publish.topic.into());
+        };
         let known = connection.aliases_in.get(at).cloned();
         if publish.topic.is_empty() {
             return known.ok_or_else(|| {
@@ -155,21 +164,21 @@ impl Broker {
         if let Some(known) = known.filter(|known| **known == *publish.topic) {
             return Ok(known);
         }
-        self.check_topic(key, publish.topic)?;
-        let connection = self.connections.get(key).expect("it is being received from");
+        check_topic(&session.config, publish.topic)?;
         let mut charge = None;
         if connection.aliases_in.are_many(publish.topic.len()) {
-            let session = connection.session.and_then(|session| self.sessions.get(session));
-            let account = session.and_then(|session| session.account.clone());
+            let account = session.account.clone();
             charge = self.charge_in(account.as_ref(), publish.topic.len() as u64);
             if charge.is_none() {
                 let text = "no memory is left for the topic of an alias";
                 return Err(Fault::new(ReasonCode::QUOTA_EXCEEDED, text));
             }
         }
-        let connection = self.connections.get_mut(key).expect("it is being received from");
         let topic: Arc<str> = publish.topic.into();
-        connection.aliases_in.set(at, topic.clone(), charge);
+        // The session that made room may be this one.
+        if let Some(it) = self.conversation(key) {
+            it.connection.aliases_in.set(at, topic.clone(), charge);
+        }
         Ok(topic)
     }
 
@@ -193,29 +202,12 @@ impl Broker {
         Ok(())
     }
 
-    /// Whether the client may publish to `topic`, by its form.
-    pub(super) fn check_topic(&self, key: Key, topic: &str) -> Result<(), Fault> {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get(session).expect("a connection's session is there");
-        let config = &session.config;
-        let checked = config.check_topic_name(topic).and_then(|()| {
-            // A message that a part of this process carries is refused by itself, so that the rest is accepted
-            // (`look_up`).
-            if config.is_local { Ok(()) } else { config.check_topic_characters(topic) }
-        });
-        checked.map_err(|error| Fault::new(topic_reason(&error), error.to_string()))
-    }
-
     /// Whether it is a QoS 2 message that was received and not released, which is answered again and no more
     /// (MQTT-4.3.3-10).
     #[inline]
     fn answer_again(&mut self, key: Key, qos: QoS, packet_id: Option<PacketId>) -> bool {
         let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id) else { return false };
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get(session).expect("a connection's session is there");
-        if session.is_received(id) {
+        if self.met(key).session.is_received(id) {
             // The answer to the first one may still wait for the disk.
             self.depend_on_all();
             self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
@@ -254,8 +246,8 @@ impl Broker {
         key: Key,
         publication: &Publication<'_>,
     ) -> bool {
-        let Some(connection) = self.connections.get_mut(key) else { return false };
-        if connection.is_closing || connection.session.is_none() {
+        let Some(Conversation { connection, .. }) = self.conversation(key) else { return false };
+        if connection.is_closing {
             return false;
         }
         connection.last_heard = now;
@@ -322,12 +314,10 @@ impl Broker {
             return Ok(());
         }
         if arrival.qos == QoS::ExactlyOnce {
-            let connection = self.connections.get(key).expect("it is being received from");
-            let session = connection.session.expect("checked before");
-            let session = self.sessions.get(session).expect("a connection's session is there");
+            let received = self.met(key).session.received.len();
             let max = self.shared.config().receive_maximum;
             let pending = self.pending.iter().filter(|owed| owed.qos == QoS::ExactlyOnce).count();
-            if session.received.len() + pending >= usize::from(max) {
+            if received + pending >= usize::from(max) {
                 let text = format!("more than {max} messages of QoS 2 wait for their release");
                 return Err(Fault::new(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, text));
             }
@@ -376,7 +366,7 @@ impl Broker {
             self.pending.push(Pending { qos, packet_id, charge, rules: route.made.rules });
             return Ok(());
         }
-        let session = self.connections.get(key).and_then(|connection| connection.session);
+        let session = self.session_of(key);
         self.note_exchange(session, arrival.qos, arrival.packet_id);
         let message = Incoming {
             topic: &route.topic,
@@ -399,10 +389,9 @@ impl Broker {
             return;
         }
         let Some(mut admission) = self.admission.take() else { return };
-        let session = self.connections.get(key).and_then(|connection| connection.session);
-        if let Some(identity) =
-            session.and_then(|session| self.sessions.get(session)).map(|s| s.identity.clone())
-        {
+        let session = self.session_of(key);
+        if let Some(ConversationRef { session, .. }) = self.conversation_ref(key) {
+            let identity = session.identity.clone();
             admission.admit(now, &identity, &mut self.batch);
         }
         self.admission = Some(admission);
@@ -619,10 +608,7 @@ impl Broker {
                 self.acknowledge(key, AckKind::Puback, id, reason);
             }
             QoS::ExactlyOnce => {
-                let connection = self.connections.get(key).expect("it is being received from");
-                if let Some(session) = connection.session
-                    && let Some(session) = self.sessions.get_mut(session)
-                {
+                if let Some(Conversation { session, .. }) = self.conversation(key) {
                     session.received.push(id);
                 }
                 self.write_received();
@@ -641,11 +627,13 @@ impl Broker {
         packet_id: Option<PacketId>,
         text: &str,
     ) -> Result<(), Fault> {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let is_told = connection.version == Version::V5
-            && connection.problem_information
-            && !self.ends_at_refusal(connection);
-        let Some(id) = packet_id.filter(|_| is_told) else {
+        let told = self.conversation_ref(key).filter(|it| {
+            it.connection.version == Version::V5
+                && it.connection.problem_information
+                && !it.session.config.ends_at_refusal
+        });
+        let packet_bytes_max = told.map(|it| it.connection.packet_bytes_max as usize);
+        let (Some(id), Some(packet_bytes_max)) = (packet_id, packet_bytes_max) else {
             return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
         };
         let mut ack = Ack::new(id, ReasonCode::QUOTA_EXCEEDED);
@@ -656,7 +644,7 @@ impl Broker {
         };
         let mut encoded = Vec::new();
         packet.encode(Version::V5, &mut encoded).expect("our reasons are short texts");
-        if encoded.len() > connection.packet_bytes_max as usize {
+        if encoded.len() > packet_bytes_max {
             return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED); // MQTT-3.4.2-2
         }
         self.promise(key, |_, out| out.extend_from_slice(&encoded));
@@ -671,7 +659,7 @@ impl Broker {
         qos: QoS,
         packet_id: Option<PacketId>,
     ) -> Result<(), Fault> {
-        let version = self.connections.get(key).map(|connection| connection.version);
+        let version = self.conversation_ref(key).map(|it| it.connection.version);
         match (qos, packet_id) {
             (QoS::AtMostOnce | QoS::AtLeastOnce, Some(id)) if version == Some(Version::V5) => {
                 self.acknowledge(key, AckKind::Puback, id, ReasonCode::QUOTA_EXCEEDED);
@@ -694,19 +682,20 @@ impl Broker {
             self.acknowledge(key, AckKind::Puback, id, reason);
             return Ok(());
         }
-        let connection = self.connections.get(key).expect("it is being received from");
+        // One that has parted from its session hears no answer.
+        let Some(Conversation { connection, session, .. }) = self.conversation(key) else {
+            return Ok(());
+        };
         let version = connection.version;
         // Before MQTT 5 an acknowledgement cannot say no. A message that is not allowed is acknowledged (MQTT-3.3.5-2 of
         // 3.1.1); one that was not accepted must not be, so the connection ends and the publisher may try again.
         let ends = match version {
-            Version::V5 => reason == ReasonCode::QUOTA_EXCEEDED && self.ends_at_refusal(connection),
+            Version::V5 => reason == ReasonCode::QUOTA_EXCEEDED && session.config.ends_at_refusal,
             _ => reason != ReasonCode::NOT_AUTHORIZED,
         };
         if ends {
-            let session = connection.session.and_then(|session| self.sessions.get(session));
-            if session.is_some_and(|session| session.has_backlog()) {
+            if session.has_backlog() {
                 // It would come again, and publish again, before it takes what fills the memory.
-                let connection = self.connections.get_mut(key).expect("looked up above");
                 connection.drains = true;
                 return Ok(());
             }
@@ -714,20 +703,12 @@ impl Broker {
         }
         let kind = if qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
         if version != Version::V5 && qos == QoS::ExactlyOnce {
-            let session = connection.session.expect("checked before");
-            let session = self.sessions.get_mut(session).expect("a connection's session is there");
             session.received.push(id);
             let session = session.number;
             self.write(session, || Record::Noted { session, id });
         }
         self.acknowledge(key, kind, id, reason);
         Ok(())
-    }
-
-    /// Whether it is to end with a message that is not accepted, although its version could say so.
-    fn ends_at_refusal(&self, connection: &Connection) -> bool {
-        let session = connection.session.and_then(|session| self.sessions.get(session));
-        session.is_some_and(|session| session.config.ends_at_refusal)
     }
 
     /// Where one PUBACK stands for many messages, it says which of them is not allowed, or can never be held.
@@ -752,7 +733,7 @@ impl Broker {
             return Ok(allowed.then(|| route.clone()));
         }
         let generation = self.shared.generation();
-        let connection = self.connections.get_mut(key).expect("it is being received from");
+        let Some(Conversation { connection, .. }) = self.conversation(key) else { return Ok(None) };
         let recent = &mut connection.recent;
         let at = recent
             .iter()
@@ -786,11 +767,9 @@ impl Broker {
 
     #[cold]
     fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
-        self.check_topic(key, topic)?;
+        check_topic(&self.met(key).session.config, topic)?;
         let route = self.route(topic);
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get(session).expect("a connection's session is there");
+        let session = self.met(key).session;
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
         if is_own {
@@ -809,8 +788,7 @@ impl Broker {
                 }
                 decision.allow
             };
-        let connection = self.connections.get_mut(key).expect("looked up above");
-        let recent = &mut connection.recent;
+        let recent = &mut self.met_mut(key).connection.recent;
         recent.retain(|recent| *recent.route.topic != *topic);
         recent.truncate(RECENT_MAX - 1);
         recent.insert(0, Recent { route: route.clone(), allowed });
@@ -821,6 +799,16 @@ impl Broker {
 
 /// Where a bridge tells whether it is connected.
 const STATE_OF_A_BRIDGE: &str = "$SYS/broker/connection/+/state";
+
+/// Whether a client with these settings may publish to `topic`, by its form.
+pub(super) fn check_topic(config: &SessionConfig, topic: &str) -> Result<(), Fault> {
+    let checked = config.check_topic_name(topic).and_then(|()| {
+        // A message that a part of this process carries is refused by itself, so that the rest is accepted
+        // (`look_up`).
+        if config.is_local { Ok(()) } else { config.check_topic_characters(topic) }
+    });
+    checked.map_err(|error| Fault::new(topic_reason(&error), error.to_string()))
+}
 
 /// The reason for a bad topic in MQTT 5: 0x90 is for one that is well formed and not accepted (3.14.2.1), an invalid one makes the
 /// packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.

@@ -7,7 +7,12 @@ use tidegate_wire::mqtt::{
     encode_ack,
 };
 
-use super::{Broker, ConnectionKey, mark_dirty, publish::Fault};
+use super::{
+    Broker, ConnectionKey,
+    conversation::Conversation,
+    mark_dirty,
+    publish::{Fault, check_topic},
+};
 use crate::{
     budget::PartialCharge,
     connection::{PassedOver, Receiving},
@@ -169,7 +174,7 @@ impl Broker {
         payload_bytes: usize,
     ) -> Result<(), Fault> {
         let topic = self.topic_of(key, publish)?;
-        self.check_topic(key, &topic)?;
+        check_topic(&self.met(key).session.config, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
         // Its payload is charged as it comes: a large announcement alone holds no memory.
@@ -179,8 +184,7 @@ impl Broker {
             forwarded = Vec::new();
         }
         let refusals = self.shared.refusals();
-        let connection = self.connections.get_mut(key).expect("it is being received from");
-        connection.receiving = Some(Box::new(Receiving {
+        self.met_mut(key).connection.receiving = Some(Box::new(Receiving {
             topic,
             qos: publish.qos,
             retain: publish.retain,
@@ -222,8 +226,7 @@ impl Broker {
 
     /// Why there is no memory for `bytes` more of a large PUBLISH.
     fn why_passed_over(&self, key: Key, own: u64, bytes: u64) -> PassedOver {
-        let session = self.connections.get(key).and_then(|connection| connection.session);
-        let account = session.and_then(|key| self.sessions.get(key)?.account.as_ref());
+        let account = self.conversation_ref(key).and_then(|it| it.session.account.as_ref());
         let is_over =
             account.is_some_and(|account| !self.shared.partial_share_allows(account, own, bytes));
         if is_over { PassedOver::OverShare } else { PassedOver::NoRoom }
@@ -306,10 +309,7 @@ impl Broker {
     /// PUBACK, QoS 2 with PUBREC and PUBCOMP (MQTT-4.3.2-4, MQTT-4.3.3-8), and another answer is a protocol error (MQTT-4.13.1-1; 4.8.0-1
     /// of 3.1.1). To one that is not known nothing is done.
     fn check_kind(&self, key: Key, ack: &Ack, expected: &[Awaits]) -> Result<(), Fault> {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get(session).expect("a connection's session is there");
-        match session.inflight.awaits(ack.packet_id) {
+        match self.met(key).session.inflight.awaits(ack.packet_id) {
             Some(awaits) if !expected.contains(&awaits) => {
                 let text = format!(
                     "message {} is acknowledged as one of another QoS is; {awaits:?} is awaited",
@@ -323,9 +323,8 @@ impl Broker {
 
     /// PUBACK and PUBCOMP: the exchange has ended.
     pub(super) fn ended(&mut self, now: Instant, key: Key, ack: &Ack, awaits: Awaits) {
-        let connection = self.connections.get_mut(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get_mut(session).expect("a connection's session is there");
+        let Conversation { connection, session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         let Some(kept) = session.inflight.end(ack.packet_id, awaits) else {
             // Nothing is to be done about it; the specification names no answer to either.
             tracing::debug!(client = %session.client_id, id = ack.packet_id, "acknowledges what is not in flight");
@@ -382,19 +381,17 @@ impl Broker {
 
     /// PUBREC: the subscriber has the message, or does not want it.
     fn accepted(&mut self, now: Instant, key: Key, ack: &Ack) -> Result<(), Fault> {
-        let connection = self.connections.get_mut(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
         if ack.reason.is_failure() {
             self.ended(now, key, ack, Awaits::Pubrec); // MQTT-4.4.0-2
             return Ok(());
         }
-        let session = self.sessions.get_mut(session).expect("a connection's session is there");
-        let found = session.inflight.release(ack.packet_id);
+        let Conversation { session, .. } = self.met_mut(key);
+        let (session, found) = (session.number, session.inflight.release(ack.packet_id));
         if found
-            && session.number > 0
+            && session > 0
             && let Some(keeper) = &mut self.keeper
         {
-            let (session, id) = (session.number, ack.packet_id);
+            let id = ack.packet_id;
             keeper.append(&Record::Accepted { session, id });
         }
         let reason =
@@ -405,9 +402,8 @@ impl Broker {
 
     /// PUBREL: the publisher has let go of a packet identifier.
     fn released(&mut self, key: Key, ack: &Ack) {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get_mut(session).expect("a connection's session is there");
+        let Conversation { session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         let at = session.received.iter().position(|id| *id == ack.packet_id);
         if let Some(at) = at {
             let (number, id) = (session.number, ack.packet_id);

@@ -9,10 +9,15 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, Denied, Output, publish::Fault};
+use super::{
+    Broker, Denied, Output,
+    conversation::{Conversation, ConversationRef},
+    publish::Fault,
+};
 use crate::{
     connection::{Asked, Filters},
     scans::RetainedScan,
+    session_state::SessionKey,
     slab::Key,
     subscription::{FILTERS_OWN_BYTES, SubscriptionOptions, filter_bytes},
     timers::Timer,
@@ -56,8 +61,7 @@ impl Broker {
         if self.some_filters(now, key, &mut filters) {
             return self.end_filters(now, key, filters);
         }
-        let connection = self.connections.get_mut(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
+        let session = self.met(key).session_key;
         self.wait_with_filters(now, key, filters);
         self.pause(self.session_key(session));
         Ok(())
@@ -117,14 +121,13 @@ impl Broker {
     /// Answers the packet.
     fn end_filters(&mut self, now: Instant, key: Key, filters: Filters) -> Result<(), Fault> {
         let Filters { asked, mut reasons, invalid, left_groups, .. } = filters;
-        let connection = self.connections.get(key).expect("the caller looked");
-        let session_key = connection.session.expect("checked before");
+        let session_key = self.met(key).session_key;
         self.leave_groups(now, session_key, &left_groups);
-        if self.sessions.get(session_key).is_some_and(|session| session.number > 0) {
+        if self.met(key).session.number > 0 {
             // Records of others came between those of its filters.
             self.depend_on_all();
         }
-        let connection = self.connections.get(key).expect("looked up above");
+        let connection = self.met(key).connection;
         let packet = match asked {
             Asked::Unsubscribe(packet) => packet,
             Asked::Subscribe(packet) => {
@@ -191,10 +194,7 @@ impl Broker {
         mut filters: impl Iterator<Item = &'a str>,
         are_new: bool,
     ) -> Result<(), Fault> {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session = connection.session.expect("checked before");
-        let session = self.sessions.get(session).expect("a connection's session is there");
-        let config = &session.config;
+        let config = &self.met(key).session.config;
         filters.try_for_each(|filter| {
             let checked = config.check_topic_filter(filter).and_then(|_| {
                 // A client that has one from before may end it.
@@ -217,13 +217,11 @@ impl Broker {
         asked: &SubscribeFilter,
         id: u32,
     ) -> Result<ReasonCode, TopicError> {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session_key = connection.session.expect("checked before");
+        let ConversationRef { connection, session_key, session } = self.met(key);
         let own = self.session_key(session_key);
         let version = connection.version;
         let keeps_retain = connection.keeps_retain;
         let limits = self.shared.config();
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
         let filter = &*asked.filter;
         let inner = session.config.check_topic_filter(filter)?;
         let is_shared = inner.len() < filter.len();
@@ -251,7 +249,7 @@ impl Broker {
                 return Ok(ReasonCode::QUOTA_EXCEEDED);
             }
         }
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let session = self.met(key).session;
         let options = SubscriptionOptions {
             qos: asked.maximum_qos.min(session.config.max_qos()),
             no_local: asked.no_local || keeps_retain,
@@ -266,7 +264,8 @@ impl Broker {
             // A subscription that is acknowledged holds after a restart.
             return Ok(ReasonCode::QUOTA_EXCEEDED);
         }
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let Conversation { session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         let filter = match session.subscriptions.get_key_value(filter) {
             Some((text, _)) => text.clone(),
             None => Arc::from(filter),
@@ -330,10 +329,9 @@ impl Broker {
         filter: &str,
         left_groups: &mut HashSet<String>,
     ) -> ReasonCode {
-        let connection = self.connections.get(key).expect("it is being received from");
-        let session_key = connection.session.expect("checked before");
-        let own = self.session_key(session_key);
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let Conversation { session_key, session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
+        let own = SessionKey::new(self.shard as u8, session_key);
         if session.subscriptions.remove(filter).is_none() {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         }

@@ -8,6 +8,7 @@ use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode};
 
 use super::{
     Broker, ConnectionKey,
+    conversation::{Conversation, ConversationRef},
     durable_acks::NoRoom,
     journal_writer::checkpoint::RETRY,
     journal_writer::done,
@@ -275,8 +276,8 @@ impl Broker {
     fn begin(&mut self, now: Instant, key: Key, session_key: Key, class: Class) -> Step {
         let copy_bytes_max = self.shared.config().copy_bytes_max;
         let own = self.session_key(session_key);
-        let connection = self.connections.get_mut(key).expect("looked up by the caller");
-        let session = self.sessions.get_mut(session_key).expect("looked up by the caller");
+        let Conversation { connection, session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         let first = match class {
             Class::Small => session.queue.small(),
             Class::Large => session.queue.large(),
@@ -392,8 +393,7 @@ impl Broker {
     /// Begins another QoS 2 message while those before it wait for the disk, so that they wait together.
     #[cold]
     fn begin_ahead(&mut self, now: Instant, key: Key, session_key: Key) -> Step {
-        let connection = self.connections.get(key).expect("looked up by the caller");
-        let session = self.sessions.get(session_key).expect("a connection's session is there");
+        let ConversationRef { connection, session, .. } = self.met(key);
         let places = usize::from(connection.receive_maximum);
         let open = usize::from(connection.unacknowledged) + connection.resend.len();
         let waits = |queued: &&Queued| queued.qos == QoS::ExactlyOnce && queued.number > 0;
@@ -407,8 +407,8 @@ impl Broker {
     fn send_again(&mut self, now: Instant, key: Key, session_key: Key, resend: Resend) -> Step {
         let Resend { id, is_repeated, .. } = resend;
         let copy_bytes_max = self.shared.config().copy_bytes_max;
-        let connection = self.connections.get_mut(key).expect("looked up by the caller");
-        let session = self.sessions.get_mut(session_key).expect("a connection's session is there");
+        let Conversation { connection, session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         let Some(entry) = session.inflight.entries().find(|entry| entry.id == id) else {
             connection.resend.pop_front();
             return Step::More;
@@ -485,18 +485,18 @@ impl Broker {
 
     /// Whether retained messages are owed and nothing is there that would call for them.
     fn must_fetch(&self, key: Key) -> bool {
-        let Some(connection) = self.connections.get(key) else { return false };
-        let session = connection.session.and_then(|key| self.sessions.get(key));
-        connection.outbox.is_empty()
-            && connection.resend.is_empty()
-            && !connection.is_closing
-            && session.is_some_and(|s| s.queue.is_empty() && !s.retained.is_empty())
+        self.conversation_ref(key).is_some_and(|it| {
+            it.connection.outbox.is_empty()
+                && it.connection.resend.is_empty()
+                && !it.connection.is_closing
+                && it.session.queue.is_empty()
+                && !it.session.retained.is_empty()
+        })
     }
 
     /// Looks up more of the retained messages that new subscriptions are owed, once those before have left.
     fn fetch_retained(&mut self, now: Instant, key: Key) {
-        let Some(connection) = self.connections.get(key) else { return };
-        let Some(session_key) = connection.session else { return };
+        let Some(session_key) = self.session_of(key) else { return };
         self.queue_retained(now, session_key);
         self.watch_lapse(session_key);
     }
@@ -604,12 +604,10 @@ impl Broker {
 
     /// Sets the first latency query of a connection whose policy wants them, if its session answers them.
     pub(super) fn begin_queries(&mut self, now: Instant, key: Key) {
-        let Some(connection) = self.connections.get(key) else { return };
-        if connection.schedule.policy().paper().is_none() {
+        let Some(ConversationRef { connection, session, .. }) = self.conversation_ref(key) else {
             return;
-        }
-        let session = connection.session.and_then(|key| self.sessions.get(key));
-        if session.is_some_and(|session| self.answers_queries(session)) {
+        };
+        if connection.schedule.policy().paper().is_some() && self.answers_queries(session) {
             let at = connection.schedule.query_at().unwrap_or(now);
             self.wake_at(key, at.max(now));
         }
@@ -623,14 +621,12 @@ impl Broker {
         if connection.schedule.query_at().is_none() {
             return;
         }
-        let session_key = connection.session;
-        let answers = session_key
-            .and_then(|key| self.sessions.get(key))
-            .is_some_and(|session| self.answers_queries(session));
-        if !answers {
+        let met = self.conversation_ref(key);
+        if !met.is_some_and(|it| self.answers_queries(it.session)) {
             return;
         }
-        let connection = self.connections.get_mut(key).expect("looked up above");
+        let Conversation { connection, session, .. } =
+            Conversation::of(&mut self.connections, &mut self.sessions, key);
         if connection.schedule.query_due(now)
             && connection.query.is_none()
             && connection.unacknowledged < connection.receive_maximum
@@ -653,8 +649,6 @@ impl Broker {
             if head.packet_bytes(connection.version) > connection.packet_bytes_max as usize {
                 return; // MQTT-3.1.2-24
             }
-            let session = session_key.expect("it answers");
-            let session = self.sessions.get_mut(session).expect("a connection's session is there");
             let id = session.inflight.begin(QoS::AtLeastOnce, bytes as usize, false, None);
             connection.unacknowledged += 1;
             head.packet_id = Some(id);
