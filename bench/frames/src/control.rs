@@ -22,7 +22,7 @@ pub fn controllers(report: &mut Report) -> anyhow::Result<()> {
         for row in &rows {
             table += &format!("{row}\n");
         }
-        let bound = case.world.cameras[0].demand.bounds.latency().as_secs_f64() * 1e3;
+        let bound = case.site.cameras[0].demand.bounds.latency().as_secs_f64() * 1e3;
         let figure =
             |what: &str, unit: &str| Figure::new(format!("control, {}, {what}", case.name), unit);
         let best = |of: fn(&compare::Row) -> f64| {
@@ -69,7 +69,7 @@ pub fn controllers(report: &mut Report) -> anyhow::Result<()> {
 /// `mez-pi` on the paper's tables settles on the rows of the paper's Table 3, on every camera.
 fn published(report: &mut Report) {
     for published in paper::PUBLISHED {
-        let rows = paper::settled_rows(&paper::experiment(published).world.run());
+        let rows = paper::settled_rows(&paper::experiment(published).site.run());
         // A camera that changed rows to the end settled on none, which makes the figure no number, and short.
         let rows: Vec<f64> = rows.iter().map(|row| row.map_or(f64::NAN, f64::from)).collect();
         let expected = f64::from(published.row);

@@ -8,7 +8,7 @@ fn main() {
     );
     for published in PUBLISHED {
         let case = experiment(published);
-        let outcome = case.world.run();
+        let outcome = case.site.run();
         let end = outcome.length.saturating_sub(std::time::Duration::from_secs(10));
         let summary = outcome.summary_where(|frame| frame.captured >= end);
         let rows: Vec<String> = settled_rows(&outcome)

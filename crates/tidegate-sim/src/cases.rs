@@ -15,19 +15,19 @@ use tidegate_message::{
 };
 
 use crate::{
+    cameras::{Camera, Site},
     medium::Scenario,
-    world::{Camera, World},
 };
 
-/// A world with a name and the times at which its capacity changes.
+/// A site with a name and the times at which its capacity changes.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The simulated case, in a few words.
     pub name: String,
     /// Times of the capacity steps, from the beginning.
     pub steps: Vec<Duration>,
-    /// The world; every camera asks for `budget`.
-    pub world: World,
+    /// The site; every camera asks for `budget`.
+    pub site: Site,
 }
 
 /// One-way delay of the modelled lines and of acknowledgements.
@@ -41,14 +41,14 @@ impl Case {
     /// The same case with another controller for every camera.
     pub fn with_controller(&self, controller: ControllerKind) -> Self {
         let mut case = self.clone();
-        case.world.cameras.iter_mut().for_each(|camera| camera.demand.controller = controller);
+        case.site.cameras.iter_mut().for_each(|camera| camera.demand.controller = controller);
         case
     }
 
     /// The same case with another seed.
     pub fn with_seed(&self, seed: u64) -> Self {
         let mut case = self.clone();
-        case.world.seed = seed;
+        case.site.seed = seed;
         case
     }
 }
@@ -129,8 +129,8 @@ pub fn channel(count: usize, rates: &[(f64, f64)], crowd: &[f64]) -> Scenario {
     parse(&text)
 }
 
-fn world(scenario: Scenario, cameras: Vec<Camera>, seconds: u64) -> World {
-    World {
+fn site(scenario: Scenario, cameras: Vec<Camera>, seconds: u64) -> Site {
+    Site {
         seed: 1,
         length: Duration::from_secs(seconds),
         scenario,
@@ -154,14 +154,14 @@ pub fn steps(fps: u32, high: f64, low: f64, every: f64) -> Case {
     Case {
         name: format!("{high:.0}/{low:.0} Mbit/s every {every:.0} s, {fps} fps"),
         steps: rates[1..].iter().map(|(at, _)| Duration::from_secs_f64(*at)).collect(),
-        world: world(line(&rates), vec![camera(fps)], 60),
+        site: site(line(&rates), vec![camera(fps)], 60),
     }
 }
 
 /// One camera, for a minute, on a line that has each rate (Mbit/s) from its time on, in seconds.
 pub fn stepped(fps: u32, rates: &[(f64, f64)]) -> Case {
     let name = format!("{rates:?}, {fps} fps");
-    Case { name, steps: vec![], world: world(line(rates), vec![camera(fps)], 60) }
+    Case { name, steps: vec![], site: site(line(rates), vec![camera(fps)], 60) }
 }
 
 /// One camera on a line of constant rate (Mbit/s).
@@ -169,14 +169,14 @@ pub fn constant(fps: u32, rate: f64) -> Case {
     Case {
         name: format!("{rate:.0} Mbit/s, {fps} fps"),
         steps: vec![],
-        world: world(line(&[(0.0, rate)]), vec![camera(fps)], 30),
+        site: site(line(&[(0.0, rate)]), vec![camera(fps)], 30),
     }
 }
 
 /// The same cameras with frames of `width` by `height` and `bytes`: a substream, or a camera on a microcontroller.
 pub fn smaller(case: Case, width: u16, height: u16, bytes: f64) -> Case {
     let mut case = case;
-    for camera in &mut case.world.cameras {
+    for camera in &mut case.site.cameras {
         camera.source = FrameSize { width, height };
         camera.bytes = bytes;
         let truth =
@@ -208,19 +208,19 @@ pub fn five(fps: u32, sharing: Sharing, crowded: bool) -> Case {
             if sharing == Sharing::Staggered { one.period / 5 * index } else { Duration::ZERO };
         Camera { phase: spread + Duration::from_millis(u64::from(index)), ..one }
     });
-    let mut world = world(channel(5, &[(0.0, 200.0)], crowd), cameras.collect(), 30);
-    world.coordinator = (sharing == Sharing::Coordinated).then(CoordinatorConfig::default);
+    let mut site = site(channel(5, &[(0.0, 200.0)], crowd), cameras.collect(), 30);
+    site.coordinator = (sharing == Sharing::Coordinated).then(CoordinatorConfig::default);
     let crowded = if crowded { ", crowded" } else { "" };
     let name = format!("5 cameras, {fps} fps, {sharing:?}{crowded}").to_lowercase();
-    Case { name, steps: vec![], world }
+    Case { name, steps: vec![], site }
 }
 
 /// Two coordinated cameras, for a minute, on one channel that has each PHY rate (Mbit/s) from its time on, in seconds.
 pub fn two(fps: u32, rates: &[(f64, f64)]) -> Case {
     let cameras = (0..2).map(|_| camera(fps)).collect();
-    let mut world = world(channel(2, rates, &[1.0]), cameras, 60);
-    world.coordinator = Some(CoordinatorConfig::default());
-    Case { name: format!("2 cameras, {fps} fps, {rates:?}"), steps: vec![], world }
+    let mut site = site(channel(2, rates, &[1.0]), cameras, 60);
+    site.coordinator = Some(CoordinatorConfig::default());
+    Case { name: format!("2 cameras, {fps} fps, {rates:?}"), steps: vec![], site }
 }
 
 /// A video at 30 frames a second with a published profile (`mot`) on a line that is shaped to 25, 7.5, 5
@@ -241,7 +241,7 @@ pub fn shaped_trace() -> Case {
     Case {
         name: "25/7.5/5/25 Mbit/s, profile mot, 30 fps".to_owned(),
         steps: rates[1..].iter().map(|(at, _)| Duration::from_secs_f64(*at)).collect(),
-        world: world(line(&rates), vec![one], 480),
+        site: site(line(&rates), vec![one], 480),
     }
 }
 

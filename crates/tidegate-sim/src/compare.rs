@@ -48,20 +48,20 @@ pub fn compare_case(case: &Case) -> Vec<Row> {
         .map(|kind| run(&case.with_controller(*kind), kind.to_string()))
         .collect();
     let mut every = case.with_controller(ControllerKind::MezPi);
-    every.world.cameras.iter_mut().for_each(|camera| camera.demand.delivery = Delivery::Every);
+    every.site.cameras.iter_mut().for_each(|camera| camera.demand.delivery = Delivery::Every);
     rows.push(run(&every, "mez-pi, every frame".to_owned()));
     rows
 }
 
 fn run(case: &Case, controller: String) -> Row {
-    let outcome = case.world.run();
+    let outcome = case.site.run();
     let summary = outcome.summary();
-    let cameras = 0..case.world.cameras.len();
+    let cameras = 0..case.site.cameras.len();
     let settled: Option<Vec<Duration>> = cameras
         .flat_map(|camera| case.steps.iter().map(move |step| (camera, *step)))
         .map(|(camera, step)| outcome.settled(camera, step))
         .collect();
-    let bound = case.world.cameras[0].demand.bounds.latency();
+    let bound = case.site.cameras[0].demand.bounds.latency();
     Row {
         case: case.name.clone(),
         controller,

@@ -75,9 +75,9 @@ pub fn experiment(published: Published) -> Case {
     one.tables = Arc::new(only);
     let mut case = cases::five(5, cases::Sharing::Aligned, false);
     case.name = format!("{} with mez-pi", published.scene);
-    case.world.scenario = cases::channel(5, &[(0.0, PHY_MBIT)], &[1.0]);
-    case.world.length = Duration::from_secs(60);
-    for camera in &mut case.world.cameras {
+    case.site.scenario = cases::channel(5, &[(0.0, PHY_MBIT)], &[1.0]);
+    case.site.length = Duration::from_secs(60);
+    for camera in &mut case.site.cameras {
         *camera = one.clone();
     }
     case

@@ -13,9 +13,9 @@ use tidegate_frame::{
 };
 use tidegate_message::{AdaptationProfile, Code, Demand};
 use tidegate_sim::{
+    cameras::{Camera, Site},
     medium::Scenario,
     outcome::{Fate, Outcome},
-    world::{Camera, World},
 };
 
 use super::{DELIVERED_MIN, DemoOptions, capacity, clip::Clip};
@@ -61,7 +61,7 @@ pub(super) fn run(
         truth: truth.clone(),
         encode: (Duration::from_micros(2500), Duration::from_millis(8)),
     });
-    let world = World {
+    let site = Site {
         seed: scenario.seed,
         length: options.duration,
         // The cameras' medium alone: the wire to the application adds nothing in virtual time.
@@ -74,7 +74,7 @@ pub(super) fn run(
         cameras: cameras.collect(),
         coordinator: Some(CoordinatorConfig::default()),
     };
-    let outcome = world.run();
+    let outcome = site.run();
     let cameras = (0..usize::from(options.cameras)).map(|index| camera_run(index, &outcome));
     Ok(Run {
         title: format!(

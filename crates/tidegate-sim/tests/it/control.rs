@@ -27,7 +27,7 @@ fn budget_keeps_its_bounds_through_tenfold_steps() {
         for (fps, settled_max) in [(5, ms(500)), (15, ms(350))] {
             for seed in SEEDS {
                 let case = cases::steps(fps, high, low, 10.0).with_seed(seed);
-                let outcome = case.world.run();
+                let outcome = case.site.run();
                 let summary = outcome.summary();
                 let about = format!("{}, seed {seed}: {summary:?}", case.name);
                 assert!(summary.p95 <= ms(100), "{about}");
@@ -45,7 +45,7 @@ fn budget_keeps_its_bounds_on_a_square_wave() {
     for fps in [5, 15] {
         for seed in SEEDS {
             let case = cases::steps(fps, 300.0, 30.0, 2.0).with_seed(seed);
-            let summary = case.world.run().summary();
+            let summary = case.site.run().summary();
             let about = format!("{}, seed {seed}: {summary:?}", case.name);
             assert!(summary.p95 <= ms(100) && summary.delivered >= 0.95, "{about}");
         }
@@ -58,7 +58,7 @@ fn five_coordinated_cameras_each_keep_their_bounds() {
         for crowded in [false, true] {
             for seed in SEEDS {
                 let case = cases::five(fps, Sharing::Coordinated, crowded).with_seed(seed);
-                let outcome = case.world.run();
+                let outcome = case.site.run();
                 for camera in 0..5 {
                     let summary = outcome.summary_of(camera);
                     let about = format!("{}, camera {camera}, seed {seed}: {summary:?}", case.name);
@@ -73,8 +73,8 @@ fn five_coordinated_cameras_each_keep_their_bounds() {
 #[test]
 fn coordination_lets_frames_be_larger_than_aligned_captures_do() {
     for fps in [5, 15] {
-        let aligned = cases::five(fps, Sharing::Aligned, false).world.run().summary();
-        let coordinated = cases::five(fps, Sharing::Coordinated, false).world.run().summary();
+        let aligned = cases::five(fps, Sharing::Aligned, false).site.run().summary();
+        let coordinated = cases::five(fps, Sharing::Coordinated, false).site.run().summary();
         assert!(coordinated.bytes > 1.3 * aligned.bytes, "{coordinated:?} against {aligned:?}");
     }
 }
@@ -82,7 +82,7 @@ fn coordination_lets_frames_be_larger_than_aligned_captures_do() {
 #[test]
 fn a_shaped_line_keeps_a_video_profile_within_100_ms() {
     let case = cases::shaped_trace();
-    let outcome = case.world.run();
+    let outcome = case.site.run();
     let summary = outcome.summary();
     assert!(summary.p95 <= ms(100) && summary.delivered >= 0.99, "{summary:?}");
     // The published system had 0.863 at a 95th percentile of 239 ms.
@@ -109,16 +109,16 @@ fn nothing_beats_budget() {
 #[test]
 fn the_same_seed_gives_the_same_outcome_and_another_another() {
     let case = cases::five(15, Sharing::Coordinated, true);
-    let outcome = case.world.run();
-    assert_eq!(case.world.run(), outcome);
-    assert_ne!(case.with_seed(9).world.run(), outcome);
+    let outcome = case.site.run();
+    assert_eq!(case.site.run(), outcome);
+    assert_ne!(case.with_seed(9).site.run(), outcome);
 }
 
 #[test]
 fn no_frame_is_delivered_late_and_none_below_its_accuracy_in_silence() {
     for controller in [ControllerKind::Budget, ControllerKind::Aimd] {
         let case = cases::steps(15, 200.0, 20.0, 10.0).with_controller(controller);
-        let outcome = case.world.run();
+        let outcome = case.site.run();
         for frame in &outcome.frames {
             if let Fate::Delivered { latency, header } = &frame.fate {
                 assert!(*latency <= ms(100), "{frame:?}");
@@ -131,8 +131,8 @@ fn no_frame_is_delivered_late_and_none_below_its_accuracy_in_silence() {
 #[test]
 fn an_infeasible_line_is_reported_at_once_and_cleared_when_it_is_over() {
     let mut case = cases::steps(5, 200.0, 3.0, 10.0);
-    case.world.cameras[0].demand.when_infeasible = WhenInfeasible::KeepLatency;
-    let outcome = case.world.run();
+    case.site.cameras[0].demand.when_infeasible = WhenInfeasible::KeepLatency;
+    let outcome = case.site.run();
     // The bounds that can be kept are reported again when they change; infeasibility is reported when it was not
     // before.
     let (mut raised, mut cleared, mut corrected) = (Vec::new(), Vec::new(), 0);
@@ -157,8 +157,8 @@ fn an_infeasible_line_is_reported_at_once_and_cleared_when_it_is_over() {
 #[test]
 fn every_frame_arrives_in_order_when_every_frame_is_wanted() {
     let mut case = cases::steps(5, 200.0, 20.0, 10.0);
-    case.world.cameras[0].demand.delivery = Delivery::Every;
-    let outcome = case.world.run();
+    case.site.cameras[0].demand.delivery = Delivery::Every;
+    let outcome = case.site.run();
     let arrivals = outcome
         .frames
         .iter()
@@ -170,8 +170,8 @@ fn every_frame_arrives_in_order_when_every_frame_is_wanted() {
 fn a_looser_latency_gives_more_accuracy() {
     let accuracy = |millis: u64| {
         let mut case = cases::constant(5, 20.0);
-        case.world.cameras[0].demand.bounds = Bounds::new(ms(millis), 0.9).unwrap();
-        case.world.run().summary().accuracy
+        case.site.cameras[0].demand.bounds = Bounds::new(ms(millis), 0.9).unwrap();
+        case.site.run().summary().accuracy
     };
     let (tight, middle, loose) = (accuracy(50), accuracy(100), accuracy(500));
     assert!(tight < middle && middle < loose, "{tight} {middle} {loose}");
@@ -193,7 +193,7 @@ fn small_frames_are_as_good_as_the_link_allows() {
             ];
             for (case, from) in cases {
                 let case = cases::smaller(case, 320, 240, bytes).with_seed(seed);
-                let outcome = case.world.run();
+                let outcome = case.site.run();
                 let late = |captured: Duration| captured >= Duration::from_secs(from);
                 let summary = outcome.summary_where(|frame| late(frame.captured));
                 let about = format!("{}, seed {seed}: {summary:?}", case.name);

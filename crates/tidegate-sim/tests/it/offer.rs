@@ -7,10 +7,10 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use tidegate_frame::{coordinator::CoordinatorConfig, transfer::Report};
 use tidegate_message::{Bounds, Demand, FrameRate};
 use tidegate_sim::{
+    cameras::{Camera, Site},
     cases,
     medium::Scenario,
     outcome::{Fate, Outcome},
-    world::{Camera, World},
 };
 
 /// How long an application looks at what it is offered, and at what it gets then.
@@ -43,7 +43,7 @@ struct Offer {
 /// A path and a camera, from a seed.
 struct Case {
     name: String,
-    world: World,
+    site: Site,
     /// Bytes of frame data that the path carries in a second.
     rate: f64,
 }
@@ -64,12 +64,12 @@ fn case(seed: u64) -> Case {
          queue = \"1MiB\"\nbucket = \"{bucket}KiB\"\n[[medium.port]]\nnode = \"edge\"\n\
          [[medium.port]]\nnode = \"cam1\"\n"
     );
-    let mut world = cases::constant(fps, megabits).world;
-    world.seed = seed;
-    world.scenario = Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
-    (world.one_way, world.feedback) = (ms(delay), ms(delay + 3));
-    world.read_every = read_every;
-    let camera = &mut world.cameras[0];
+    let mut site = cases::constant(fps, megabits).site;
+    site.seed = seed;
+    site.scenario = Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
+    (site.one_way, site.feedback) = (ms(delay), ms(delay + 3));
+    site.read_every = read_every;
+    let camera = &mut site.cameras[0];
     camera.bytes = bytes;
     camera.demand.bounds = Bounds::new(ms(latency), accuracy).expect("bounds within their ranges");
     let name = format!(
@@ -78,7 +78,7 @@ fn case(seed: u64) -> Case {
         bytes / 1e3
     );
     // Of each packet of 1260 bytes, 1200 are the frame's.
-    Case { name, world, rate: megabits * 125e3 * 1200.0 / 1260.0 }
+    Case { name, site, rate: megabits * 125e3 * 1200.0 / 1260.0 }
 }
 
 /// The offer that stands at the end of a run, if one does.
@@ -153,14 +153,14 @@ fn demands(asked: Demand, offer: &Offer) -> Vec<Demand> {
 }
 
 /// Says so if half of what the path carries would be enough for more than is offered.
-fn less_than_half(world: &World, rate: f64, offer: &Offer) -> Option<String> {
-    let camera = &world.cameras[0];
+fn less_than_half(site: &Site, rate: f64, offer: &Offer) -> Option<String> {
+    let camera = &site.cameras[0];
     let scale = camera.bytes / camera.truth.original_bytes;
     let period = camera.period.as_secs_f64();
     let (latency, accuracy) = (camera.demand.bounds.latency(), camera.demand.bounds.accuracy());
     let (constant, per_megabyte) = camera.encode;
     let overhead =
-        constant + per_megabyte.mul_f64(camera.bytes / 1e6) + world.one_way + world.delivery;
+        constant + per_megabyte.mul_f64(camera.bytes / 1e6) + site.one_way + site.delivery;
     let takes = |bytes: f64| 2 * (overhead + Duration::from_secs_f64(bytes / rate)) + GIVEN;
     let carried = |bytes: f64| 2.0 * bytes / rate <= period;
     let rows = camera.truth.ladder(&camera.config.cut);
@@ -195,31 +195,31 @@ fn less_than_half(world: &World, rate: f64, offer: &Offer) -> Option<String> {
 /// much worse than could be had.
 fn take(cases: impl Iterator<Item = Case>, is_more_looked_for: bool) -> (usize, Vec<String>) {
     let (mut taken, mut failed) = (0, Vec::new());
-    for Case { name, world, rate } in cases {
-        let asked = World { length: ASKS, ..world.clone() }.run();
+    for Case { name, site, rate } in cases {
+        let asked = Site { length: ASKS, ..site.clone() }.run();
         let Some(offer) = standing(&asked, 0, ASKS) else {
-            let (part, all) = kept(&asked, 0, world.cameras[0].demand.bounds, BEGINS..ASKS);
+            let (part, all) = kept(&asked, 0, site.cameras[0].demand.bounds, BEGINS..ASKS);
             if part < 0.9 && all as f64 * (1.0 - part) > 1.5 {
                 failed.push(format!("{name}: neither kept nor told, {part:.3} of {all}"));
             }
             continue;
         };
-        let less = less_than_half(&world, rate, &offer).filter(|_| is_more_looked_for);
+        let less = less_than_half(&site, rate, &offer).filter(|_| is_more_looked_for);
         failed.extend(less.map(|less| format!("{name}: {less}")));
-        for demand in demands(world.cameras[0].demand, &offer) {
+        for demand in demands(site.cameras[0].demand, &offer) {
             for anew in [true, false] {
-                let mut world = world.clone();
+                let mut site = site.clone();
                 // Frames that are later than asked for at first may be few.
-                let is_later = demand.bounds.latency() > world.cameras[0].demand.bounds.latency();
+                let is_later = demand.bounds.latency() > site.cameras[0].demand.bounds.latency();
                 let (begins, takes) = if is_later { times(&demand) } else { (BEGINS, TAKES) };
                 let begin = if anew {
-                    world.cameras[0].demand = demand;
+                    site.cameras[0].demand = demand;
                     begins
                 } else {
-                    world.cameras[0].then = Some((ASKS, demand));
+                    site.cameras[0].then = Some((ASKS, demand));
                     ASKS + begins
                 };
-                let outcome = World { length: begin + takes, ..world }.run();
+                let outcome = Site { length: begin + takes, ..site }.run();
                 let (part, all) = kept(&outcome, 0, demand.bounds, begin..begin + takes);
                 taken += 1;
                 if part < 0.95 {
@@ -250,12 +250,12 @@ fn what_is_offered_is_kept_and_stays_where_a_node_is_held_up_now_and_then() {
     let held_up = |seed| {
         let mut case = case(seed);
         // At other moments of the frames each time.
-        case.world.held_up = (ms(431), ms(20));
+        case.site.held_up = (ms(431), ms(20));
         case
     };
     let cases = (0..150).map(held_up).filter(|case| {
         // A pause is more than the reserve of shorter bounds.
-        case.world.cameras[0].demand.bounds.latency() >= ms(300)
+        case.site.cameras[0].demand.bounds.latency() >= ms(300)
     });
     // Pauses cost a part of the path, too.
     let (taken, failed) = take(cases, false);
@@ -270,17 +270,17 @@ fn far(megabits: f64, delay: u64, bucket: u64, bytes: f64, latency: u64) -> Case
          queue = \"1MiB\"\nbucket = \"{bucket}KiB\"\n[[medium.port]]\nnode = \"edge\"\n\
          [[medium.port]]\nnode = \"cam1\"\n"
     );
-    let mut world = cases::constant(25, megabits).world;
-    world.scenario = Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
-    (world.one_way, world.feedback) = (ms(delay), ms(delay + 3));
-    let camera = &mut world.cameras[0];
+    let mut site = cases::constant(25, megabits).site;
+    site.scenario = Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
+    (site.one_way, site.feedback) = (ms(delay), ms(delay + 3));
+    let camera = &mut site.cameras[0];
     camera.bytes = bytes;
     camera.demand.bounds = Bounds::new(ms(latency), 0.97).expect("bounds within their ranges");
     let name = format!(
         "{megabits:.1} Mbit/s, bucket of {bucket} KiB, {delay} ms away, {:.0} KB, {latency} ms",
         bytes / 1e3
     );
-    Case { name, world, rate: megabits * 125e3 * 1200.0 / 1260.0 }
+    Case { name, site, rate: megabits * 125e3 * 1200.0 / 1260.0 }
 }
 
 #[test]
@@ -294,8 +294,8 @@ fn a_path_that_is_never_quiet_is_measured_too() {
         let megabits = log(1.0, 200.0 / delay).max(1.15);
         let (latency, bucket) = (delay + log(40.0, 400.0), log(1.0, 30.0));
         let bucket = if seed % 2 == 0 { bucket as u64 } else { 0 };
-        let Case { name, world, .. } = far(megabits, delay as u64, bucket, bytes, latency as u64);
-        let asked = World { length: ASKS, ..world }.run();
+        let Case { name, site, .. } = far(megabits, delay as u64, bucket, bytes, latency as u64);
+        let asked = Site { length: ASKS, ..site }.run();
         let Some(offer) = standing(&asked, 0, ASKS) else { continue };
         told += 1;
         if offer.sentence.contains("are being measured") {
@@ -317,14 +317,14 @@ fn bounds_offered_on_a_far_path_are_kept() {
         (2.0, 150, 0, 1e6, 250),
         (2.0, 150, 8, 1e6, 250),
     ] {
-        let Case { name, world, .. } = far(megabits, delay, bucket, bytes, latency);
-        let asked = World { length: ASKS, ..world.clone() }.run();
+        let Case { name, site, .. } = far(megabits, delay, bucket, bytes, latency);
+        let asked = Site { length: ASKS, ..site.clone() }.run();
         let offer = standing(&asked, 0, ASKS).expect("the path does not carry the frames");
-        for demand in demands(world.cameras[0].demand, &offer) {
-            let mut world = world.clone();
-            world.cameras[0].then = Some((ASKS, demand));
+        for demand in demands(site.cameras[0].demand, &offer) {
+            let mut site = site.clone();
+            site.cameras[0].then = Some((ASKS, demand));
             let begin = ASKS + BEGINS;
-            let outcome = World { length: begin + TAKES, ..world }.run();
+            let outcome = Site { length: begin + TAKES, ..site }.run();
             let (part, all) = kept(&outcome, 0, demand.bounds, begin..begin + TAKES);
             if part < 0.95 {
                 failed.push(format!(
@@ -354,14 +354,14 @@ fn frames_are_as_accurate_after_a_stall_as_they_were_before() {
              {{ at = \"11s\", rate = \"{megabits:.1}Mbit\" }}]\n[[medium.port]]\nnode = \"edge\"\n\
              [[medium.port]]\nnode = \"cam1\"\n"
         );
-        let mut world = cases::constant(fps, megabits).world;
-        world.scenario =
+        let mut site = cases::constant(fps, megabits).site;
+        site.scenario =
             Scenario::parse(&text, Path::new("")).expect("the scenario is spelled right");
-        world.cameras[0].bytes = bytes;
-        world.cameras[0].demand.bounds =
+        site.cameras[0].bytes = bytes;
+        site.cameras[0].demand.bounds =
             Bounds::new(ms(100), 0.9).expect("bounds within their ranges");
-        world.length = ms(40_000);
-        let outcome = world.run();
+        site.length = ms(40_000);
+        let outcome = site.run();
         let accuracy = |from: u64, until: u64| {
             let within = ms(from)..ms(until);
             let of = outcome.frames.iter().filter(|frame| within.contains(&frame.captured));
@@ -402,22 +402,22 @@ fn shared(seed: u64) -> Case {
     let (megabits, bytes, latency) = (log(10.0, 150.0), log(100e3, 800e3), log(40.0, 1000.0));
     let fps = [2, 5, 10][rng.random_range(0..3)];
     let accuracy = [0.95, 0.97, 0.99, 1.0][rng.random_range(0..4)];
-    let mut world = cases::constant(fps, megabits).world;
-    world.seed = seed;
-    world.scenario = cases::channel(count, &[(0.0, megabits)], &[1.0]);
-    world.coordinator = Some(CoordinatorConfig::default());
-    let mut camera = world.cameras.remove(0);
+    let mut site = cases::constant(fps, megabits).site;
+    site.seed = seed;
+    site.scenario = cases::channel(count, &[(0.0, megabits)], &[1.0]);
+    site.coordinator = Some(CoordinatorConfig::default());
+    let mut camera = site.cameras.remove(0);
     camera.bytes = bytes;
     camera.demand.bounds =
         Bounds::new(ms(latency as u64), accuracy).expect("bounds within their ranges");
     let phase = |index| ms(rng.random_range(0..1000 / u64::from(fps)) * index);
     let phases: Vec<_> = (0..count as u64).map(phase).collect();
-    world.cameras = phases.into_iter().map(|phase| Camera { phase, ..camera.clone() }).collect();
+    site.cameras = phases.into_iter().map(|phase| Camera { phase, ..camera.clone() }).collect();
     let name = format!(
         "seed {seed}: {count} cameras on {megabits:.1} Mbit/s, {:.0} KB at {fps} fps, {latency:.0} ms, {accuracy}",
         bytes / 1e3
     );
-    Case { name, world, rate: megabits * 125e3 }
+    Case { name, site, rate: megabits * 125e3 }
 }
 
 #[test]
@@ -425,14 +425,14 @@ fn bounds_offered_to_several_cameras_of_one_medium_are_kept() {
     let (mut taken, mut failed, mut uncorrected) = (0, Vec::new(), Vec::new());
     let (mut frames, mut frames_kept) = (0.0, 0.0);
     for seed in 0..100 {
-        let Case { name, world, .. } = shared(seed);
-        let cameras = 0..world.cameras.len();
-        let asked = World { length: ASKS, ..world.clone() }.run();
+        let Case { name, site, .. } = shared(seed);
+        let cameras = 0..site.cameras.len();
+        let asked = Site { length: ASKS, ..site.clone() }.run();
         let offers: Vec<_> = cameras.clone().map(|camera| standing(&asked, camera, ASKS)).collect();
         for way in 0..3 {
-            let mut world = world.clone();
+            let mut site = site.clone();
             let mut demands = Vec::new();
-            for (camera, offer) in world.cameras.iter_mut().zip(&offers) {
+            for (camera, offer) in site.cameras.iter_mut().zip(&offers) {
                 let demand = offer.as_ref().and_then(|offer| each(camera.demand, offer)[way]);
                 camera.then = demand.map(|demand| (ASKS, demand));
                 demands.push(demand);
@@ -444,7 +444,7 @@ fn bounds_offered_to_several_cameras_of_one_medium_are_kept() {
             let (begins, takes) =
                 of.fold((BEGINS, TAKES), |(a, b), (begins, takes)| (a.max(begins), b.max(takes)));
             let begin = ASKS + begins;
-            let outcome = World { length: begin + takes, ..world }.run();
+            let outcome = Site { length: begin + takes, ..site }.run();
             for (camera, demand) in cameras.clone().zip(&demands) {
                 let Some(demand) = demand else { continue };
                 let (part, all) = kept(&outcome, camera, demand.bounds, begin..begin + takes);

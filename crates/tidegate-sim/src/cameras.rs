@@ -10,7 +10,7 @@
 //! camera (sizes drawn around a mean), the encoder (sizes after a table that is a little wrong, time by
 //! bytes) and the link (packets in order, a bounded number of bytes in the medium, reset at the deadline).
 //!
-//! Always true: the same [`World`] and seed give the same outcome; every captured frame has exactly one
+//! Always true: the same [`Site`] and seed give the same outcome; every captured frame has exactly one
 //! fate; the receiver's clock is days off and nothing depends on it.
 
 use std::{
@@ -38,11 +38,11 @@ const PACKET_BYTES: u32 = 1200;
 const HEADER_BYTES: u32 = 60;
 /// How often the receiver acknowledges the progress of a frame.
 const PROGRESS: Duration = Duration::from_millis(10);
-/// When the world begins, by the senders' clock.
+/// When the site begins, by the senders' clock.
 const BEGIN: Instant = Instant::from_millis(1_700_000_000_000);
 /// How far the receiver's clock is ahead.
 const CLOCK_OFFSET: Duration = Duration::from_secs(3 * 86_400);
-/// Events at one instant after which the world is stuck.
+/// Events at one instant after which the site is stuck.
 const STUCK_AFTER: u32 = 1_000_000;
 
 /// A camera and the subscription it serves.
@@ -74,9 +74,9 @@ pub struct Camera {
     pub encode: (Duration, Duration),
 }
 
-/// A world to run.
+/// A site to run.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct Site {
     /// All chance is drawn from it.
     pub seed: u64,
     /// How long cameras capture.
@@ -153,7 +153,7 @@ struct Node {
 }
 
 struct Run<'a> {
-    world: &'a World,
+    site: &'a Site,
     rng: SmallRng,
     now: Instant,
     events: BTreeMap<(Instant, u64), Event>,
@@ -165,8 +165,8 @@ struct Run<'a> {
     reports: Vec<(usize, Instant, Report)>,
 }
 
-impl World {
-    /// Lets the world run to its end.
+impl Site {
+    /// Lets the site run to its end.
     ///
     /// # Panics
     /// If the scenario has no path from a camera to `edge`, or if time stops advancing: both are mistakes
@@ -191,12 +191,12 @@ impl World {
 }
 
 impl<'a> Run<'a> {
-    fn new(world: &'a World) -> Self {
-        let mut rng = SmallRng::seed_from_u64(world.seed);
+    fn new(site: &'a Site) -> Self {
+        let mut rng = SmallRng::seed_from_u64(site.seed);
         let node = |(index, camera): (usize, &Camera)| {
             let text = format!("cam{}", index + 1);
             let ports =
-                world.scenario.path(&text, "edge").expect("every camera has a path to the edge");
+                site.scenario.path(&text, "edge").expect("every camera has a path to the edge");
             let id = u32::try_from(index).expect("few cameras");
             let tables = camera.tables.clone();
             let transfer = Transfer::new(BEGIN, id, camera.demand, camera.config.clone(), tables);
@@ -223,22 +223,22 @@ impl<'a> Run<'a> {
                 wanted_at: BEGIN,
             }
         };
-        let nodes: Vec<Node> = world.cameras.iter().enumerate().map(node).collect();
-        let mut medium = Medium::new(&world.scenario, world.seed);
+        let nodes: Vec<Node> = site.cameras.iter().enumerate().map(node).collect();
+        let mut medium = Medium::new(&site.scenario, site.seed);
         medium.start(BEGIN);
         let mut run = Self {
-            world,
+            site,
             rng,
             now: BEGIN,
             events: BTreeMap::new(),
             event_number: 0,
             medium,
             nodes,
-            coordinator: world.coordinator.clone().map(|config| Coordinator::new(BEGIN, config)),
+            coordinator: site.coordinator.clone().map(|config| Coordinator::new(BEGIN, config)),
             fates: BTreeMap::new(),
             reports: Vec::new(),
         };
-        for (camera, plan) in world.cameras.iter().enumerate() {
+        for (camera, plan) in site.cameras.iter().enumerate() {
             run.at(BEGIN + plan.phase, Event::Capture { camera });
             if let Some((after, demand)) = plan.then {
                 run.at(BEGIN + after, Event::Demand { camera, demand });
@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
 
     fn finish(&mut self) {
         // Frames captured last get time to arrive.
-        let end = BEGIN + self.world.length + Duration::from_secs(5);
+        let end = BEGIN + self.site.length + Duration::from_secs(5);
         let mut still = 0;
         loop {
             let events = self.events.keys().next().map(|(at, _)| *at);
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
                 still < STUCK_AFTER,
                 "time stands still at {}, seed {}",
                 self.now,
-                self.world.seed
+                self.site.seed
             );
             self.now = self.now.max(next);
             while let Some(delivery) = self.medium.poll_deliver(self.now) {
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
             }
             Event::Feedback { camera, input } => {
                 let node = &mut self.nodes[camera];
-                let rtt_min = self.world.feedback + self.world.one_way;
+                let rtt_min = self.site.feedback + self.site.one_way;
                 let in_flight = node.in_medium.iter().map(|packet| u64::from(packet.bytes)).sum();
                 node.transfer.handle(self.now, Input::Path { rtt: rtt_min, rtt_min, in_flight });
                 node.transfer.handle(self.now, input);
@@ -342,7 +342,7 @@ impl<'a> Run<'a> {
         while let Some(allotment) = coordinator.poll(self.now) {
             let camera = self.nodes.iter().position(|node| node.name == allotment.camera);
             if let Some(camera) = camera {
-                self.at(self.now + self.world.feedback, Event::Share { camera, allotment });
+                self.at(self.now + self.site.feedback, Event::Share { camera, allotment });
             }
         }
         self.coordinator = Some(coordinator);
@@ -364,7 +364,7 @@ impl<'a> Run<'a> {
             node.transfer.handle(self.now, captured);
             self.fates.insert((camera, self.now), None);
         }
-        if next < BEGIN + self.world.length {
+        if next < BEGIN + self.site.length {
             self.at(next, Event::Capture { camera });
         }
     }
@@ -378,7 +378,7 @@ impl<'a> Run<'a> {
                 }
                 Command::Send { frame, header, .. } => self.send(camera, frame, header),
                 Command::SendUnchanged { frame } => {
-                    let latency = self.now.since(frame) + self.world.one_way + self.world.delivery;
+                    let latency = self.now.since(frame) + self.site.one_way + self.site.delivery;
                     self.settle(camera, frame, Fate::Unchanged { latency });
                 }
                 Command::Reset { frame } => {
@@ -474,13 +474,13 @@ impl<'a> Run<'a> {
         receiving.received += packet.bytes;
         let first = receiving.first_at == Instant::MAX;
         // Read with the packets that came after it.
-        let every = self.world.read_every.as_nanos().max(1);
+        let every = self.site.read_every.as_nanos().max(1);
         let wait = (every - due.since(BEGIN).as_nanos() % every) % every;
         let due = due
             + Duration::from_nanos(
                 u64::try_from(wait).expect("less than the time between two reads"),
             );
-        let (every, pause) = self.world.held_up;
+        let (every, pause) = self.site.held_up;
         let into = due.since(BEGIN).as_nanos() % every.as_nanos().max(1);
         let left = pause.as_nanos().saturating_sub(into);
         let due = due + Duration::from_nanos(u64::try_from(left).expect("less than a pause"));
@@ -500,11 +500,11 @@ impl<'a> Run<'a> {
             complete,
         };
         if complete && let Some(Receiving { header, .. }) = node.receiving.remove(&packet.frame) {
-            let latency = due.since(packet.frame) + self.world.delivery;
+            let latency = due.since(packet.frame) + self.site.delivery;
             self.measure(packet.camera, header.bytes, receiving_first_at, due);
             self.settle(packet.camera, packet.frame, Fate::Delivered { latency, header });
         }
-        self.at(due + self.world.feedback, Event::Feedback { camera: packet.camera, input });
+        self.at(due + self.site.feedback, Event::Feedback { camera: packet.camera, input });
     }
 
     fn dropped(&mut self, camera: usize, frame: Instant, why: DropReason) {
@@ -522,10 +522,10 @@ impl<'a> Run<'a> {
                     fate,
                     Fate::Delivered { .. } | Fate::Dropped { why: DropReason::Deadline }
                 );
-                assert!(harmless, "frame {frame} has two fates, seed {}", self.world.seed);
+                assert!(harmless, "frame {frame} has two fates, seed {}", self.site.seed);
             }
             Some(other) => {
-                panic!("frame {frame} has two fates, {other:?} first, seed {}", self.world.seed)
+                panic!("frame {frame} has two fates, {other:?} first, seed {}", self.site.seed)
             }
             None => *slot = Some(fate),
         }
