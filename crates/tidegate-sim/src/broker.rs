@@ -28,7 +28,6 @@ mod plan;
 mod shell;
 mod site;
 mod tape;
-mod trail;
 
 pub use site::{Outcome, run, run_filling, run_overflowing, run_spilling};
 pub use tape::Tape;

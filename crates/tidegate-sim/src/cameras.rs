@@ -28,6 +28,7 @@ use tidegate_frame::{
 use tidegate_message::{CameraName, Demand, DropReason, FrameRate, FrameSize, Instant};
 
 use crate::{
+    agenda::Agenda,
     medium::{Ingress, Medium, PacketRef, PortId, Scenario},
     outcome::{Fate, FrameOutcome, Outcome},
 };
@@ -155,9 +156,7 @@ struct Node {
 struct Run<'a> {
     site: &'a Site,
     rng: SmallRng,
-    now: Instant,
-    events: BTreeMap<(Instant, u64), Event>,
-    event_number: u64,
+    agenda: Agenda<Event>,
     medium: Medium<Packet>,
     nodes: Vec<Node>,
     coordinator: Option<Coordinator>,
@@ -229,9 +228,7 @@ impl<'a> Run<'a> {
         let mut run = Self {
             site,
             rng,
-            now: BEGIN,
-            events: BTreeMap::new(),
-            event_number: 0,
+            agenda: Agenda::new(BEGIN),
             medium,
             nodes,
             coordinator: site.coordinator.clone().map(|config| Coordinator::new(BEGIN, config)),
@@ -239,9 +236,9 @@ impl<'a> Run<'a> {
             reports: Vec::new(),
         };
         for (camera, plan) in site.cameras.iter().enumerate() {
-            run.at(BEGIN + plan.phase, Event::Capture { camera });
+            run.agenda.at(BEGIN + plan.phase, Event::Capture { camera });
             if let Some((after, demand)) = plan.then {
-                run.at(BEGIN + after, Event::Demand { camera, demand });
+                run.agenda.at(BEGIN + after, Event::Demand { camera, demand });
             }
         }
         run.join();
@@ -255,17 +252,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn at(&mut self, at: Instant, event: Event) {
-        self.event_number += 1;
-        self.events.insert((at, self.event_number), event);
-    }
-
     fn finish(&mut self) {
         // Frames captured last get time to arrive.
         let end = BEGIN + self.site.length + Duration::from_secs(5);
-        let mut still = 0;
         loop {
-            let events = self.events.keys().next().map(|(at, _)| *at);
+            let events = self.agenda.next().map(|(at, _)| at);
             let timeouts = self.nodes.iter().filter_map(|node| node.transfer.poll_timeout());
             let coordinator = self.coordinator.as_ref().and_then(Coordinator::poll_timeout);
             let others = [events, self.medium.poll_timeout(), coordinator];
@@ -273,19 +264,15 @@ impl<'a> Run<'a> {
             if next > end {
                 return;
             }
-            still = if next > self.now { 0 } else { still + 1 };
             assert!(
-                still < STUCK_AFTER,
-                "time stands still at {}, seed {}",
-                self.now,
+                self.agenda.advance(next) < STUCK_AFTER,
+                "time stands still at {next}, seed {}",
                 self.site.seed
             );
-            self.now = self.now.max(next);
-            while let Some(delivery) = self.medium.poll_deliver(self.now) {
+            while let Some(delivery) = self.medium.poll_deliver(self.agenda.now()) {
                 self.deliver(delivery.due, delivery.packet.data);
             }
-            while let Some(entry) = self.events.first_entry().filter(|e| e.key().0 <= self.now) {
-                let event = entry.remove();
+            while let Some(event) = self.agenda.pop() {
                 self.happen(event);
             }
             self.allot();
@@ -300,23 +287,25 @@ impl<'a> Run<'a> {
         match event {
             Event::Capture { camera } => self.capture(camera),
             Event::Demand { camera, demand } => {
-                self.nodes[camera].transfer.handle(self.now, Input::Demand(demand));
+                self.nodes[camera].transfer.handle(self.agenda.now(), Input::Demand(demand));
             }
             Event::Encoded { camera, input } => {
-                self.nodes[camera].transfer.handle(self.now, input);
+                self.nodes[camera].transfer.handle(self.agenda.now(), input);
             }
             Event::Feedback { camera, input } => {
                 let node = &mut self.nodes[camera];
                 let rtt_min = self.site.feedback + self.site.one_way;
                 let in_flight = node.in_medium.iter().map(|packet| u64::from(packet.bytes)).sum();
-                node.transfer.handle(self.now, Input::Path { rtt: rtt_min, rtt_min, in_flight });
-                node.transfer.handle(self.now, input);
+                node.transfer
+                    .handle(self.agenda.now(), Input::Path { rtt: rtt_min, rtt_min, in_flight });
+                node.transfer.handle(self.agenda.now(), input);
             }
             Event::Share { camera, allotment } => {
                 let node = &mut self.nodes[camera];
                 node.shift += allotment.shift;
                 let coordinator::Allotment { bytes_per_second, valid_for, .. } = allotment;
-                node.transfer.handle(self.now, Input::Share { bytes_per_second, valid_for });
+                node.transfer
+                    .handle(self.agenda.now(), Input::Share { bytes_per_second, valid_for });
             }
         }
     }
@@ -326,7 +315,7 @@ impl<'a> Run<'a> {
         let node = &self.nodes[camera];
         let Some(coordinator) = &mut self.coordinator else { return };
         if !coordinator.is_member(&node.name) {
-            coordinator.handle(self.now, node.joined());
+            coordinator.handle(self.agenda.now(), node.joined());
             return;
         }
         let took = last_at.since(first_at);
@@ -334,15 +323,15 @@ impl<'a> Run<'a> {
         let camera = node.name.clone();
         let period = node.camera.period.max(every);
         let input = coordinator::Input::arrival(camera, u64::from(bytes), period, first_at, took);
-        coordinator.handle(self.now, input);
+        coordinator.handle(self.agenda.now(), input);
     }
 
     fn allot(&mut self) {
         let Some(mut coordinator) = self.coordinator.take() else { return };
-        while let Some(allotment) = coordinator.poll(self.now) {
+        while let Some(allotment) = coordinator.poll(self.agenda.now()) {
             let camera = self.nodes.iter().position(|node| node.name == allotment.camera);
             if let Some(camera) = camera {
-                self.at(self.now + self.site.feedback, Event::Share { camera, allotment });
+                self.agenda.after(self.site.feedback, Event::Share { camera, allotment });
             }
         }
         self.coordinator = Some(coordinator);
@@ -354,38 +343,39 @@ impl<'a> Run<'a> {
         let vary = 1.0 + plan.noise * self.rng.random_range(-1.0..=1.0);
         let bytes = (plan.bytes * vary).max(1.0) as u32;
         let (size, period) = (plan.source, plan.period);
-        let next = self.now + period + std::mem::take(&mut node.shift);
+        let next = self.agenda.now() + period + std::mem::take(&mut node.shift);
         let every = node.transfer.demand().frame_rate.map_or(Duration::ZERO, FrameRate::interval);
         // Frames that come faster than they are wanted are left out.
-        if self.now + every / 8 >= node.wanted_at {
-            node.wanted_at = node.wanted_at.max(self.now - every) + every;
-            node.original_bytes.insert(self.now, bytes);
-            let captured = Input::Captured { at: self.now, bytes, size, replayed: false };
-            node.transfer.handle(self.now, captured);
-            self.fates.insert((camera, self.now), None);
+        if self.agenda.now() + every / 8 >= node.wanted_at {
+            node.wanted_at = node.wanted_at.max(self.agenda.now() - every) + every;
+            node.original_bytes.insert(self.agenda.now(), bytes);
+            let captured = Input::Captured { at: self.agenda.now(), bytes, size, replayed: false };
+            node.transfer.handle(self.agenda.now(), captured);
+            self.fates.insert((camera, self.agenda.now()), None);
         }
         if next < BEGIN + self.site.length {
-            self.at(next, Event::Capture { camera });
+            self.agenda.at(next, Event::Capture { camera });
         }
     }
 
     /// Carries out what the transfer commands.
     fn obey(&mut self, camera: usize) {
-        while let Some(command) = self.nodes[camera].transfer.poll_command(self.now) {
+        while let Some(command) = self.nodes[camera].transfer.poll_command(self.agenda.now()) {
             match command {
                 Command::Encode { frame, setting, .. } => {
                     self.encode(camera, frame, &setting.to_string());
                 }
                 Command::Send { frame, header, .. } => self.send(camera, frame, header),
                 Command::SendUnchanged { frame } => {
-                    let latency = self.now.since(frame) + self.site.one_way + self.site.delivery;
+                    let latency =
+                        self.agenda.now().since(frame) + self.site.one_way + self.site.delivery;
                     self.settle(camera, frame, Fate::Unchanged { latency });
                 }
                 Command::Reset { frame } => {
                     self.nodes[camera].outgoing.retain(|outgoing| outgoing.frame != frame);
                 }
                 Command::Drop { frame, why } => self.dropped(camera, frame, why),
-                Command::Report(report) => self.reports.push((camera, self.now, report)),
+                Command::Report(report) => self.reports.push((camera, self.agenda.now(), report)),
             }
         }
     }
@@ -407,7 +397,7 @@ impl<'a> Run<'a> {
             let vary = if ratio == 1.0 { 1.0 } else { vary };
             Input::Encoded { frame, bytes: (original * ratio * vary).max(1.0) as u32, took }
         };
-        self.at(self.now + took, Event::Encoded { camera, input });
+        self.agenda.after(took, Event::Encoded { camera, input });
     }
 
     fn send(&mut self, camera: usize, frame: Instant, header: SendHeader) {
@@ -441,9 +431,10 @@ impl<'a> Run<'a> {
             let len = (bytes + HEADER_BYTES) as usize;
             let (from, to) = node.ports;
             if first {
-                node.transfer.handle(self.now, Input::Started { frame });
+                node.transfer.handle(self.agenda.now(), Input::Started { frame });
             }
-            match self.medium.ingress(self.now, from, to, PacketRef { len, data: packet }) {
+            match self.medium.ingress(self.agenda.now(), from, to, PacketRef { len, data: packet })
+            {
                 // A full queue is tried again when something was acknowledged.
                 Ingress::Dropped(_) => return,
                 Ingress::Admitted => {}
@@ -504,7 +495,7 @@ impl<'a> Run<'a> {
             self.measure(packet.camera, header.bytes, receiving_first_at, due);
             self.settle(packet.camera, packet.frame, Fate::Delivered { latency, header });
         }
-        self.at(due + self.site.feedback, Event::Feedback { camera: packet.camera, input });
+        self.agenda.at(due + self.site.feedback, Event::Feedback { camera: packet.camera, input });
     }
 
     fn dropped(&mut self, camera: usize, frame: Instant, why: DropReason) {

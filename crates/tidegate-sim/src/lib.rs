@@ -3,7 +3,9 @@
 //! [`cameras`] joins the live system's transfers and coordinator by a [`medium`]; [`outcome`] says what
 //! became of every frame, [`cases`] are the sites that controllers are judged by, and [`compare`] puts
 //! them side by side; [`plot`] draws what came of it. [`broker`] has the MQTT broker, its clients, and what must be true of it.
+//! Both run by an [`agenda`] of events; random tests have [`seeds`] and leave a [`trail`].
 
+pub mod agenda;
 pub mod broker;
 pub mod cameras;
 pub mod cases;
@@ -12,4 +14,6 @@ pub mod medium;
 pub mod outcome;
 pub mod paper;
 pub mod plot;
+pub mod seeds;
+pub mod trail;
 pub mod withhold;

@@ -20,8 +20,8 @@ use tidegate_wire::mqtt::{
 use super::{
     oracle::{Delivery, HEAD_BYTES, Oracle, number, payload},
     plan::{ClientPlan, QUERIES, TOPICS},
-    trail::Trail,
 };
+use crate::trail::Trail;
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -354,7 +354,7 @@ impl Client {
         random: &mut SmallRng,
     ) {
         self.input.extend_from_slice(bytes);
-        let input = std::mem::take(&mut self.input);
+        let mut input = std::mem::take(&mut self.input);
         let mut rest = &input[..];
         while let Some(header) = FixedHeader::decode(rest, usize::MAX).expect("a header") {
             let Some(packet) = rest.get(..header.packet_bytes()) else { break };
@@ -370,7 +370,9 @@ impl Client {
             trail.note(at, self.number, what, [value, header.first.into()]);
             self.received(now, &decoded, (header.first, body), oracle, random);
         }
-        self.input = rest.to_vec();
+        let used = input.len() - rest.len();
+        input.drain(..used);
+        self.input = input;
     }
 
     /// Hands a packet to the machine, and keeps its answer for later.

@@ -20,9 +20,10 @@ const FLUSH: Duration = Duration::from_millis(10);
 impl Site {
     /// The shards of a node, without sessions.
     pub(super) fn begin_shards(&mut self) {
-        let Self { plan, shared, seed, now, disk, .. } = self;
+        let now = self.agenda.now();
+        let Self { plan, shared, seed, disk, .. } = self;
         let shards = (0..plan.shards).map(|shard| {
-            let mut broker = Broker::new(shared.clone(), shard, *seed, *now);
+            let mut broker = Broker::new(shared.clone(), shard, *seed, now);
             if let Some(change) = plan.operators {
                 broker.set_admission(Some(Box::new(Operators { change })));
             }
@@ -62,7 +63,7 @@ impl Site {
             if let Some(end) = self.tapes[shard].waits().filter(|_| !self.flushing[shard]) {
                 self.flushing[shard] = true;
                 let time = self.time(FLUSH);
-                self.after(time, Event::Flushed(shard, end));
+                self.agenda.after(time, Event::Flushed(shard, end));
             }
         }
     }
@@ -82,7 +83,7 @@ impl Site {
             && self.random.random_ratio(1, 12)
         {
             let time = self.time(2 * FLUSH);
-            self.after(time, Event::Crash);
+            self.agenda.after(time, Event::Crash);
         }
     }
 
@@ -102,11 +103,11 @@ impl Site {
             }
             link.is_cut = true;
             (link.is_paused, link.is_full, link.is_blocked) = (false, false, false);
-            link.up.cut(self.now, &mut self.random);
+            link.up.cut(self.agenda.now(), &mut self.random);
             if loses_power {
-                link.down.cut(self.now, &mut self.random);
+                link.down.cut(self.agenda.now(), &mut self.random);
             } else {
-                link.down.finish(self.now);
+                link.down.finish(self.agenda.now());
             }
             // The node has its will, and finds that its connection has ended.
             if let (Some(will), Stage::Open(..)) = (link.will.take(), stage) {
@@ -120,7 +121,7 @@ impl Site {
             self.schedule(at);
         }
         self.by_key.iter_mut().for_each(BTreeMap::clear);
-        self.events.retain(|_, event| !matches!(event, Event::Peers(..) | Event::Flushed(..)));
+        self.agenda.retain(|event| !matches!(event, Event::Peers(..) | Event::Flushed(..)));
         self.batches = 0;
         if loses_power {
             for tape in &self.tapes {
@@ -135,12 +136,17 @@ impl Site {
         assert!(may_lack || recovered.found.lost == 0, "{:?}", recovered.found);
         let config = self.plan.config.clone();
         let placement = self.placement.clone();
-        self.shared =
-            Shared::placed(config, self.plan.shards, Arc::new(AllowAll), self.now, placement);
+        self.shared = Shared::placed(
+            config,
+            self.plan.shards,
+            Arc::new(AllowAll),
+            self.agenda.now(),
+            placement,
+        );
         self.begin_shards();
-        Broker::restore_all(&mut self.shards, self.now, recovered);
+        Broker::restore_all(&mut self.shards, self.agenda.now(), recovered);
         self.keep();
-        self.peers_at.fill(self.now);
+        self.peers_at.fill(self.agenda.now());
         self.restored_bytes = self.shared.budget().used();
     }
 

@@ -107,7 +107,10 @@ impl Pipe {
             let time = Duration::from_nanos(count as u64 * 1_000_000_000 / path.rate);
             self.busy_until = now + time;
             let arrives = self.busy_until + path.delay;
-            self.transit.push_back((arrives, self.unsent.make_contiguous()[..count].to_vec()));
+            let (first, second) = self.unsent.as_slices();
+            let front = &first[..count.min(first.len())];
+            let segment = [front, &second[..count - front.len()]].concat();
+            self.transit.push_back((arrives, segment));
             self.unsent.drain(..count);
             self.in_flight += count;
         }

@@ -19,16 +19,16 @@ impl Site {
     /// Moves one direction of a connection, and lets who reads there read.
     pub(super) fn step(&mut self, at: usize, way: Way) {
         let link = &mut self.links[at];
-        if link.scheduled[way as usize].is_some_and(|at| at <= self.now) {
+        if link.scheduled[way as usize].is_some_and(|at| at <= self.agenda.now()) {
             link.scheduled[way as usize] = None;
         }
         match way {
             Way::Up => {
-                link.up.step(self.now, &link.path, &mut self.random);
+                link.up.step(self.agenda.now(), &link.path, &mut self.random);
                 self.read(at);
             }
             Way::Down => {
-                link.down.step(self.now, &link.path, &mut self.random);
+                link.down.step(self.agenda.now(), &link.path, &mut self.random);
                 if let Stage::Open(shard, key) = link.stage
                     && link.is_blocked
                     && link.down.is_writable()
@@ -59,13 +59,13 @@ impl Site {
                     return;
                 }
                 link.input.append(&mut link.up.unread);
-                let taken = broker.receive(self.now, key, &link.input);
+                let taken = broker.receive(self.agenda.now(), key, &link.input);
                 link.input.drain(..taken);
                 assert!(link.input.len() <= CONTROL_BYTES_MAX, "{} bytes left", link.input.len());
             }
         }
         let link = &self.links[at];
-        if link.up.is_over(self.now) && link.up.unread.is_empty() {
+        if link.up.is_over(self.agenda.now()) && link.up.unread.is_empty() {
             self.drop_link(at);
         }
     }
@@ -97,7 +97,7 @@ impl Site {
             config: Arc::new(self.plan.clients[client].session.clone()),
             authentication_data: None,
         };
-        match self.shards[shard].connect(self.now, request) {
+        match self.shards[shard].connect(self.agenda.now(), request) {
             Ok(key) => {
                 self.published_will(will);
                 self.links[at].stage = Stage::Open(shard, key);
@@ -113,7 +113,7 @@ impl Site {
                 assert_eq!(refused.reason, ReasonCode::QUOTA_EXCEEDED);
                 let link = &mut self.links[at];
                 link.down.write(&refused.connack);
-                link.down.finish(self.now);
+                link.down.finish(self.agenda.now());
                 link.stage = Stage::Closed;
             }
         }
@@ -126,19 +126,19 @@ impl Site {
         if self.clients[client].link != Some(at) {
             return link.down.unread.clear();
         }
-        if self.clients[client].deaf_until > self.now {
+        if self.clients[client].deaf_until > self.agenda.now() {
             return;
         }
         let bytes = std::mem::take(&mut link.down.unread);
         if !bytes.is_empty() {
-            let since = self.now.since(super::site::BEGIN);
+            let since = self.agenda.now().since(super::site::BEGIN);
             let Self { clients, oracle, trail, random, .. } = self;
-            clients[client].receive(self.now, since, &bytes, oracle, trail, random);
+            clients[client].receive(self.agenda.now(), since, &bytes, oracle, trail, random);
             self.speak(client);
         }
-        if self.links[at].down.is_over(self.now) {
+        if self.links[at].down.is_over(self.agenda.now()) {
             self.note(client, "is disconnected", [at as u64, 0]);
-            self.links[at].up.finish(self.now);
+            self.links[at].up.finish(self.agenda.now());
             let within = if self.is_live { 3_000 } else { 10 };
             self.leave_link(client, std::time::Duration::from_millis(within));
         }
@@ -169,10 +169,10 @@ impl Site {
                 moved = true;
                 let time = self.time(self.plan.peers_delay_max);
                 let last = &mut self.peers_at[shard * self.plan.shards + other];
-                *last = (*last).max(self.now + time);
+                *last = (*last).max(self.agenda.now() + time);
                 let at = *last;
                 self.batches += 1;
-                self.at(at, Event::Peers(other, batch));
+                self.agenda.at(at, Event::Peers(other, batch));
             }
         }
         moved
@@ -181,11 +181,11 @@ impl Site {
     fn flush(&mut self, at: usize, shard: usize, key: ConnectionKey) {
         for _ in 0..WRITES_MAX {
             let (broker, link) = (&mut self.shards[shard], &mut self.links[at]);
-            if broker.wants_link(self.now, key) {
-                broker.set_link(self.now, key, link.down.state(&link.path));
+            if broker.wants_link(self.agenda.now(), key) {
+                broker.set_link(self.agenda.now(), key, link.down.state(&link.path));
             }
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let count = broker.transmit(self.now, key, &mut slices);
+            let count = broker.transmit(self.agenda.now(), key, &mut slices);
             if count == 0 {
                 return self.schedule(at);
             }
@@ -201,7 +201,7 @@ impl Site {
                 }
             }
             link.is_blocked = written < offered;
-            broker.transmitted(self.now, key, written, link.is_blocked);
+            broker.transmitted(self.agenda.now(), key, written, link.is_blocked);
             self.look(at);
             if self.links[at].is_blocked {
                 return self.schedule(at);
@@ -213,7 +213,7 @@ impl Site {
 
     /// Tells the oracle what the broker wrote.
     fn look(&mut self, at: usize) {
-        let written = std::mem::take(&mut self.links[at].written);
+        let mut written = std::mem::take(&mut self.links[at].written);
         let mut rest = &written[..];
         while let Some(header) = FixedHeader::decode(rest, usize::MAX).expect("a header") {
             let Some(packet) = rest.get(..header.packet_bytes()) else { break };
@@ -244,7 +244,9 @@ impl Site {
                 _ => {}
             }
         }
-        self.links[at].written = rest.to_vec();
+        let used = written.len() - rest.len();
+        written.drain(..used);
+        self.links[at].written = written;
     }
 
     // ---- ends
@@ -267,7 +269,7 @@ impl Site {
                     self.published_will(will);
                 }
                 self.part(at);
-                self.after(LINGER, Event::Linger(at));
+                self.agenda.after(LINGER, Event::Linger(at));
                 self.flush(at, shard, key);
                 self.end_if_flushed(at);
             }
@@ -313,7 +315,7 @@ impl Site {
             let is_flushed = self.shards[shard].is_flushed(key) && !self.links[at].is_ending;
             self.lossy_ends += u64::from(!is_flushed);
             let will = self.publishes_will(at);
-            self.shards[shard].closed(self.now, key);
+            self.shards[shard].closed(self.agenda.now(), key);
             self.published_will(will);
             self.by_key[shard].remove(&key);
             self.part(at);
@@ -322,7 +324,7 @@ impl Site {
                 self.oracle.gone(client);
             }
         }
-        self.links[at].down.finish(self.now);
+        self.links[at].down.finish(self.agenda.now());
         self.schedule(at);
     }
 
@@ -333,7 +335,7 @@ impl Site {
         let will = link.will.take()?;
         let client = link.client;
         // The connection may have ended by the goodbye, or by an error before it came.
-        let is_sure = link.up.is_over(self.now)
+        let is_sure = link.up.is_over(self.agenda.now())
             && link.up.is_empty()
             && !link.is_cut
             && self.plan.clients[client].keep_alive == 0

@@ -18,8 +18,8 @@ use super::{
     oracle::{Oracle, number},
     plan::{ClientPlan, Plan},
     tape::Tape,
-    trail::Trail,
 };
+use crate::{agenda::Agenda, trail::Trail};
 
 /// When a site begins.
 pub(super) const BEGIN: Instant = Instant::from_millis(1_700_000_000_000);
@@ -162,10 +162,7 @@ pub(super) enum Stage {
 
 pub(super) struct Site {
     pub(super) random: SmallRng,
-    pub(super) now: Instant,
-    pub(super) events: BTreeMap<(Instant, u64), Event>,
-    pub(super) event_number: u64,
-    pub(super) still: u32,
+    pub(super) agenda: Agenda<Event>,
     pub(super) shared: Arc<Shared>,
     pub(super) shards: Vec<Broker>,
     pub(super) seed: u64,
@@ -227,10 +224,7 @@ impl Site {
             dropped: vec![0; plan.clients.len()],
             restored_bytes: 0,
             random: SmallRng::seed_from_u64(!seed),
-            now: BEGIN,
-            events: BTreeMap::new(),
-            event_number: 0,
-            still: 0,
+            agenda: Agenda::new(BEGIN),
             shards: Vec::new(),
             peers_at: vec![BEGIN; plan.shards * plan.shards],
             clients: clients.map(|(at, plan)| Client::new(at, plan.clone(), name(at))).collect(),
@@ -238,7 +232,7 @@ impl Site {
             by_key: vec![BTreeMap::new(); plan.shards],
             current: vec![None; plan.clients.len()],
             oracle: Oracle::new(&plan),
-            trail: Trail::new(seed),
+            trail: Trail::new(seed, "client", "tidegate-sim --test it broker"),
             is_live: true,
             faults: 0,
             ends: 0,
@@ -254,47 +248,35 @@ impl Site {
 
     // ---- the clock
 
-    pub(super) fn at(&mut self, at: Instant, event: Event) {
-        self.event_number += 1;
-        self.events.insert((at.max(self.now), self.event_number), event);
-    }
-
-    pub(super) fn after(&mut self, time: Duration, event: Event) {
-        self.at(self.now + time, event);
-    }
-
     pub(super) fn time(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.random.random_range(0..=most.as_nanos() as u64))
     }
 
     pub(super) fn note(&mut self, who: usize, what: &'static str, values: [u64; 2]) {
-        self.trail.note(self.now.since(BEGIN), who, what, values);
+        self.trail.note(self.agenda.now().since(BEGIN), who, what, values);
     }
 
     /// The next thing that happens, up to `end`; false if there is none.
     fn happen(&mut self, end: Instant) -> bool {
-        let event = self.events.keys().next().map(|(at, _)| *at);
+        let event = self.agenda.next().map(|(at, _)| at);
         let timeouts = self.shards.iter().filter_map(Broker::poll_timeout);
         let next = timeouts.chain(event).min().filter(|at| *at <= end);
         let Some(next) = next else {
-            self.now = end;
+            self.agenda.advance(end);
             return false;
         };
-        self.still = if next > self.now { 0 } else { self.still + 1 };
         assert!(
-            self.still < STUCK_AFTER,
+            self.agenda.advance(next) < STUCK_AFTER,
             "time stands still: {:?}, timers {:?}",
-            self.events.first_key_value().map(|(_, event)| event),
+            self.agenda.next(),
             self.shards.iter().map(Broker::poll_timeout).collect::<Vec<_>>()
         );
-        self.now = self.now.max(next);
         self.oracle.step();
-        if let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let event = entry.remove();
+        if let Some(event) = self.agenda.pop() {
             self.handle(event);
         }
         for shard in &mut self.shards {
-            shard.handle_timeout(self.now);
+            shard.handle_timeout(self.agenda.now());
         }
         while (0..self.shards.len()).fold(false, |moved, shard| self.flush_all(shard) | moved) {}
         self.flush_later();
@@ -310,7 +292,7 @@ impl Site {
         while let Some((shard, wanted, answers)) = self.disk.as_ref().and_then(|disk| disk.answer())
         {
             let time = self.time(DISK_LAG);
-            self.after(time, Event::Fetched(shard, wanted, answers));
+            self.agenda.after(time, Event::Fetched(shard, wanted, answers));
         }
     }
 
@@ -327,21 +309,21 @@ impl Site {
             Event::Pipe(link, way) => self.step(link, way),
             Event::Peers(shard, batch) => {
                 self.batches -= 1;
-                self.shards[shard].handle_peers(self.now, batch);
+                self.shards[shard].handle_peers(self.agenda.now(), batch);
             }
             Event::Join(client) => self.join(client),
             Event::Act(client) => {
-                let at = self.now.since(BEGIN);
+                let at = self.agenda.now().since(BEGIN);
                 let Self { clients, oracle, trail, random, .. } = self;
                 clients[client].act(oracle, trail, at, random);
                 self.speak(client);
                 if self.is_live {
                     let gap = self.time(2 * self.plan.clients[client].publish_gap);
-                    self.after(gap, Event::Act(client));
+                    self.agenda.after(gap, Event::Act(client));
                 }
             }
             Event::Answer(client) => {
-                self.clients[client].wakes_at.take_if(|at| *at <= self.now);
+                self.clients[client].wakes_at.take_if(|at| *at <= self.agenda.now());
                 self.speak(client);
             }
             Event::Ping(client) => {
@@ -365,7 +347,7 @@ impl Site {
             Event::Linger(link) => self.drop_link(link),
             Event::Flushed(shard, end) => self.flushed(shard, end),
             Event::Fetched(shard, wanted, answers) => {
-                self.shards[shard].handle_fetched(self.now, wanted, answers);
+                self.shards[shard].handle_fetched(self.agenda.now(), wanted, answers);
             }
         }
     }
@@ -378,12 +360,12 @@ impl Site {
         for client in 0..observer {
             let (joins, acts) =
                 (self.time(Duration::from_secs(1)), self.time(Duration::from_secs(2)));
-            self.after(joins, Event::Join(client));
-            self.after(acts, Event::Act(client));
+            self.agenda.after(joins, Event::Join(client));
+            self.agenda.after(acts, Event::Act(client));
             self.watch(client);
         }
         let gap = self.time(2 * self.plan.fault_gap);
-        self.after(gap, Event::Fault);
+        self.agenda.after(gap, Event::Fault);
         let end = BEGIN + self.plan.length;
         while self.happen(end) {}
     }
@@ -404,12 +386,12 @@ impl Site {
             self.clients[client].deaf_until = Instant::MIN;
             self.clients[client].plan.answer_lag = Duration::ZERO;
             if self.clients[client].link.is_none() {
-                self.after(Duration::ZERO, Event::Join(client));
+                self.agenda.after(Duration::ZERO, Event::Join(client));
             }
-            self.after(Duration::ZERO, Event::Hear(client));
+            self.agenda.after(Duration::ZERO, Event::Hear(client));
         }
         self.settle(observer);
-        self.after(Duration::ZERO, Event::Join(observer));
+        self.agenda.after(Duration::ZERO, Event::Join(observer));
         self.settle(observer + 1);
     }
 
@@ -425,12 +407,12 @@ impl Site {
 
     /// Runs until the first `clients` and the broker owe each other nothing.
     fn settle(&mut self, clients: usize) {
-        let end = self.now + HEALED;
+        let end = self.agenda.now() + HEALED;
         let mut quiet = 0;
         while quiet < QUIET_LOOKS {
-            assert!(self.now < end, "something is owed for ever: {}", self.unrest());
+            assert!(self.agenda.now() < end, "something is owed for ever: {}", self.unrest());
             // Not in step with anybody's pings.
-            let look = self.now + Duration::from_millis(1_037);
+            let look = self.agenda.now() + Duration::from_millis(1_037);
             while self.happen(look) {}
             quiet = if self.is_quiet(clients) { quiet + 1 } else { 0 };
         }
@@ -540,13 +522,13 @@ impl Site {
             self.clients[observer].clear(topic);
         }
         self.speak(observer);
-        let end = self.now + Duration::from_secs(10);
+        let end = self.agenda.now() + Duration::from_secs(10);
         while self.happen(end) {}
         for link in 0..self.links.len() {
             self.drop_link(link);
         }
-        self.events.clear();
-        let end = self.now + 2 * self.plan.config.session_expiry_max;
+        self.agenda.retain(|_| false);
+        let end = self.agenda.now() + 2 * self.plan.config.session_expiry_max;
         while self.happen(end) && self.statistics().sessions > 0 {}
         let statistics = self.statistics();
         assert_eq!(
@@ -575,7 +557,7 @@ impl Site {
             return;
         }
         let gap = self.time(2 * self.plan.fault_gap);
-        self.after(gap, Event::Fault);
+        self.agenda.after(gap, Event::Fault);
         if self.plan.keeps.is_some() && self.random.random_ratio(1, 8) {
             return self.crash();
         }
@@ -591,7 +573,7 @@ impl Site {
         let Some(at) = self.clients[client].link else { return };
         self.faults += 1;
         self.note(client, fault.word(), [at as u64, 0]);
-        let (now, link) = (self.now, &mut self.links[at]);
+        let (now, link) = (self.agenda.now(), &mut self.links[at]);
         match fault {
             Fault::Cut => {
                 link.is_cut = true;
@@ -623,7 +605,7 @@ impl Site {
             }
             Fault::Deaf(time) => {
                 self.clients[client].deaf_until = now + time;
-                self.after(time, Event::Hear(client));
+                self.agenda.after(time, Event::Hear(client));
             }
             Fault::Rate(rate) => link.path.rate = rate,
             Fault::Leave { keeps_will } => {
@@ -651,7 +633,7 @@ impl Site {
             self.schedule(link);
         }
         let time = self.time(within);
-        self.after(time, Event::Join(client));
+        self.agenda.after(time, Event::Join(client));
     }
 
     // ---- a client's side
@@ -696,11 +678,11 @@ impl Site {
     /// Sends what the client has to say.
     pub(super) fn speak(&mut self, client: usize) {
         let Some(at) = self.clients[client].link else { return };
-        let due = self.clients[client].answer(self.now, &mut self.oracle);
+        let due = self.clients[client].answer(self.agenda.now(), &mut self.oracle);
         let wakes_at = &mut self.clients[client].wakes_at;
         if let Some(due) = due.filter(|due| wakes_at.is_none_or(|at| at > *due)) {
             *wakes_at = Some(due);
-            self.at(due, Event::Answer(client));
+            self.agenda.at(due, Event::Answer(client));
         }
         let output = std::mem::take(&mut self.clients[client].output);
         if !output.is_empty() {
@@ -713,20 +695,21 @@ impl Site {
     fn watch(&mut self, client: usize) {
         let keep_alive = self.plan.clients[client].keep_alive;
         if keep_alive > 0 {
-            self.after(Duration::from_millis(u64::from(keep_alive) * 500), Event::Ping(client));
+            self.agenda
+                .after(Duration::from_millis(u64::from(keep_alive) * 500), Event::Ping(client));
         }
     }
 
     pub(super) fn schedule(&mut self, at: usize) {
         let client = &self.clients[self.links[at].client];
-        let is_heard = client.link == Some(at) && client.deaf_until <= self.now;
+        let is_heard = client.link == Some(at) && client.deaf_until <= self.agenda.now();
         for way in [Way::Up, Way::Down] {
             let link = &mut self.links[at];
-            let Some(next) = link.next(way, self.now, is_heard) else { continue };
+            let Some(next) = link.next(way, self.agenda.now(), is_heard) else { continue };
             let scheduled = &mut link.scheduled[way as usize];
             if scheduled.is_none_or(|at| at > next) {
                 *scheduled = Some(next);
-                self.at(next, Event::Pipe(at, way));
+                self.agenda.at(next, Event::Pipe(at, way));
             }
         }
     }

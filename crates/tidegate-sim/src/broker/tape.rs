@@ -23,6 +23,8 @@ pub struct Tape {
 struct State {
     /// None for those that are gone.
     records: Vec<Option<Bytes>>,
+    /// Records before it, by number, were released.
+    released: usize,
     durable: usize,
     is_gated: bool,
     bytes: usize,
@@ -43,6 +45,7 @@ impl Tape {
     pub fn new(is_gated: bool) -> Self {
         let state = State {
             records: Vec::new(),
+            released: 0,
             durable: 0,
             is_gated,
             bytes: 0,
@@ -87,7 +90,7 @@ impl Tape {
                 *record = None;
             }
         }
-        state.count();
+        state.bytes = state.records.iter().flatten().map(Bytes::len).sum();
     }
 
     /// Its content.
@@ -108,10 +111,6 @@ impl Tape {
 }
 
 impl State {
-    fn count(&mut self) {
-        self.bytes = self.records.iter().flatten().map(Bytes::len).sum();
-    }
-
     /// Bytes that are left besides the reserve.
     fn free(&self) -> usize {
         let most = self.bytes_max.unwrap_or(usize::MAX);
@@ -195,8 +194,11 @@ impl Journal for Tape {
 
     fn release(&mut self, position: Position) -> Result<(), JournalError> {
         let mut state = self.state();
-        state.records[..position.0 as usize].fill(None);
-        state.count();
+        let released = position.0 as usize;
+        for at in std::mem::replace(&mut state.released, released)..released {
+            let record = state.records[at].take();
+            state.bytes -= record.map_or(0, |record| record.len());
+        }
         Ok(())
     }
 

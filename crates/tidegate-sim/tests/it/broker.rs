@@ -1,8 +1,11 @@
 //! The MQTT broker among its clients, whatever happens.
 
-use std::{env, ops::Range};
+use std::ops::Range;
 
-use tidegate_sim::broker::{Outcome, run, run_filling, run_overflowing, run_spilling};
+use tidegate_sim::{
+    broker::{Outcome, run, run_filling, run_overflowing, run_spilling},
+    seeds::{run_all, seeds},
+};
 
 /// Seeds of the ordinary test.
 const SEEDS: Range<u64> = 0..400;
@@ -10,20 +13,9 @@ const SEEDS: Range<u64> = 0..400;
 /// Others that once found something, in the broker or in what is asked of it.
 const FOUND: [u64; 9] = [455, 2_744, 3_872, 4_714, 8_310, 12_118, 15_812, 20_107, 20_161];
 
-/// The seeds to run: `TIDEGATE_SEED=7` for one, `TIDEGATE_SEEDS=0..20000` for as many as one likes.
-fn seeds() -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
-    if let Ok(seed) = env::var("TIDEGATE_SEED") {
-        return number(&seed)..number(&seed) + 1;
-    }
-    let Ok(range) = env::var("TIDEGATE_SEEDS") else { return SEEDS };
-    let (first, end) = range.split_once("..").expect("seeds are FIRST..END");
-    number(first)..number(end)
-}
-
 #[test]
 fn a_broker_keeps_its_promises_whatever_happens() {
-    let outcomes: Vec<Outcome> = seeds().map(|seed| run(seed, false)).collect();
+    let outcomes: Vec<Outcome> = run_all(seeds(SEEDS), |seed| run(seed, false));
     if outcomes.len() < 100 {
         return; // Some replays, of which nothing is asked but that they end.
     }
@@ -32,7 +24,7 @@ fn a_broker_keeps_its_promises_whatever_happens() {
 
 #[test]
 fn a_broker_keeps_its_promises_when_its_process_or_its_power_ends() {
-    let outcomes: Vec<Outcome> = seeds().map(|seed| run(seed, true)).collect();
+    let outcomes: Vec<Outcome> = run_all(seeds(SEEDS), |seed| run(seed, true));
     if outcomes.len() < 100 {
         return;
     }
@@ -42,7 +34,7 @@ fn a_broker_keeps_its_promises_when_its_process_or_its_power_ends() {
 
 #[test]
 fn a_broker_keeps_its_promises_with_messages_on_disk() {
-    let outcomes: Vec<Outcome> = seeds().step_by(4).map(run_spilling).collect();
+    let outcomes: Vec<Outcome> = run_all(seeds(SEEDS).step_by(4), run_spilling);
     if outcomes.len() < 100 {
         return;
     }
@@ -54,7 +46,7 @@ fn a_broker_keeps_its_promises_with_messages_on_disk() {
 #[test]
 fn what_was_acknowledged_is_kept_by_every_session_that_may_not_drop_it() {
     let outcomes: Vec<Outcome> =
-        seeds().step_by(4).map(|seed| run_overflowing(seed, seed % 8 == 0)).collect();
+        run_all(seeds(SEEDS).step_by(4), |seed| run_overflowing(seed, seed % 8 == 0));
     if outcomes.len() < 100 {
         return;
     }
@@ -75,7 +67,7 @@ fn what_was_acknowledged_is_kept_by_every_session_that_may_not_drop_it() {
 
 #[test]
 fn what_was_acknowledged_is_kept_where_journals_have_no_room_for_some_of_it() {
-    let outcomes: Vec<Outcome> = seeds().map(run_filling).collect();
+    let outcomes: Vec<Outcome> = run_all(seeds(SEEDS), run_filling);
     if outcomes.len() < 100 {
         return;
     }
@@ -115,17 +107,17 @@ fn judge(outcomes: &[Outcome]) {
 
 #[test]
 fn what_was_found_once_stays_found() {
-    for seed in FOUND {
+    run_all(FOUND, |seed| {
         run(seed, false);
         run(seed, true);
-    }
+    });
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_another() {
-    for seed in 0..20 {
+    run_all(0..20, |seed| {
         let outcome = run(seed, true);
         assert_eq!(run(seed, true), outcome, "seed {seed}");
         assert_ne!(run(seed + 1, true).hash, outcome.hash);
-    }
+    });
 }
