@@ -22,7 +22,6 @@ use tidegate_message::Instant;
 
 mod change;
 mod queue;
-mod random;
 mod scenario;
 mod schedule;
 mod speed;

@@ -6,11 +6,11 @@ use tidegate_message::Instant;
 
 use super::{
     queue::earlier,
-    random::Random,
     scenario::{Fade, MediumConfig, Step},
     trace::Trace,
     unit::{Probability, Rate},
 };
+use crate::random::Random;
 
 /// A change whose names have been resolved.
 #[derive(Clone, Debug, Default)]

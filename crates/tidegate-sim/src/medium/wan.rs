@@ -7,13 +7,13 @@ use tidegate_message::Instant;
 use super::{
     DirectionStats, DropCause, Ingress, PacketRef,
     queue::{Counters, Pipeline, earlier},
-    random::Random,
     scenario::{MediumConfig, WanConfig},
     schedule::Setting,
     speed::Speeds,
     trace::{OPPORTUNITY_BYTES, Opportunities, Trace},
     unit::{Probability, Rate},
 };
+use crate::random::Random;
 
 /// Lines of several ports: each port's outgoing direction has one, towards all others.
 #[derive(Debug)]

@@ -17,12 +17,12 @@ use tidegate_message::Instant;
 use super::{
     DirectionStats, DropCause, Ingress, PacketRef,
     queue::{Counters, Pipeline, earlier},
-    random::Random,
     scenario::{MediumConfig, WifiConfig},
     schedule::Setting,
     speed::Speeds,
     unit::Rate,
 };
+use crate::random::Random;
 
 // Times of the OFDM PHY in a 5 GHz band; control frames at 24 Mbit/s.
 pub(super) const SLOT: Duration = Duration::from_micros(9);

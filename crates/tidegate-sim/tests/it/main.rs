@@ -1,6 +1,8 @@
-//! Claims about transfers, controllers, coordination and the MQTT broker, in virtual time.
+//! Claims about transfers, controllers, coordination, the MQTT broker and the world of many nodes, in virtual time.
 
 mod broker;
 mod control;
 mod offer;
 mod paper;
+mod register;
+mod world;

@@ -1,40 +1,67 @@
 //! Seeded random numbers whose sequence never changes with a library's version.
 
+use std::time::Duration;
+
 /// SplitMix64. A scenario with a seed must meet the same fates years from now, so the generator is
 /// written out here; the statistical needs of coin tosses and backoffs are small.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Random {
     /// The generator of one stream: streams of one seed are independent of each other.
-    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+    pub fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream.wrapping_add(GAMMA))))
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)
     }
 
     /// Uniform in `[0, 1)`.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         to_unit(self.next())
     }
 
     /// Uniform in `0..=last`.
-    pub(crate) fn up_to(&mut self, last: u32) -> u32 {
-        ((u128::from(self.next()) * (u128::from(last) + 1)) >> 64) as u32
+    pub fn up_to(&mut self, last: u32) -> u32 {
+        self.below(u64::from(last) + 1) as u32
+    }
+
+    /// Uniform in `0..end`; 0 if that is empty.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// True in `times` of `of` cases.
+    pub fn ratio(&mut self, times: u64, of: u64) -> bool {
+        self.below(of) < times
+    }
+
+    /// Uniform from zero to `most`, in nanoseconds.
+    pub fn time(&mut self, most: Duration) -> Duration {
+        let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX - 1);
+        Duration::from_nanos(self.below(nanos + 1))
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn choose<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
     }
 
     /// Exponential with the given mean.
-    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
+    pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
     /// Uniform in `[0, 1)`, the same for the same `index` whatever was drawn before.
-    pub(crate) fn unit_at(&self, index: u64) -> f64 {
+    pub fn unit_at(&self, index: u64) -> f64 {
         to_unit(mix(self.0 ^ mix(index.wrapping_mul(GAMMA))))
     }
 }
