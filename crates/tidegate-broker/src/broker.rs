@@ -68,18 +68,18 @@ pub type ConnectionKey = Key;
 ///
 /// | kind | methods |
 /// |---|---|
-/// | to begin with, in this order | [`new`](Self::new); [`set_spill`](Self::set_spill), [`set_admission`](Self::set_admission), [`hold_subacks`](Self::hold_subacks); [`restore_all`](Self::restore_all); [`keep`](Self::keep), [`flush_journal`](Self::flush_journal) |
+/// | before all others, in this order | [`new`](Self::new); [`set_spill`](Self::set_spill) and [`set_admission`](Self::set_admission); [`restore_all`](Self::restore_all); [`keep`](Self::keep), [`flush_journal`](Self::flush_journal), which come again where another journal takes the place of one that failed |
 /// | events of a connection | [`connect`](Self::connect) makes its key; [`receive`](Self::receive), or of a service [`receive_bundle`](Self::receive_bundle) and [`acknowledge_deliveries`](Self::acknowledge_deliveries); [`authenticated`](Self::authenticated), [`set_link`](Self::set_link), [`writable`](Self::writable); [`closed`](Self::closed) is the last |
-/// | events of the node | [`handle_peers`](Self::handle_peers), [`handle_fetched`](Self::handle_fetched), [`durable`](Self::durable), [`release_suback`](Self::release_suback); of operators `kick…`, `end…`, [`forget`](Self::forget), [`configure_parts`](Self::configure_parts), [`mark_gone_users`](Self::mark_gone_users), [`shut_down`](Self::shut_down) |
+/// | events of the node | [`handle_peers`](Self::handle_peers), [`handle_fetched`](Self::handle_fetched), [`durable`](Self::durable), [`hold_subacks`](Self::hold_subacks), [`release_suback`](Self::release_suback); of operators `kick…`, `end…`, [`forget`](Self::forget), [`configure_parts`](Self::configure_parts), [`mark_gone_users`](Self::mark_gone_users), [`shut_down`](Self::shut_down) |
 /// | time | [`handle_timeout`](Self::handle_timeout), once [`poll_timeout`](Self::poll_timeout) has passed |
 /// | output | [`poll_dirty`](Self::poll_dirty), and for each key [`transmit`](Self::transmit) with [`transmitted`](Self::transmitted), or [`take_deliveries`](Self::take_deliveries); [`poll_output`](Self::poll_output); [`poll_peers`](Self::poll_peers) |
 /// | questions, which change nothing | [`statistics`](Self::statistics), [`sessions`](Self::sessions), [`filters`](Self::filters), [`is_flushed`](Self::is_flushed), … |
 ///
 /// The caller gives it events and the time in turns. After each turn it takes the output in the order of that row, until there is no more, for
 /// an output may make another connection dirty; then it waits for the next event, until `poll_timeout` at the longest. `now` does not go
-/// back. Every key of `connect` ends with one `closed`, also where an [`Output::Close`] asks for it; a method with a key that has ended does
-/// nothing. A message is with the sessions of this shard at once, and with those of another one after its `handle_peers`; an answer
-/// that promises more than memory leaves after `durable`.
+/// back. Every key of `connect` ends with one `closed`, after the one [`Output::Close`] that may ask for it or without; an output may still name
+/// a key that has ended, and a method that is given one changes nothing. A message is with the sessions of this shard at once, and with those of
+/// another one after its `handle_peers`; an answer that promises more than memory leaves after `durable`.
 #[derive(Debug)]
 pub struct Broker {
     shared: Arc<Shared>,

@@ -4,7 +4,7 @@
 //!  bytes ─▶ Broker::receive ─▶ admission ─▶ route ─▶ outbox (small and not behind: copied once)
 //!                                             │        └────────▶ Broker::transmit ─▶ bytes
 //!                                             ├─▶ queue of references ─▶ schedule ──┘
-//!                                             └─▶ other shards (Output::Peer)
+//!                                             └─▶ other shards (Broker::poll_peers)
 //! ```
 //!
 //! A node has one [`Shared`] and, for each core of the processor, one [`Broker`]: a shard. A session lives on the shard

@@ -7,6 +7,7 @@
 mod allocation;
 mod auth;
 mod connect;
+mod contract;
 mod errors;
 mod expiry;
 mod flow;
@@ -729,6 +730,7 @@ impl World {
     fn flush_all(&mut self, shard: usize) -> bool {
         let mut moved = false;
         while let Some(key) = self.shards[shard].poll_dirty() {
+            assert!(self.at(shard, key).is_some(), "a key that has ended has nothing to send");
             moved |= self.flush(shard, key);
         }
         while let Some(output) = self.shards[shard].poll_output() {

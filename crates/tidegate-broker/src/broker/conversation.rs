@@ -27,7 +27,7 @@ pub(super) struct ConversationRef<'a> {
 const RECEIVED_FROM: &str = "packets after CONNECT are those of a client that has its session";
 
 impl<'a> Conversation<'a> {
-    /// That of the connection `key`, apart from the rest of the broker; none before CONNECT, and once it has parted from its session.
+    /// That of the connection `key`, apart from the rest of the broker; none once it has parted from its session.
     #[inline]
     pub(super) fn find(
         connections: &'a mut Slab<Connection>,
@@ -54,8 +54,8 @@ impl<'a> Conversation<'a> {
 }
 
 impl Broker {
-    /// The client behind `key`; none before CONNECT, and once it has parted from its session: by a takeover, by its end, or by the room
-    /// that was made for others.
+    /// The client behind `key`; none once it has parted from its session: by DISCONNECT, by a takeover or by the end of either. One that is
+    /// merely asked to close still has it.
     #[inline]
     pub(super) fn conversation(&mut self, key: Key) -> Option<Conversation<'_>> {
         Conversation::find(&mut self.connections, &mut self.sessions, key)

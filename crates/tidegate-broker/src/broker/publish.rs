@@ -150,10 +150,7 @@ impl Broker {
             return Err(Fault::new(ReasonCode::TOPIC_ALIAS_INVALID, text));
         }
         let at = usize::from(alias) - 1;
-        // One that has parted from its session takes nothing more.
-        let Some(ConversationRef { connection, session, .. }) = self.conversation_ref(key) else {
-            return Ok(publish.topic.into());
-        };
+        let ConversationRef { connection, session, .. } = self.met(key);
         let known = connection.aliases_in.get(at).cloned();
         if publish.topic.is_empty() {
             return known.ok_or_else(|| {
@@ -175,10 +172,7 @@ impl Broker {
             }
         }
         let topic: Arc<str> = publish.topic.into();
-        // The session that made room may be this one.
-        if let Some(it) = self.conversation(key) {
-            it.connection.aliases_in.set(at, topic.clone(), charge);
-        }
+        self.met_mut(key).connection.aliases_in.set(at, topic.clone(), charge);
         Ok(topic)
     }
 
