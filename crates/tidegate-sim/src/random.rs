@@ -16,14 +16,14 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)
     }
 
     /// Uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
-        to_unit(self.next())
+        to_unit(self.bits())
     }
 
     /// Uniform in `0..=last`.
@@ -33,7 +33,7 @@ impl Random {
 
     /// Uniform in `0..end`; 0 if that is empty.
     pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
     /// True in `times` of `of` cases.
@@ -82,10 +82,10 @@ mod tests {
 
     #[test]
     fn streams_of_one_seed_differ_and_repeat() {
-        let first = |stream| Random::new(7, stream).next();
+        let first = |stream| Random::new(7, stream).bits();
         assert_eq!(first(1), first(1));
         assert_ne!(first(1), first(2));
-        assert_ne!(first(1), Random::new(8, 1).next());
+        assert_ne!(first(1), Random::new(8, 1).bits());
     }
 
     #[test]

@@ -571,7 +571,7 @@ impl<P: Process> Ground<P> {
                 self.note_more(node, "is asked", [0, 0], || format!("{request:?}"));
             }
             Input::Synced(mark) => {
-                self.note_more(node, "has synced", [0, 0], || format!("{mark:?}"))
+                self.note_more(node, "has synced", [0, 0], || format!("{mark:?}"));
             }
             Input::Timeout => self.note(node, "wakes", [0, 0]),
         }

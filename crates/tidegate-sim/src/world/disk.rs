@@ -215,7 +215,7 @@ mod tests {
             let left = disk.read("log").unwrap();
             assert!(left.starts_with(b"kept,") && whole.starts_with(left), "seed {seed}: {left:?}");
             lengths.insert(left.len());
-            torn += u64::from((left.len() - 5) % 9 != 0);
+            torn += u64::from(!(left.len() - 5).is_multiple_of(9));
         }
         assert!(lengths.contains(&whole.len()), "at times all is there");
         assert!(lengths.contains(&5), "at times nothing is");

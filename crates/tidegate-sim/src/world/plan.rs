@@ -144,7 +144,7 @@ impl Fault {
         let time = random.time(Duration::from_millis(most));
         let harm = match random.below(18) {
             0..3 => Harm::Cut(to),
-            3 | 4 => Harm::Split(random.next()),
+            3 | 4 => Harm::Split(random.bits()),
             5 | 6 => Harm::Hold(to),
             7..9 => Harm::Kill,
             9..11 => Harm::PowerCut,
