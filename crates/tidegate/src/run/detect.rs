@@ -232,9 +232,11 @@ impl Part for Watching {
             Shared { frames, bus: bus.clone(), pool: ports.pool.clone(), kept: kept(config) };
         let (begun, stop) = (ports.begun.clone(), ports.stop.child_token());
         let task = tokio::spawn(async move {
-            // There are no cameras before.
-            begun.cancelled().await;
-            tidegate_detect::run(shared, configured, stop).await;
+            // There are no cameras before; of a start that fails there are none at all.
+            tokio::select! {
+                () = begun.cancelled() => tidegate_detect::run(shared, configured, stop).await,
+                () = stop.cancelled() => {}
+            }
         });
         Ok(Some(Box::new(Begun { detectors, task: AbortOnDropHandle::new(task) })))
     }
