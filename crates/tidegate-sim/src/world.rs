@@ -252,7 +252,7 @@ impl<P: Process> World<P> {
         std::mem::take(&mut self.ground.reports)
     }
 
-    /// What happened.
+    /// The record of the run.
     pub fn trail(&self) -> &Trail {
         &self.ground.trail
     }

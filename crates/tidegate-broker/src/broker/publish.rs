@@ -240,8 +240,9 @@ impl Broker {
         key: Key,
         publication: &Publication<'_>,
     ) -> bool {
-        let Some(Conversation { connection, .. }) = self.conversation(key) else { return false };
-        if connection.is_closing {
+        // For each message of a service: its session is not needed here.
+        let Some(connection) = self.connections.get_mut(key) else { return false };
+        if connection.is_closing || connection.session.is_none() {
             return false;
         }
         connection.last_heard = now;
@@ -727,7 +728,7 @@ impl Broker {
             return Ok(allowed.then(|| route.clone()));
         }
         let generation = self.shared.generation();
-        let Some(Conversation { connection, .. }) = self.conversation(key) else { return Ok(None) };
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(None) };
         let recent = &mut connection.recent;
         let at = recent
             .iter()

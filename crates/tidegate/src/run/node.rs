@@ -104,7 +104,8 @@ impl Node {
         }
         self.configure_parts(&self.started);
         step::begin("waiting for the parts of the node");
-        for (_, running) in &self.running {
+        // In the order of the list: users that are gone are marked before a wait for uplinks.
+        for (_, running) in self.running.iter().rev() {
             running.ready().await;
         }
         Ok(())
@@ -158,10 +159,12 @@ impl Node {
         let admin = Administration { access, bus, reloads: Some(reloads) };
         let node = Arc::new(self);
         node.ports.begun.cancel();
+        // An API that fails ends the node: its service manager hears of it, and starts another one.
+        let ends = stop.child_token();
         step::begin("ending the calls of applications and the links of cameras");
         let (served, ()) = tokio::join!(
-            serve(site, admin, stop.clone()),
-            node.reload_when_asked(reload, hangups, asked, manager, stop)
+            serve(site, admin, ends.clone()),
+            node.reload_when_asked(reload, hangups, asked, manager, ends)
         );
         node.ports.stop.cancel();
         step::begin("writing the logs of frames to the disk");
@@ -310,7 +313,7 @@ pub(super) fn hangups() -> Result<Signal, ApiError> {
     })
 }
 
-/// Serves links, streams and calls until `stop`; only waits for it where there are none.
+/// Serves links, streams and calls until `stop`, which it cancels where calls fail as a whole; only waits for it where there are none.
 async fn serve(
     site: Option<Site>,
     admin: Administration,
@@ -321,11 +324,12 @@ async fn serve(
         return Ok(());
     };
     let frames = streams.frames();
-    let (served, (), ()) = tokio::join!(
-        api.serve(frames, Arc::new(admin), stop.clone()),
-        links.run(stop.clone()),
-        streams.run(stop),
-    );
+    let calls = async {
+        let served = api.serve(frames, Arc::new(admin), stop.clone()).await;
+        stop.cancel();
+        served
+    };
+    let (served, (), ()) = tokio::join!(calls, links.run(stop.clone()), streams.run(stop.clone()),);
     served.map_err(|error| {
         ApiError::new(Code::CONFIG_INVALID, "the API cannot be served")
             .caused_by(error_chain(&error))

@@ -5,6 +5,13 @@ use std::{fs, path::Path};
 use super::*;
 use crate::run::users;
 
+/// A node with its data at `place` and a listener on a free port.
+fn config(place: &str, path: impl AsRef<Path>, text: &str) -> Config {
+    let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
+    let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
+    Config::parse(path.as_ref(), &text).expect("a configuration")
+}
+
 async fn started(config: &Config) -> Node {
     let authenticator = Arc::new(users::open(config).expect("no file is wrong"));
     let access = Access { authenticator, ..Access::default() };
@@ -16,11 +23,7 @@ async fn started(config: &Config) -> Node {
 async fn a_reload_takes_all_or_nothing_and_says_what() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();
-    let config = |text: &str| {
-        let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
-        let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
-        Config::parse(Path::new("site.toml"), &text).expect("a configuration")
-    };
+    let config = |text: &str| config(&place, "site.toml", text);
     let rules = folder.path().join("rules");
     fs::write(&rules, "topic read a\n").expect("a file");
     let bridge = |name: &str, topics: &str| {
@@ -68,13 +71,9 @@ async fn flows_are_exchanged_with_the_rest_or_stay() {
         )
     };
     fs::write(&file, flow("a")).expect("a file");
-    let config = |text: &str| {
-        let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
-        let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
-        // Files are looked for next to the one that names them.
-        let path = folder.path().join("site.toml");
-        Config::parse(&path, &text).expect("a configuration")
-    };
+    // Files are looked for next to the one that names them.
+    let path = folder.path().join("site.toml");
+    let config = |text: &str| config(&place, &path, text);
     let one = "[flow.one]\nfile = \"f.toml\"\n";
     let first = config(one);
     let node = started(&first).await;
@@ -106,11 +105,7 @@ async fn flows_are_exchanged_with_the_rest_or_stay() {
 async fn a_reload_exchanges_sinks() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().display().to_string();
-    let config = |text: &str| {
-        let listener = "[mqtt.listener.main]\nlisten = \"127.0.0.1:0\"\n";
-        let text = format!("[node]\ndata_dir = \"{place}\"\n{text}\n{listener}");
-        Config::parse(Path::new("site.toml"), &text).expect("a configuration")
-    };
+    let config = |text: &str| config(&place, "site.toml", text);
     let sink = |name: &str, topics: &str| format!("[sink.{name}]\ntopics = \"{topics}\"\n");
     let first = config(&(sink("x", "a") + &sink("y", "b")));
     let node = started(&first).await;
