@@ -27,6 +27,7 @@ use std::{
 use self::layers::Setting;
 pub use self::{
     error::ConfigError, layers::Origin, problems::Purpose, sections::*, table::Difference,
+    table::Misplaced,
 };
 pub use tidegate_message::quantity::ByteCount;
 

@@ -33,27 +33,73 @@ pub(super) trait Section: Default + Sized + 'static {
 
     /// Whether all of its keys are fixed from start to stop.
     const IS_FIXED: bool;
-    /// The keys that are, of a section that is exchanged while a node runs.
-    const FIXED: &'static [&'static str];
+
+    /// Whether this key is, of a section that is exchanged while a node runs.
+    fn is_fixed(key: &str) -> bool;
 
     /// The keys that are not as in `other`.
     fn differences(&self, other: &Self) -> Vec<&'static str>;
 }
 
-/// Which of a section's keys is meant by a mark behind its default: `fixed`, from start to stop.
-macro_rules! marked {
-    (fixed $key:ident) => {
-        stringify!($key)
-    };
-}
-
-/// Whether a mark stands there.
-macro_rules! is_marked {
+/// Whether a mark says that something is fixed from start to stop.
+macro_rules! is_fixed {
     () => {
         false
     };
     (fixed) => {
         true
+    };
+    ($other:ident) => {
+        false
+    };
+}
+
+/// Whether a mark lets a key stand in sections of that kind.
+macro_rules! is_for {
+    (fixed $kinds:ident $kind:expr;) => {
+        true
+    };
+    (of $kinds:ident $kind:expr; $($of:ident)+) => {
+        matches!($kind, $($kinds::$of)|+)
+    };
+    (not $kinds:ident $kind:expr; $($of:ident)+) => {
+        !matches!($kind, $($kinds::$of)|+)
+    };
+}
+
+/// A key that is set and means nothing for sections of that kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misplaced {
+    /// The key.
+    pub key: &'static str,
+    /// The words of the kinds that it is for.
+    pub kinds: Vec<&'static str>,
+}
+
+/// The keys of one kind, of a section that has a key for its kind.
+macro_rules! kinds {
+    ($struct:ident [] $($key:tt)+) => {};
+    ($struct:ident [$of_kind:ident $kinds:ident] $([$field:ident $($mark:ident $($of:ident)*;)*])+) => {
+        impl $struct {
+            /// The keys that are not as they are by default.
+            pub fn keys_set(&self) -> Vec<&'static str> {
+                $crate::table::Section::differences(self, &Self::default())
+            }
+
+            /// The keys that are set and are for other kinds, in their order.
+            pub fn misplaced(&self) -> Vec<$crate::Misplaced> {
+                let is_for = |key: &str, kind: $kinds| match key {
+                    $(stringify!($field) => true $(&& is_for!($mark $kinds kind; $($of)*))*,)+
+                    _ => true,
+                };
+                let wrong = self.keys_set().into_iter().filter(|key| !is_for(key, self.$of_kind));
+                let misplaced = wrong.map(|key| {
+                    let kinds = $kinds::WORDS.iter().filter(|(_, kind)| is_for(key, *kind));
+                    $crate::Misplaced { key, kinds: kinds.map(|(word, _)| *word).collect() }
+                });
+                misplaced.collect()
+            }
+        }
     };
 }
 
@@ -68,13 +114,16 @@ pub struct Difference {
 
 /// A section: its keys, each with its type, its default, `; fixed` where it holds from start to stop, and what must hold of it in the
 /// configuration. `: fixed` behind the name of the section stands for all its keys.
+///
+/// In a section `by KEY: WORDS`, whose kind that key says, `; of A | B` stands behind what is for these kinds alone, and `; not A` behind
+/// what is for all others.
 macro_rules! section {
     (
         $(#[doc = $section_doc:literal])+
-        $struct:ident $(: $whole:ident)? {
+        $struct:ident $(: $whole:ident)? $(by $of_kind:ident: $kinds:ident)? {
             $(
                 $(#[doc = $doc:literal])+
-                $field:ident: $type:ty = $default:expr $(; $mark:ident)? $(=> $bound:tt if $kept:expr)*,
+                $field:ident: $type:ty = $default:expr $(; $mark:ident $($of:ident)|*)* $(=> $bound:tt if $kept:expr)*,
             )+
         }
     ) => {
@@ -88,14 +137,21 @@ macro_rules! section {
             }
         }
 
+        kinds! { $struct [$($of_kind $kinds)?] $([$field $($mark $($of)*;)*])+ }
+
         impl $crate::table::Section for $struct {
             const DOCS: &'static str = concat!($("#", $section_doc, "\n",)+);
             const KEYS: &'static str = concat!($(stringify!($field), " "),+);
             const BOUNDS: &'static [$crate::table::Bound<Self>] =
                 &[$($((stringify!($field), $bound, $kept),)*)+];
-            const IS_FIXED: bool = is_marked!($($whole)?);
-            const FIXED: &'static [&'static str] =
-                &[$($(marked!($mark $field),)?)+];
+            const IS_FIXED: bool = is_fixed!($($whole)?);
+
+            fn is_fixed(key: &str) -> bool {
+                match key {
+                    $(stringify!($field) => false $(|| is_fixed!($mark))*,)+
+                    _ => false,
+                }
+            }
 
             fn set(
                 &mut self,
@@ -197,7 +253,7 @@ macro_rules! config {
                 let mut found = Vec::new();
                 $(different(stringify!($section), &self.$section, &other.$section, &mut found);)+
                 $(
-                    let is_fixed = is_marked!($($mark)?);
+                    let is_fixed = is_fixed!($($mark)?);
                     differ($prefix, is_fixed, &self.$map, &other.$map, &mut found);
                 )+
                 found
@@ -272,7 +328,7 @@ pub(super) fn put<S: Section>(into: &mut S, setting: &Setting) -> Result<(), Con
 pub(super) fn different<S: Section>(name: &str, here: &S, there: &S, found: &mut Vec<Difference>) {
     found.extend(here.differences(there).into_iter().map(|key| Difference {
         setting: format!("{name}.{key}"),
-        is_fixed: S::IS_FIXED || S::FIXED.contains(&key),
+        is_fixed: S::IS_FIXED || S::is_fixed(key),
     }));
 }
 

@@ -188,6 +188,30 @@ fn mistakes_name_file_line_and_way_out() {
 }
 
 #[test]
+fn misplaced_key_comes_with_the_kinds_that_it_is_for() {
+    let found = |text: &str| {
+        let config = parse(&format!("[sink.x]\n{text}\n")).unwrap();
+        config.sinks["x"].misplaced()
+    };
+    let away = ["parquet", "postgres", "influx", "kafka", "mqtt"];
+    for (text, expected) in [
+        ("kind = \"kafka\"\nurl = \"kafka://a:1\"\ntopic = \"t\"", vec![]),
+        // As by default is not set.
+        ("kind = \"memory\"\nurl = \"\"", vec![]),
+        ("kind = \"memory\"\nurl = \"x\"", vec![("url", &away[..])]),
+        (
+            "kind = \"kafka\"\nmemory_messages = 1\ntable = \"t\"",
+            vec![("memory_messages", &["memory"][..]), ("table", &["postgres"][..])],
+        ),
+        ("kind = \"mqtt\"\ncreate = false", vec![("create", &["postgres", "kafka"][..])]),
+    ] {
+        let found = found(text);
+        let found: Vec<_> = found.iter().map(|it| (it.key, &it.kinds[..])).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
 fn later_layers_win_and_are_blamed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tidegate.toml");

@@ -13,7 +13,7 @@ use crate::{
 
 section! {
     /// `[ingest.NAME]`: a way in other than MQTT.
-    IngestSection {
+    IngestSection by kind: IngestKind {
         /// Its protocol: `udp`, `coap`, `http` or `websocket`. Default `udp`.
         kind: IngestKind = IngestKind::Udp; fixed,
         /// Address and port. Default `127.0.0.1:7070`.
@@ -27,7 +27,7 @@ section! {
         /// Whether messages are retained. Default false.
         retain: bool = false,
         /// Whether TLS is spoken, of `http` and `websocket`. Default false.
-        tls: bool = false,
+        tls: bool = false; of Http | WebSocket,
         /// Certificate chain, PEM. Default none: the node's own, with TLS.
         certificate: Option<PathBuf> = None,
         /// Its key, PEM.
@@ -49,7 +49,7 @@ section! {
         /// Pages of other sites that may send, of `http` and `websocket`: origins such as `https://dash.example`, separated by commas, or `*`
         /// for every page. Their hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs,
         /// which send no `Origin`, need none. Default none.
-        origins: Option<String> = None,
+        origins: Option<String> = None; of Http | WebSocket,
         /// Longest payload of a message. Default `64kB`.
         message_bytes_max: ByteCount = ByteCount(64_000),
         /// Longest body of a request, unpacked. Default `4MiB`.
@@ -63,15 +63,15 @@ section! {
         request_timeout: Duration = Duration::from_secs(30),
         /// Of `udp`: the network interface at which the kernel drops datagrams that are not to be kept, before they come in. Only in builds
         /// with the feature `xdp`. Default none.
-        xdp_interface: Option<String> = None,
+        xdp_interface: Option<String> = None; of Udp,
         /// Where: `native` (in the driver), `generic`, or `auto`, the first that the interface has. Default `auto`.
-        xdp_mode: XdpMode = XdpMode::Auto,
+        xdp_mode: XdpMode = XdpMode::Auto; of Udp,
         /// The fields of a payload and their places, separated by semicolons: `n as u16be at 0; t at 2 length 6 decimals
         /// 1`.
-        xdp_fields: Option<String> = None,
+        xdp_fields: Option<String> = None; of Udp,
         /// Which are kept: `t > 75.5 or t < -5`.
-        xdp_keep: Option<String> = None,
+        xdp_keep: Option<String> = None; of Udp,
         /// Bytes of such a payload; others pass. Default none: up to the end of the last field.
-        xdp_payload_bytes: Option<u16> = None,
+        xdp_payload_bytes: Option<u16> = None; of Udp,
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 
 section! {
     /// `[mqtt.listener.NAME]`: where MQTT clients connect. Without any, one on 127.0.0.1:1883.
-    MqttListenerSection {
+    MqttListenerSection by protocol: Protocol {
         /// Where: an address with a port, a name of this machine with a port, such as `localhost:1883`, for all addresses of it, or a
         /// socket of the file system, such as `unix:/run/tidegate/mqtt.sock`. Default `127.0.0.1:1883`.
         listen: ListenAddress = SocketAddr::from((Ipv4Addr::LOCALHOST, 1883)).into(); fixed,
@@ -33,24 +33,24 @@ section! {
         /// Pages of other sites that may open a WebSocket: origins such as `https://dash.example`, separated by commas, or `*` for every
         /// page. Their hosts are also names by which the listener's own pages may ask, beside addresses and `localhost`. Programs, which
         /// send no `Origin`, need none. Default none.
-        origins: Option<String> = None,
+        origins: Option<String> = None; of WebSocket | SecureWebSocket,
         /// Certificate chain, PEM. Default none: the node's own, with TLS.
-        certificate: Option<PathBuf> = None,
+        certificate: Option<PathBuf> = None; of Tls | SecureWebSocket,
         /// Its key, PEM.
-        key: Option<PathBuf> = None,
+        key: Option<PathBuf> = None; of Tls | SecureWebSocket,
         /// Authorities of clients' certificates, PEM: a file, or a folder as `openssl rehash` leaves it. Default none: clients show
         /// none.
-        client_ca: Option<PathBuf> = None,
+        client_ca: Option<PathBuf> = None; of Tls | SecureWebSocket,
         /// Revocation lists of those authorities, PEM; the site's own is looked at without being named. Default none.
-        client_crl: Option<PathBuf> = None,
+        client_crl: Option<PathBuf> = None; of Tls | SecureWebSocket,
         /// SHA-256 fingerprints of clients' certificates that are accepted with any issuer, X.509 version 1 included: 64 hexadecimal digits
         /// each, with or without colons, separated by commas. Default none.
-        client_pins: Option<String> = None,
+        client_pins: Option<String> = None; of Tls | SecureWebSocket,
         /// Certificates of which those between `certificate` and its authority are sent to clients as well, where `certificate` does not
         /// hold them, PEM: a file or a folder as for `client_ca`, which is looked into too. Default none.
-        chain: Option<PathBuf> = None,
+        chain: Option<PathBuf> = None; of Tls | SecureWebSocket,
         /// Whether clients without a certificate are refused. Default false.
-        require_certificate: bool = false,
+        require_certificate: bool = false; of Tls | SecureWebSocket,
         /// Connections at a time. Default 100000.
         connections_max: u32 = 100_000,
         /// Longest time to the client's CONNECT. Default `10s`.

@@ -11,7 +11,7 @@ use crate::{
 
 section! {
     /// `[sink.NAME]`: where messages go that others are to keep; see the chapter on sinks.
-    SinkSection {
+    SinkSection by kind: SinkKind {
         /// `parquet`, `postgres`, `influx`, `kafka`, `mqtt`, or `memory` for tests. Default `memory`.
         kind: SinkKind = SinkKind::Memory,
         /// Its topics: filters, separated by commas.
@@ -23,13 +23,13 @@ section! {
         refused_bytes_max: ByteCount = ByteCount(64 << 20),
         /// Where the destination is; each kind has its form. A folder's relative path begins at the folder of the file that names it.
         /// Default none.
-        url: Option<Confidential> = None,
+        url: Option<Confidential> = None; not Memory,
         /// User name there, of an S3 store the access key. Default none.
-        username: Option<Secret> = None,
+        username: Option<Secret> = None; not Memory,
         /// File that holds the password, token or secret key, without the end of its line; a relative path as in `url`. Default none.
-        password_file: Option<PathBuf> = None,
+        password_file: Option<PathBuf> = None; not Memory,
         /// Authorities of the destination's certificate, PEM; a relative path as in `url`. Default none: those of the system.
-        ca: Option<PathBuf> = None,
+        ca: Option<PathBuf> = None; not Memory,
         /// Messages of a batch at most, 1 to 60000. Default none: 10000, of `parquet` 50000, of `memory` 1000.
         batch_messages: Option<u32> = None,
         /// Bytes of a batch, from which on it is handed over. Default none: `8MiB`, of `parquet` `32MiB`, of `memory` `1MiB`.
@@ -49,27 +49,27 @@ section! {
         /// As in `[mqtt]`.
         overflow_qos0: Option<Overflow> = None,
         /// Of `memory`: messages that are held, the newest. Default none: 10000.
-        memory_messages: Option<u32> = None,
+        memory_messages: Option<u32> = None; of Memory,
         /// Of `parquet` and `kafka`: `zstd`, `snappy`, `none`, and for `kafka` `gzip`. Default none: `zstd`.
-        compression: Option<String> = None,
+        compression: Option<String> = None; of Parquet | Kafka,
         /// Of `parquet`: how files are parted, `hour`, `day` or `none`. Default none: `hour`.
-        partition: Option<String> = None,
+        partition: Option<String> = None; of Parquet,
         /// Of `parquet`: the unit of the column `time`, `us` or `ns`; Spark 3 and others do not read `ns`. Default none: `us`.
-        time_unit: Option<String> = None,
+        time_unit: Option<String> = None; of Parquet,
         /// Of `parquet` on S3: the region. Default none: `us-east-1`.
-        region: Option<String> = None,
+        region: Option<String> = None; of Parquet,
         /// Of `parquet` on S3: the address of a store that is not Amazon's. Default none.
-        endpoint: Option<Confidential> = None,
+        endpoint: Option<Confidential> = None; of Parquet,
         /// Of `postgres`: the table, with a schema or without. Default none: `messages`.
-        table: Option<String> = None,
+        table: Option<String> = None; of Postgres,
         /// Of `influx`: `lines` where payloads are lines of the protocol, `values` where they are numbers, JSON objects or text.
         /// Default none: `values`.
-        encoding: Option<String> = None,
+        encoding: Option<String> = None; of Influx,
         /// Of `influx` with `values`: the measurement. Default none: `mqtt`.
-        measurement: Option<String> = None,
+        measurement: Option<String> = None; of Influx,
         /// Of `kafka`: the topic there. Default none: `tidegate`.
-        topic: Option<String> = None,
+        topic: Option<String> = None; of Kafka,
         /// Of `postgres` and `kafka`: whether the table or topic is made where there is none. Default none: true.
-        create: Option<bool> = None,
+        create: Option<bool> = None; of Postgres | Kafka,
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32, sync::Arc, time::
 use async_trait::async_trait;
 use tidegate_api::ApiError;
 use tidegate_broker::{SessionConfig, part_id};
-use tidegate_config::{Config, IngestSection, problems::Problems, words::XdpMode};
+use tidegate_config::{Config, IngestSection, Misplaced, problems::Problems};
 use tidegate_identity::access::Access;
 use tidegate_ingest::{Format, Ingest, IngestSettings, Kind, Place, ServerTls, Template};
 use tidegate_message::{Code, Identity, IdentityKind, origins::Origins};
@@ -137,6 +137,15 @@ fn one(
             format!("{name:?} is no name of an ingest listener: 1 to 64 letters, digits, - _ .");
         problems.say(Code::CONFIG_INVALID, text);
     }
+    for Misplaced { key, kinds } in section.misplaced() {
+        let text = match key {
+            "tls" => "is for http and websocket: DTLS is not spoken; leave it out".to_owned(),
+            _ => {
+                format!("means nothing but for kind = \"{}\"; leave it out", kinds.join("\" or \""))
+            }
+        };
+        problems.note(wrong(key, &text));
+    }
     let place = match (kind, format) {
         (Kind::Udp, Format::Payload) => Some(Place::Datagram),
         (Kind::Udp, Format::Line) | (Kind::Http, _) => Some(Place::Line),
@@ -160,11 +169,7 @@ fn one(
         (Kind::Http | Kind::WebSocket, true) => {
             problems.take(tls(config, &|key| format!("ingest.{name}.{key}"), section))
         }
-        (Kind::Udp | Kind::Coap, true) => {
-            let text = "is for http and websocket: DTLS is not spoken; leave it out";
-            problems.note(wrong("tls", text));
-            None
-        }
+        (Kind::Udp | Kind::Coap, true) => None,
         (_, false) if section.certificate.is_some() || section.key.is_some() => {
             problems.note(wrong("certificate", "and key need tls = true"));
             None
@@ -212,12 +217,6 @@ fn one(
     let origins = Origins::parse(section.origins.as_deref(), &format!("ingest.{name}.origins"));
     let origins = problems
         .take(origins.map_err(|error| wrong("origins", &format!("must be origins: {error}"))));
-    if section.origins.is_some() && !matches!(kind, Kind::Http | Kind::WebSocket) {
-        problems.note(wrong(
-            "origins",
-            "means nothing but for kind = \"http\" or \"websocket\"; leave it out",
-        ));
-    }
     let ip = section.listen.ip();
     // A site with users wants a login.
     let anonymous = section.allow_anonymous.unwrap_or(ip.is_loopback() && !asks_for_proof);
@@ -280,14 +279,7 @@ fn tls(
 
 /// A setting that only a filter in the kernel has.
 fn xdp_key(section: &IngestSection) -> Option<&'static str> {
-    let set = [
-        ("xdp_interface", section.xdp_interface.is_some()),
-        ("xdp_fields", section.xdp_fields.is_some()),
-        ("xdp_keep", section.xdp_keep.is_some()),
-        ("xdp_payload_bytes", section.xdp_payload_bytes.is_some()),
-        ("xdp_mode", section.xdp_mode != XdpMode::Auto),
-    ];
-    set.iter().find(|(_, is_set)| *is_set).map(|(key, _)| *key)
+    section.keys_set().into_iter().find(|key| key.starts_with("xdp_"))
 }
 
 fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identity {
@@ -311,11 +303,10 @@ mod xdp {
 
     /// The filter that a section describes, if it does.
     pub(super) fn settings(section: &IngestSection) -> Result<Option<XdpSettings>, Wrong> {
-        let Some(key) = xdp_key(section) else { return Ok(None) };
-        let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
-        if section.kind != IngestKind::Udp {
-            return Err(wrong(key, "means nothing but for kind = \"udp\"; leave it out"));
+        if section.kind != IngestKind::Udp || xdp_key(section).is_none() {
+            return Ok(None);
         }
+        let wrong = |key, text: &str| Wrong { key, text: text.to_owned() };
         let interface = section.xdp_interface.as_ref().filter(|name| !name.is_empty());
         let interface = interface.ok_or_else(|| {
             wrong(

@@ -17,8 +17,8 @@ use rustls_pki_types::CertificateDer;
 use tidegate_api::ApiError;
 use tidegate_broker::BrokerConfig;
 use tidegate_config::{
-    ByteCount, Config, ID_PREFIX_BOUND, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
-    Purpose, is_id_prefix, problems::Problems,
+    ByteCount, Config, ID_PREFIX_BOUND, Misplaced, MqttListenerSection, MqttSection,
+    PACKET_BYTES_LEAST, Purpose, is_id_prefix, problems::Problems,
 };
 use tidegate_identity::{
     access::Access,
@@ -160,10 +160,6 @@ fn origins(name: &str, listener: &MqttListenerSection) -> Result<Arc<Origins>, A
     let key = format!("mqtt.listener.{name}.origins");
     let invalid =
         |text: &dyn std::fmt::Display| ApiError::new(Code::CONFIG_INVALID, format!("{key} {text}"));
-    if listener.origins.is_some() && !listener.protocol.translated().is_websocket() {
-        let text = "means nothing without WebSocket; set protocol to websocket or secure-websocket";
-        return Err(invalid(&text));
-    }
     let origins = Origins::parse(listener.origins.as_deref(), &key);
     origins.map(Arc::new).map_err(|error| invalid(&format!("must be origins: {error}")))
 }
@@ -178,20 +174,10 @@ fn check_listener(
     let mut wrong = |key: &str, text: &str| {
         problems.say(Code::CONFIG_INVALID, format!("mqtt.listener.{name}.{key} {text}"));
     };
-    if !listener.protocol.is_secure() {
-        for (key, is_set) in [
-            ("certificate", listener.certificate.is_some()),
-            ("key", listener.key.is_some()),
-            ("client_ca", listener.client_ca.is_some()),
-            ("client_crl", listener.client_crl.is_some()),
-            ("client_pins", listener.client_pins.is_some()),
-            ("chain", listener.chain.is_some()),
-            ("require_certificate", listener.require_certificate),
-        ] {
-            if is_set {
-                wrong(key, "means nothing without TLS; set protocol to tls or secure-websocket");
-            }
-        }
+    for Misplaced { key, kinds } in listener.misplaced() {
+        let layer = if key == "origins" { "WebSocket" } else { "TLS" };
+        let protocols = kinds.join(" or ");
+        wrong(key, &format!("means nothing without {layer}; set protocol to {protocols}"));
     }
     let is_unix = matches!(listener.listen, ListenAddress::Unix(_));
     if listener.socket_mode.is_some() && !is_unix {

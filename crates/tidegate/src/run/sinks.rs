@@ -16,7 +16,9 @@ use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_bus::Bus;
-use tidegate_config::{Config, Purpose, SinkSection, problems::Problems, words::SinkKind};
+use tidegate_config::{
+    Config, Misplaced, Purpose, SinkSection, problems::Problems, words::SinkKind,
+};
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_schedule::Policy;
@@ -270,19 +272,6 @@ fn invalid(name: &str, error: &SinkError) -> ApiError {
     ApiError::new(Code::CONFIG_INVALID, text).caused_by(tidegate_message::error_chain(error))
 }
 
-/// That no key is set that means nothing for this kind.
-fn check_keys(section: &SinkSection) -> Result<(), SinkError> {
-    for (key, is_set, kinds) in Keys::of(section) {
-        if is_set && !kinds.contains(&section.kind) {
-            let words: Vec<&str> = kinds.iter().map(|kind| kind.word()).collect();
-            let (word, words) = (section.kind.word(), words.join(", "));
-            let problem = format!("{key} means nothing for {word}; it is for {words}");
-            return Err(SinkError::Destination { problem, source: None });
-        }
-    }
-    Ok(())
-}
-
 fn sink(
     name: &str,
     section: &SinkSection,
@@ -291,7 +280,11 @@ fn sink(
     purpose: Purpose,
 ) -> Result<SinkSettings, SinkError> {
     let kind = Kind::of(section.kind);
-    check_keys(section)?;
+    if let Some(Misplaced { key, kinds }) = section.misplaced().into_iter().next() {
+        let (kind, kinds) = (section.kind.word(), kinds.join(", "));
+        let problem = format!("{key} means nothing for {kind}; it is for {kinds}");
+        return Err(SinkError::Destination { problem, source: None });
+    }
     let list = section.topics.split(',').map(str::trim).filter(|filter| !filter.is_empty());
     let batch_messages = section.batch_messages.unwrap_or(kind.batch_messages);
     let batch_bytes = section.batch_bytes.map_or(kind.batch_bytes, |count| count.0);
@@ -351,33 +344,6 @@ impl Kind {
             _ => (10_000, 8 << 20, 1_000),
         };
         Self { batch_messages, batch_bytes, batch_age: Duration::from_millis(millis) }
-    }
-}
-
-/// Keys that are not for every kind.
-struct Keys;
-
-impl Keys {
-    fn of(section: &SinkSection) -> [(&'static str, bool, &'static [SinkKind]); 15] {
-        use SinkKind::{Influx, Kafka, Memory, Mqtt, Parquet, Postgres};
-        let away = &[Parquet, Postgres, Influx, Kafka, Mqtt];
-        [
-            ("url", section.url.is_some(), away),
-            ("username", section.username.is_some(), away),
-            ("password_file", section.password_file.is_some(), away),
-            ("ca", section.ca.is_some(), away),
-            ("memory_messages", section.memory_messages.is_some(), &[Memory]),
-            ("compression", section.compression.is_some(), &[Parquet, Kafka]),
-            ("partition", section.partition.is_some(), &[Parquet]),
-            ("time_unit", section.time_unit.is_some(), &[Parquet]),
-            ("region", section.region.is_some(), &[Parquet]),
-            ("endpoint", section.endpoint.is_some(), &[Parquet]),
-            ("table", section.table.is_some(), &[Postgres]),
-            ("encoding", section.encoding.is_some(), &[Influx]),
-            ("measurement", section.measurement.is_some(), &[Influx]),
-            ("topic", section.topic.is_some(), &[Kafka]),
-            ("create", section.create.is_some(), &[Postgres, Kafka]),
-        ]
     }
 }
 
