@@ -1,8 +1,9 @@
-//! Answers about images, as JSON.
+//! Answers about images: one value, with its JSON and its message of gRPC.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use tidegate_api::proto;
 use tidegate_message::FrameSize;
 use tidegate_workers::{Outcome, Prediction, Times};
 
@@ -90,6 +91,36 @@ impl Detected {
         };
         serde_json::to_string(&answer).expect("checked numbers and texts are JSON")
     }
+
+    /// The answer as a message of `tidegate.v1.Detect`.
+    pub(crate) fn message(self) -> proto::Detected {
+        let Outcome { boxes, classes, poses, times, .. } = self.outcome;
+        let boxes = boxes.into_iter().map(|found| {
+            let [left, top, right, bottom] = found.rect.corners();
+            let (score, label) = (found.score, found.label.to_string());
+            proto::DetectedBox { left, top, right, bottom, score, label }
+        });
+        let classes =
+            classes.into_iter().map(|(score, label)| proto::DetectedClass { score, label });
+        let point = |[x, y, score]: [f64; 3]| proto::DetectedPoint { x, y, score };
+        let pose = |points: Vec<[f64; 3]>| proto::DetectedPose {
+            points: points.into_iter().map(point).collect(),
+        };
+        let (width, height) = (self.size.width.into(), self.size.height.into());
+        proto::Detected {
+            boxes: boxes.collect(),
+            poses: poses.into_iter().map(pose).collect(),
+            image: Some(proto::FrameSize { width, height }),
+            times: Some(proto::DetectTimes {
+                queue_nanos: nanoseconds(times.queue),
+                decode_nanos: nanoseconds(times.decode),
+                infer_nanos: nanoseconds(times.infer),
+                total_nanos: nanoseconds(times.total),
+            }),
+            classes: classes.collect(),
+            model: self.model,
+        }
+    }
 }
 
 fn times_ms(times: &Times) -> TimesMs {
@@ -104,6 +135,11 @@ fn times_ms(times: &Times) -> TimesMs {
 /// Milliseconds, to the microsecond.
 pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
+}
+
+/// Nanoseconds, of as long a time as fits.
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -121,5 +157,30 @@ mod tests {
         assert_eq!(detected.json(Some(7)), expected);
         assert_eq!(detected.json(None), expected.replace(",\"id\":7", ""));
         assert_eq!(class_id("face"), 292_255_708);
+    }
+
+    #[test]
+    fn message_of_grpc_has_all_that_was_found() {
+        let size = FrameSize { width: 640, height: 480 };
+        let detected = Detected { model: "face".to_owned(), size, outcome: outcome() };
+        let (score, label) = (0.75, "face".to_owned());
+        let found =
+            proto::DetectedBox { left: 10.0, top: 20.0, right: 40.0, bottom: 60.0, score, label };
+        let points = vec![proto::DetectedPoint { x: 1.0, y: 2.0, score: 0.25 }];
+        let expected = proto::Detected {
+            boxes: vec![found],
+            poses: vec![proto::DetectedPose { points }],
+            image: Some(proto::FrameSize { width: 640, height: 480 }),
+            times: Some(proto::DetectTimes {
+                queue_nanos: 2_998_000,
+                decode_nanos: 1000,
+                infer_nanos: 2000,
+                total_nanos: 3_001_000,
+            }),
+            classes: vec![proto::DetectedClass { score: 0.5, label: "cat".to_owned() }],
+            model: "face".to_owned(),
+        };
+        assert_eq!(detected.message(), expected);
+        assert_eq!(nanoseconds(Duration::MAX), i64::MAX);
     }
 }

@@ -44,6 +44,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use axum::{
     Router,
     body::Body,
@@ -52,7 +53,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use bytes::Bytes;
-use tidegate_api::ApiError;
+use tidegate_api::{ApiError, proto};
 use tidegate_identity::{
     access::{Access, Identity},
     auth::limits::Lease,
@@ -256,6 +257,21 @@ impl Vision {
             Ok(_) => Ok(Place(self.clone())),
             Err(_) => Err(Refused::Sockets { sockets_max }),
         }
+    }
+}
+
+/// The calls of gRPC.
+#[async_trait]
+impl tidegate_rpc::Detection for Vision {
+    async fn detect(
+        &self,
+        identity: &Identity,
+        model: &str,
+        image: Bytes,
+    ) -> Result<proto::Detected, ApiError> {
+        let found = Self::detect(self, identity, model, image).await;
+        let found = found.map_err(|refused| ApiError::new(refused.code(), refused.message()))?;
+        Ok(found.message())
     }
 }
 

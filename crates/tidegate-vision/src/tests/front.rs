@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tidegate_api::{
     ApiError, CameraInfo, Changes, EndSessions, FeedbackOf, Original, Registration,
     ReloadedConfiguration, SessionInfo, SessionsPage, SubscribeRequest, SubscriptionId,
-    UnsubscribeStatus, Verdict, proto,
+    UnsubscribeStatus, Verdict,
 };
 use tidegate_identity::{
     access::{Access, Identity},
@@ -22,7 +22,7 @@ use tidegate_identity::{
 };
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_rpc::{
-    Admin, BodyError, Detection, Frames, Router, Server, ServerConfig, Subscription, server::ALPN,
+    Admin, BodyError, Frames, Router, Server, ServerConfig, Subscription, server::ALPN,
 };
 use tidegate_wire::NodeId;
 use tokio::{
@@ -38,7 +38,7 @@ use crate::{Refused, Vision, VisionSettings, router};
 
 const IMAGE_BYTES_MAX: usize = 4 << 20;
 
-/// A node without cameras, whose calls of detection over gRPC are not asked for here.
+/// A node without cameras.
 struct Bare;
 
 fn nothing<T>() -> Result<T, ApiError> {
@@ -127,13 +127,6 @@ impl Frames for Bare {
     }
 }
 
-#[async_trait]
-impl Detection for Bare {
-    async fn detect(&self, _: &Identity, _: &str, _: Bytes) -> Result<proto::Detected, ApiError> {
-        nothing()
-    }
-}
-
 /// An API that serves the paths of detection, and whose frames are much smaller than its images.
 struct Front {
     folder: tempfile::TempDir,
@@ -157,11 +150,11 @@ impl Front {
             tls: Arc::new(credentials.server_tls(ALPN).unwrap()),
             tls_open: Arc::new(credentials.server_tls_open(ALPN).unwrap()),
             access: Access::default(),
-            web: router(vision),
+            web: router(vision.clone()),
             web_public: Router::new(),
         };
         let mut server = Server::bind(config).await.unwrap();
-        server.add_detection(Arc::new(Bare), IMAGE_BYTES_MAX);
+        server.add_detection(Arc::new(vision), IMAGE_BYTES_MAX);
         let address = server.address();
         tokio::spawn(server.serve(Arc::new(Bare), Arc::new(Bare), stop.clone()));
         Self { folder, address, _serves: stop.drop_guard() }

@@ -2,12 +2,16 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
+use bytes::Bytes;
 use serde_json::json;
 use tempfile::TempDir;
-use tidegate_message::FrameSize;
+use tidegate_api::proto;
+use tidegate_message::{Code, FrameSize};
+use tidegate_rpc::Detection;
 use tidegate_wire::NodeId;
 use tidegate_workers::{PoolSettings, Program, Request, SharedPool};
 use tokio::{runtime::Runtime, task::spawn_blocking};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Served, access, assert_stages_sum,
@@ -15,7 +19,7 @@ use super::{
     images, user,
 };
 use crate::{
-    VisionSettings,
+    Vision, VisionSettings,
     detector::{Detector as _, Pooled},
 };
 
@@ -227,4 +231,49 @@ while lengths := stream.read(8):
     }
     assert_eq!(served.post("/v1/detect/face", images::jpeg(9, 9)).await.status, 404);
     assert_eq!(served.get("/v1/models").await.json()["models"][0]["name"], "whole");
+}
+
+#[tokio::test]
+async fn calls_of_grpc_are_answered_by_programs_of_the_pool() {
+    let program = r#"
+import json, os, socket, struct, time
+stream = socket.socket(socket.AF_UNIX)
+stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
+stream = stream.makefile("rwb")
+def send(message):
+    text = json.dumps(message).encode()
+    stream.write(struct.pack(">II", len(text), 0) + text)
+    stream.flush()
+send({"type": "hello", "protocol": 2, "detector": "whole", "models": [{"name": "whole"}]})
+while lengths := stream.read(8):
+    text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
+    # Longer than it says: no stage is longer than all of them.
+    time.sleep(0.01)
+    send({"id": json.loads(text)["id"], "boxes": [[1, 2, 3, 4, 0.5, "x"]], "classes": [[0.25, "y"]],
+          "poses": [[[1, 2, 0.5]]], "size": [64, 48], "took_ms": 3, "decode_ms": 1})
+"#;
+    let fake = Fake::new(program);
+    let detector = Arc::new(fake.pooled(None));
+    let stop = CancellationToken::new();
+    let vision = Vision::with(VisionSettings::default(), detector, access(None), stop);
+    let (calls, ada): (&dyn Detection, _) = (&vision, user("ada"));
+    let found = calls.detect(&ada, "whole", images::png(64, 48).into()).await.unwrap();
+    assert_eq!(found.image, Some(proto::FrameSize { width: 64, height: 48 }));
+    let expected = proto::DetectedBox {
+        left: 1.0,
+        top: 2.0,
+        right: 3.0,
+        bottom: 4.0,
+        score: 0.5,
+        label: "x".to_owned(),
+    };
+    assert_eq!(found.boxes, [expected]);
+    assert_eq!(found.classes[0].label, "y");
+    assert_eq!(found.poses[0].points[0], proto::DetectedPoint { x: 1.0, y: 2.0, score: 0.5 });
+    let times = found.times.unwrap();
+    assert_eq!((times.decode_nanos, times.infer_nanos), (1_000_000, 2_000_000));
+    let refused = calls.detect(&ada, "whole", Bytes::from_static(b"%PDF")).await;
+    assert_eq!(refused.unwrap_err().code(), Code::IMAGE_TYPE);
+    let broken = calls.detect(&ada, "cat", Bytes::from_static(b"\xff\xd8")).await;
+    assert_eq!(broken.unwrap_err().code(), Code::IMAGE_INVALID);
 }

@@ -1,13 +1,12 @@
 //! Detection for clients, as `[vision]` describes it: the paths of the API, and the plain listeners.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use tidegate_api::{ApiError, proto};
+use tidegate_api::ApiError;
 use tidegate_config::{Config, VisionSection, problems::Problems};
 use tidegate_identity::{
-    access::{Access, Identity},
+    access::Access,
     pki::servers::{NotCertified, certified},
 };
 use tidegate_message::{Code, origins::Origins};
@@ -140,7 +139,7 @@ impl Part for Detection {
         let vision = &served.vision;
         site.api.add_web(tidegate_vision::router(vision.clone()), Router::new());
         let image_bytes_max = settings(&config.vision).image_bytes_max;
-        site.api.add_detection(Arc::new(Calls(vision.clone())), image_bytes_max);
+        site.api.add_detection(Arc::new(vision.clone()), image_bytes_max);
         Ok(Some(Box::new(served)))
     }
 }
@@ -191,59 +190,10 @@ impl Running for Served {
     }
 }
 
-/// Detection as the calls of gRPC have it.
-struct Calls(Vision);
-
-#[async_trait]
-impl tidegate_rpc::Detection for Calls {
-    async fn detect(
-        &self,
-        identity: &Identity,
-        model: &str,
-        image: Bytes,
-    ) -> Result<proto::Detected, ApiError> {
-        let found = self.0.detect(identity, model, image).await;
-        let found = found.map_err(|refused| ApiError::new(refused.code(), refused.message()))?;
-        let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-        let times = &found.outcome.times;
-        let boxes = found.outcome.boxes.iter().map(|it| {
-            let [left, top, right, bottom] = it.rect.corners();
-            let (score, label) = (it.score, it.label.to_string());
-            proto::DetectedBox { left, top, right, bottom, score, label }
-        });
-        let point = |[x, y, score]: &[f64; 3]| proto::DetectedPoint { x: *x, y: *y, score: *score };
-        let poses = found.outcome.poses.iter();
-        let (width, height) = (found.size.width.into(), found.size.height.into());
-        Ok(proto::Detected {
-            boxes: boxes.collect(),
-            poses: poses
-                .map(|pose| proto::DetectedPose { points: pose.iter().map(point).collect() })
-                .collect(),
-            image: Some(proto::FrameSize { width, height }),
-            times: Some(proto::DetectTimes {
-                queue_nanos: nanos(times.queue),
-                decode_nanos: nanos(times.decode),
-                infer_nanos: nanos(times.infer),
-                total_nanos: nanos(times.total),
-            }),
-            classes: found
-                .outcome
-                .classes
-                .into_iter()
-                .map(|(score, label)| proto::DetectedClass { score, label })
-                .collect(),
-            model: found.model,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{fs, path::Path, time::Duration};
 
-    use tidegate_identity::auth::Admitted;
-    use tidegate_message::IdentityKind;
-    use tidegate_rpc::Detection as _;
     use tidegate_workers::{PoolSettings, Program};
 
     use super::*;
@@ -320,58 +270,5 @@ mod tests {
             chain.contains("vision.tcp_listen") && chain.contains(&address.to_string()),
             "{chain}"
         );
-    }
-
-    #[tokio::test]
-    async fn a_call_of_the_api_is_answered_by_a_program_of_the_pool() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("whole.py");
-        let text = r#"
-import json, os, socket, struct, time
-stream = socket.socket(socket.AF_UNIX)
-stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
-stream = stream.makefile("rwb")
-def send(message):
-    text = json.dumps(message).encode()
-    stream.write(struct.pack(">II", len(text), 0) + text)
-    stream.flush()
-send({"type": "hello", "protocol": 2, "detector": "whole", "models": [{"name": "whole"}]})
-while lengths := stream.read(8):
-    text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
-    # Longer than it says: no stage is longer than all of them.
-    time.sleep(0.01)
-    send({"id": json.loads(text)["id"], "boxes": [[1, 2, 3, 4, 0.5, "x"]], "classes": [[0.25, "y"]],
-          "poses": [[[1, 2, 0.5]]], "size": [64, 48], "took_ms": 3, "decode_ms": 1})
-"#;
-        fs::write(&program, text).unwrap();
-        let words = vec!["python3".to_owned(), program.display().to_string()];
-        let pool = SharedPool::new(PoolSettings::new(Program::Command(words)));
-        let config = config("");
-        let served = Served::start(&config, pool, Access::default()).await.unwrap().unwrap();
-        let calls = Calls(served.vision.clone());
-        let who = tidegate_message::Identity::new(IdentityKind::User, "ada", "");
-        let identity = Identity::of_user(Admitted::by_certificate(who));
-        let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\x40\0\0\0\x30".to_vec();
-        png.extend(b"\x08\0\0\0\0\0\0\0\0\0\0\0\0IEND\xaeB`\x82");
-        let found = calls.detect(&identity, "whole", png.into()).await.unwrap();
-        assert_eq!(found.image, Some(proto::FrameSize { width: 64, height: 48 }));
-        let expected = proto::DetectedBox {
-            left: 1.0,
-            top: 2.0,
-            right: 3.0,
-            bottom: 4.0,
-            score: 0.5,
-            label: "x".to_owned(),
-        };
-        assert_eq!(found.boxes, [expected]);
-        assert_eq!(found.classes[0].label, "y");
-        assert_eq!(found.poses[0].points[0], proto::DetectedPoint { x: 1.0, y: 2.0, score: 0.5 });
-        let times = found.times.unwrap();
-        assert_eq!((times.decode_nanos, times.infer_nanos), (1_000_000, 2_000_000));
-        let refused = calls.detect(&identity, "whole", Bytes::from_static(b"%PDF")).await;
-        assert_eq!(refused.unwrap_err().code(), Code::IMAGE_TYPE);
-        let unknown = calls.detect(&identity, "cat", Bytes::from_static(b"\xff\xd8")).await;
-        assert_eq!(unknown.unwrap_err().code(), Code::IMAGE_INVALID);
-        Box::new(served).stop().await;
     }
 }
