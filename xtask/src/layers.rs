@@ -140,7 +140,10 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
-    rule("tidegate-client", Layer::Shell, &[], &[]),
+    // The port by which services read frames, and its twin in memory.
+    rule("tidegate-ports", Layer::Shell, &[], &[]),
+    // A service may read another node's frames by it.
+    rule("tidegate-client", Layer::Shell, &[], &["tidegate-ports"]),
     // Images travel by the calls of the API as well; `--cafile` trusts the servers that a node would.
     rule("tidegate-load", Layer::Shell, &[], &["tidegate-client", "tidegate-identity"]),
     rule("tidegate-sim", Layer::Shell, &[], &[]),
@@ -173,7 +176,7 @@ const RULES: &[Rule] = &[
         "tidegate-rpc",
         Layer::Shell,
         &[],
-        &["tidegate-bus", "tidegate-identity", "tidegate-process"],
+        &["tidegate-bus", "tidegate-identity", "tidegate-ports", "tidegate-process"],
     ),
     rule(
         "tidegate-ingest",
@@ -196,6 +199,7 @@ const RULES: &[Rule] = &[
             "tidegate-camera",
             "tidegate-identity",
             "tidegate-link",
+            "tidegate-ports",
             "tidegate-process",
             "tidegate-rpc",
         ],
@@ -208,9 +212,18 @@ const RULES: &[Rule] = &[
         &["tidegate-identity", "tidegate-process", "tidegate-rpc", "tidegate-workers"],
     ),
     // Pictures are those of the API, whose trait is there, and detections come by the bus.
-    rule("tidegate-web", Layer::Shell, &[], &["tidegate-bus", "tidegate-identity", "tidegate-rpc"]),
-    // Frames come by a trait of its own, which `tidegate` implements by the node's.
-    rule("tidegate-detect", Layer::Shell, &[], &["tidegate-bus", "tidegate-workers"]),
+    rule(
+        "tidegate-web",
+        Layer::Shell,
+        &[],
+        &["tidegate-bus", "tidegate-identity", "tidegate-ports", "tidegate-rpc"],
+    ),
+    rule(
+        "tidegate-detect",
+        Layer::Shell,
+        &[],
+        &["tidegate-bus", "tidegate-ports", "tidegate-workers"],
+    ),
     rule("tidegate-config", Layer::Shell, &[], &[]),
     // Passwords in the addresses of cameras are hidden among the arguments of a process, so its first step knows them.
     rule(
@@ -265,6 +278,7 @@ const RULES: &[Rule] = &[
             "tidegate-link",
             "tidegate-load",
             "tidegate-onnx",
+            "tidegate-ports",
             "tidegate-process",
             "tidegate-rpc",
             "tidegate-server",
@@ -305,7 +319,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// Crates that run for as long as a node does. None uses another one, but for [`BETWEEN_SERVICES`]; they meet in `tidegate`, which makes
-/// them of the configuration. `tidegate-bus` and `tidegate-rpc` are none: services stand on them, on the bus and on the trait of the API; and none stands on
+/// them of the configuration. `tidegate-bus`, `tidegate-ports` and `tidegate-rpc` are none: services stand on them, on the ports and on the trait of the API; and none stands on
 /// `tidegate-server`, which implements the first.
 const SERVICES: &[&str] = &[
     "tidegate-camera",

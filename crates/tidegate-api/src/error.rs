@@ -3,11 +3,24 @@
 use std::error::Error;
 
 use tidegate_message::{
-    BoundsError, CameraNameError, Code, FrameSizeError, UnknownWord, error_chain,
+    BoundsError, CameraName, CameraNameError, Code, FrameSizeError, UnknownWord, error_chain,
 };
 
 /// Metadata key of the stable code in a failed call.
 pub const CODE_METADATA: &str = "tidegate-code";
+/// Metadata key of the node that serves what was asked for, in a call that failed with [`Code::CAMERA_ELSEWHERE`].
+pub const NODE_METADATA: &str = "tidegate-node";
+/// Metadata key of an address of that node's API, once for each, the best first.
+pub const ADDRESS_METADATA: &str = "tidegate-address";
+
+/// A node that serves what was asked for at another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its name.
+    pub node: String,
+    /// The addresses of its API, `host:port`, the best first.
+    pub addresses: Vec<String>,
+}
 
 /// Why a call failed: a stable code for programs, a sentence for people.
 ///
@@ -18,6 +31,8 @@ pub const CODE_METADATA: &str = "tidegate-code";
 pub struct ApiError {
     code: Code,
     message: String,
+    /// Boxed, for hardly any failure has one.
+    place: Option<Box<Place>>,
     #[source]
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -25,7 +40,27 @@ pub struct ApiError {
 impl ApiError {
     /// A failure that names the thing, the bound and the way out.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), source: None }
+        Self { code, message: message.into(), place: None, source: None }
+    }
+
+    /// That another node serves a camera: [`Code::CAMERA_ELSEWHERE`].
+    pub fn elsewhere(camera: &CameraName, place: Place) -> Self {
+        let Place { node, addresses } = &place;
+        let text =
+            format!("camera {camera} is at node {node}; ask it at {}", addresses.join(" or "));
+        Self::new(Code::CAMERA_ELSEWHERE, text).at(place)
+    }
+
+    /// The same failure with the node that serves what was asked for.
+    #[must_use]
+    pub fn at(mut self, place: Place) -> Self {
+        self.place = Some(Box::new(place));
+        self
+    }
+
+    /// The node that serves what was asked for, if another one does.
+    pub fn place(&self) -> Option<&Place> {
+        self.place.as_deref()
     }
 
     /// The same failure with what caused it.
@@ -75,6 +110,7 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::CAMERA_UNKNOWN, grpc::NOT_FOUND, 3),
     Mapping(Code::CAMERA_OFFLINE, grpc::UNAVAILABLE, 4),
     Mapping(Code::CAMERA_TAKEN, grpc::ALREADY_EXISTS, 4),
+    Mapping(Code::CAMERA_ELSEWHERE, grpc::FAILED_PRECONDITION, 3),
     Mapping(Code::FRAME_INVALID, grpc::INVALID_ARGUMENT, 2),
     Mapping(Code::FRAME_TOO_LARGE, grpc::INVALID_ARGUMENT, 2),
     Mapping(Code::FRAME_TIMESTAMP, grpc::INVALID_ARGUMENT, 2),
@@ -123,6 +159,7 @@ pub fn http_status(code: Code) -> u16 {
     match code {
         Code::FRAME_TOO_LARGE | Code::INGEST_TOO_LARGE => 413,
         Code::STORAGE_FULL => 507,
+        Code::CAMERA_ELSEWHERE => 421, // Misdirected Request, RFC 9110, section 15.5.20
         // The others as gRPC's own gateways have them.
         code => match grpc_status(code) {
             grpc::INVALID_ARGUMENT | grpc::FAILED_PRECONDITION => 400,

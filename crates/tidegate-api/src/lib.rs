@@ -23,7 +23,10 @@ mod verdict;
 
 pub use camera::{CameraInfo, ClockOffset, Original, ServerInfo};
 pub use configuration::ReloadedConfiguration;
-pub use error::{ApiError, CODE_METADATA, exit_status, grpc_status, http_status};
+pub use error::{
+    ADDRESS_METADATA, ApiError, CODE_METADATA, NODE_METADATA, Place, exit_status, grpc_status,
+    http_status,
+};
 pub use event::{
     EndReason, Event, Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Stages, Unchanged,
 };

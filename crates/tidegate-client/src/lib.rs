@@ -32,6 +32,7 @@
 mod client;
 mod credentials;
 mod detection;
+mod frames;
 mod newest;
 mod publisher;
 mod status;

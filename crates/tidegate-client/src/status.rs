@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use tidegate_api::{ApiError, CODE_METADATA};
+use tidegate_api::{ADDRESS_METADATA, ApiError, CODE_METADATA, NODE_METADATA, Place};
 use tidegate_message::Code;
 
 /// The failure behind the status of a call, for those who make calls by the stubs of [`proto`](crate::proto) themselves.
@@ -33,6 +33,14 @@ pub fn grpc_code(code: Code) -> tonic::Code {
     tonic::Code::from_i32(tidegate_api::grpc_status(code))
 }
 
+/// The node that serves what was asked for, if the one that was asked names it.
+fn place(metadata: &tonic::metadata::MetadataMap) -> Option<Place> {
+    let node = metadata.get(NODE_METADATA)?.to_str().ok()?.to_owned();
+    let addresses = metadata.get_all(ADDRESS_METADATA).iter();
+    let addresses = addresses.filter_map(|text| text.to_str().ok()).map(str::to_owned).collect();
+    Some(Place { node, addresses })
+}
+
 fn plain(status: tonic::Status) -> ApiError {
     let named = status.metadata().get(CODE_METADATA).and_then(|value| value.to_str().ok());
     let code = named.and_then(Code::named).unwrap_or_else(|| match status.code() {
@@ -54,7 +62,10 @@ fn plain(status: tonic::Status) -> ApiError {
         "" => format!("the call ended with {:?}", status.code()),
         text => text.to_owned(),
     };
-    let error = ApiError::new(code, message);
+    let mut error = ApiError::new(code, message);
+    if let Some(place) = place(status.metadata()) {
+        error = error.at(place);
+    }
     match deepest(&status) {
         Some(cause) => error.caused_by(cause),
         None => error,

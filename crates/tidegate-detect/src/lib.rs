@@ -10,14 +10,13 @@
 //! An application names one bound, from capture to the detection. The detector's part of it is measured, and the network is asked for the
 //! rest, again whenever it changes ([`budget`]). A frame that waits for a program gives its place to a newer one.
 //!
-//! The crate knows no node: frames come by [`Frames`], the pool is handed in, messages go by the bus.
+//! The crate knows no node: frames come by [`Frames`](tidegate_ports::Frames), the pool is handed in, messages go by the bus.
 //!
 //! Always true: a detection is of the newest frame that was there when a program was free; whether it keeps the bounds is in it; where there
 //! is none, a message of another type says why; a section, a camera and a program that fail end no other.
 
 pub mod budget;
 mod detector;
-mod frames;
 mod home_assistant;
 mod left_over;
 mod pattern;
@@ -36,6 +35,7 @@ use std::{
 
 use async_recursion::async_recursion as boxed;
 use tidegate_bus::Bus;
+use tidegate_ports::Frames;
 use tidegate_wire::mqtt::QoS;
 use tidegate_workers::{PoolSettings, SharedPool};
 use tokio::{sync::watch as channel, task::JoinHandle, time};
@@ -43,7 +43,6 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use self::{
     detector::{Detector, Look, PoolDetector, Started},
-    frames::{Frames, Subscription},
     left_over::Kept,
     pattern::{CameraPattern, PatternError},
     report::{About, Detection, Infeasible, Party, Pending, Report},

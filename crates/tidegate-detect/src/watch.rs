@@ -21,6 +21,7 @@ use tidegate_message::{
     AdaptationProfile, Backoff, Bounds, CameraName, ControllerKind, Delivery, Demand, FrameRate,
     FrameSize, Instant, WhenInfeasible, error_chain,
 };
+use tidegate_ports::{Frames, Subscription};
 use tidegate_workers::{DetectError, Outcome, PoolState, Request, Scene};
 use tokio::{
     sync::mpsc,
@@ -32,7 +33,6 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     budget::Budget,
     detector::{Detector, Look, Started},
-    frames::{Frames, Subscription},
     report::{Detection, Infeasible, Party, Pending, Report},
 };
 
@@ -222,7 +222,7 @@ impl Watch {
                     }
                     Err(_) => pool_is_there = false,
                 },
-                event = subscription.next(), if work.len() < LOOKS_MAX => match event {
+                event = subscription.next_event(), if work.len() < LOOKS_MAX => match event {
                     None => return Err(End::Camera("the subscription ended".into())),
                     Some(Err(error)) => return Err(End::Camera(error.chain().into())),
                     Some(Ok(event)) => {
@@ -257,7 +257,7 @@ impl Watch {
         if let Some(bound) = state.budget.poll(state.now()) {
             let changes = Changes { latency: Some(bound), ..Changes::default() };
             match subscription.update(changes).await {
-                Ok(()) => {
+                Ok(_) => {
                     state.budget.ask(state.now(), bound);
                     tracing::debug!(
                         camera = %self.camera,

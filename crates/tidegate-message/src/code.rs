@@ -30,6 +30,8 @@ codes! {
     CAMERA_OFFLINE = "frames.camera.offline";
     /// Another live node already holds that camera name.
     CAMERA_TAKEN = "frames.camera.taken";
+    /// Another node serves the camera; the error names it.
+    CAMERA_ELSEWHERE = "frames.camera.elsewhere";
     /// The frame is no JPEG that can be carried.
     FRAME_INVALID = "frames.frame.invalid";
     /// The frame is larger than the limit.

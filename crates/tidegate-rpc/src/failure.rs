@@ -3,6 +3,8 @@
 //! ```json
 //! {"error": {"code": "frames.camera.unknown", "message": "no camera cam9 is registered"}}
 //! ```
+//!
+//! That of a camera at another node has `"node"` and `"addresses"` as well.
 
 use std::{error::Error, time::Duration};
 
@@ -89,8 +91,12 @@ pub(crate) struct Sentence(pub(crate) String);
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (code, message) = (self.error.code().as_str(), self.error.chain());
-        let text = json!({ "error": { "code": code, "message": message } }).to_string();
-        let mut answer = Response::new(Body::from(text));
+        let mut text = json!({ "error": { "code": code, "message": message } });
+        if let Some(place) = self.error.place() {
+            text["error"]["node"] = json!(place.node);
+            text["error"]["addresses"] = json!(place.addresses);
+        }
+        let mut answer = Response::new(Body::from(text.to_string()));
         answer.extensions_mut().insert(Sentence(message));
         *answer.status_mut() = self.status;
         let headers = answer.headers_mut();
@@ -140,6 +146,7 @@ impl BodyError {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
+    use tidegate_api::Place;
 
     use super::*;
 
@@ -153,6 +160,24 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["error"]["code"], "frames.camera.unknown");
         assert_eq!(json["error"]["message"], "no camera \"a\nb\": it was removed");
+    }
+
+    #[tokio::test]
+    async fn failure_of_a_camera_elsewhere_names_its_node() {
+        let addresses = vec!["10.0.0.7:7080".to_owned()];
+        let place = Place { node: "yard".to_owned(), addresses };
+        let camera = "cam1".parse().unwrap();
+        let answer = Failure::new(ApiError::elsewhere(&camera, place)).into_response();
+        assert_eq!(answer.status(), 421);
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let expected = json!({
+            "code": "frames.camera.elsewhere",
+            "message": "camera cam1 is at node yard; ask it at 10.0.0.7:7080",
+            "node": "yard",
+            "addresses": ["10.0.0.7:7080"],
+        });
+        assert_eq!(json["error"], expected);
     }
 
     #[test]

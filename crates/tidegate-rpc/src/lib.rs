@@ -1,11 +1,11 @@
 //! The API of an edge node: gRPC, and the way in of other requests of HTTP on the same port.
 //!
 //! ```text
-//!  TLS connection ──▶ server ──checked request──▶ Frames (implemented by `tidegate-streams`), Admin
+//!  TLS connection ──▶ server ──checked request──▶ Cameras (implemented by `tidegate-streams`), Admin
 //!  (identity)            ◀──── events, bounded ──────┘
 //! ```
 //!
-//! [`Frames`] is what a node's cameras can do, and [`Admin`] what operators may do with the node, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
+//! [`Cameras`] is what a node's cameras can do (a caller reads them by [`Frames`]), and [`Admin`] what operators may do with the node, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
 //! reach an implementation checked, and identities come from certificates that TLS has verified, or from passwords and tokens
 //! that came with the call.
 //!
@@ -19,13 +19,12 @@ pub mod openapi;
 pub mod server;
 pub mod unread;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{
-    ApiError, CameraInfo, Changes, Event, FeedbackOf, Original, Registration, SubscribeRequest,
-    SubscriptionId, UnsubscribeStatus, Verdict, proto,
+    ApiError, Changes, FeedbackOf, Registration, SubscriptionId, UnsubscribeStatus, Verdict, proto,
 };
 use tidegate_message::{CameraName, Demand, Instant};
 use tokio::sync::mpsc;
@@ -37,6 +36,7 @@ pub use self::{
 };
 pub use axum::Router;
 pub use tidegate_identity::access::Identity;
+pub use tidegate_ports::Frames;
 
 /// Events between a session and its call. A session that offers `latest` waits for room before it reads
 /// its log, so that what it hands over is the newest; with one slot a slow reader has one event waiting
@@ -48,12 +48,9 @@ pub const EVENTS_BUFFERED: usize = 1;
 /// Each method is given the caller and refuses a forbidden action with
 /// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED).
 #[async_trait]
-pub trait Frames: Send + Sync + 'static {
-    /// Every camera, in order of their names.
-    async fn cameras(&self, identity: &Identity) -> Result<Vec<CameraInfo>, ApiError>;
-
-    /// One camera; `CAMERA_UNKNOWN` if there is none.
-    async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError>;
+pub trait Cameras: Send + Sync + 'static {
+    /// The frames that a caller may read.
+    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames>;
 
     /// Makes a camera whose frames `identity` will publish; `CAMERA_TAKEN` if another live one holds the
     /// name.
@@ -77,13 +74,6 @@ pub trait Frames: Send + Sync + 'static {
         jpeg: Bytes,
     ) -> Result<Instant, ApiError>;
 
-    /// Starts a subscription.
-    async fn subscribe(
-        &self,
-        identity: &Identity,
-        request: SubscribeRequest,
-    ) -> Result<Subscription, ApiError>;
-
     /// Changes the demand of a running subscription and returns it; `SUBSCRIPTION_UNKNOWN` if it is not
     /// this identity's.
     async fn update(
@@ -99,14 +89,6 @@ pub trait Frames: Send + Sync + 'static {
         identity: &Identity,
         id: SubscriptionId,
     ) -> Result<UnsubscribeStatus, ApiError>;
-
-    /// The frame captured at exactly `captured_at`, untouched; `FRAME_MISSING` if the log does not hold it.
-    async fn fetch_original(
-        &self,
-        identity: &Identity,
-        camera: &CameraName,
-        captured_at: Instant,
-    ) -> Result<Original, ApiError>;
 
     /// Verdicts from now on. Those that the reader is too slow for are dropped.
     async fn feedback(
@@ -128,20 +110,4 @@ pub trait Detection: Send + Sync + 'static {
         model: &str,
         image: Bytes,
     ) -> Result<proto::Detected, ApiError>;
-}
-
-/// A subscription that runs.
-///
-/// Dropping `events` ends it as Unsubscribe would: the client is gone. The stream is over when the sender is
-/// dropped, after [`Event::Ended`] or the failure that ended it.
-#[derive(Debug)]
-pub struct Subscription {
-    /// Its name, never used twice while the node runs.
-    pub id: SubscriptionId,
-    /// The demand on every frame.
-    pub demand: Demand,
-    /// Its events, in order; a channel of [`EVENTS_BUFFERED`].
-    pub events: mpsc::Receiver<Result<Event, ApiError>>,
-    /// Set while an event is waited for, so that one that is sent then is taken at once.
-    pub awaited: Arc<AtomicBool>,
 }

@@ -1,7 +1,7 @@
-//! `tidegate.v1.Frames` over gRPC with TLS, in front of a [`Frames`], and other requests of HTTP beside it.
+//! `tidegate.v1.Frames` over gRPC with TLS, in front of [`Cameras`], and other requests of HTTP beside it.
 //!
 //! ```text
-//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ gate (caller) ─▶ Service ─▶ dyn Frames
+//!  accept ─▶ handshake (a task each, 5 s) ─▶ HTTP/2 connection ─▶ gate (caller) ─▶ Service ─▶ dyn Cameras
 //!                          │                        └──────┐
 //!                          └─▶ HTTP/1.1 connection ────────┴─▶ gate (caller) ─▶ routers of the node (page, pictures, …)
 //! ```
@@ -55,7 +55,7 @@ pub use self::{
     plain::{Plain, PlainSettings},
     web::BodyBound,
 };
-use super::{Admin, Detection, Frames, unread::KEEP_ALIVE};
+use super::{Admin, Cameras, Detection, unread::KEEP_ALIVE};
 
 /// The generated services of package `tidegate.v1`; their messages are those of `tidegate-api`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
@@ -108,8 +108,8 @@ pub struct ServerConfig {
     pub tls_open: Arc<rustls::ServerConfig>,
     /// Authentication and access control.
     pub access: Access,
-    /// The paths of HTTP for callers that are known. Each request has the extensions `Arc<Identity>`, its caller, `Arc<dyn Frames>` and
-    /// `Arc<dyn Admin>`.
+    /// The paths of HTTP for callers that are known. Each request has the extensions `Arc<Identity>`, its caller, `Arc<dyn Frames>`, those
+    /// that it may read, `Arc<dyn Cameras>` and `Arc<dyn Admin>`.
     pub web: Router,
     /// The paths for everybody, such as files of the page. Their requests come without a body.
     pub web_public: Router,
@@ -165,13 +165,13 @@ impl Server {
     /// [`ServerError::Serve`] if the HTTP/2 server fails as a whole.
     pub async fn serve(
         self,
-        frames: Arc<dyn Frames>,
+        cameras: Arc<dyn Cameras>,
         admin: Arc<dyn Admin>,
         stop: CancellationToken,
     ) -> Result<(), ServerError> {
         let callers = Arc::new(Callers::new(self.config.access.clone(), "api"));
         let service = Service::new(
-            frames.clone(),
+            cameras.clone(),
             admin.clone(),
             &self.config,
             callers.clone(),
@@ -190,7 +190,7 @@ impl Server {
             node: self.config.node,
             access: self.config.access.clone(),
             callers: callers.clone(),
-            frames,
+            cameras,
             admin,
             partial,
             frame_bytes_max: bytes_max,

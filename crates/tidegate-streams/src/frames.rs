@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -11,12 +11,13 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{
-    ApiError, CameraInfo, Changes, ClockOffset, FeedbackOf, Original, Registration,
+    ApiError, CameraInfo, Changes, ClockOffset, Event, FeedbackOf, Original, Registration, Started,
     SubscribeRequest, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
 use tidegate_identity::{auth::audit::Outcome, pki::Kind};
 use tidegate_message::{Action, CameraName, Code, Delivery, Demand, Instant, Target};
-use tidegate_rpc::{EVENTS_BUFFERED, Frames, Identity, Subscription};
+use tidegate_ports::{Frames, Subscription};
+use tidegate_rpc::{Cameras, EVENTS_BUFFERED, Identity};
 use tidegate_wire::{OriginalOutcome, TransferHints};
 use tokio::sync::{
     broadcast,
@@ -55,22 +56,9 @@ pub(super) struct Live {
 static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(1);
 
 #[async_trait]
-impl Frames for NodeState {
-    async fn cameras(&self, identity: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
-        may_watch(identity)?;
-        let mut cameras = self.cameras.all();
-        // Those that it may not see are as unknown as none.
-        cameras.retain(|camera| {
-            let camera = Target::Camera(camera.name.as_str());
-            self.access.allows(identity, Action::Frames, camera)
-        });
-        Ok(futures::future::join_all(cameras.iter().map(|camera| self.info(camera))).await)
-    }
-
-    async fn camera(&self, identity: &Identity, name: &CameraName) -> Result<CameraInfo, ApiError> {
-        self.may(identity, Action::Frames, name)?;
-        let camera = self.named(identity, name)?;
-        Ok(self.info(&camera).await)
+impl Cameras for NodeState {
+    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames> {
+        Arc::new(Seen { node: self, identity: identity.clone() })
     }
 
     async fn register(
@@ -102,88 +90,6 @@ impl Frames for NodeState {
         self.hosted.publish(identity, camera, captured_at, &jpeg)
     }
 
-    async fn subscribe(
-        &self,
-        identity: &Identity,
-        mut request: SubscribeRequest,
-    ) -> Result<Subscription, ApiError> {
-        self.may(identity, Action::Frames, &request.camera)?;
-        request.check()?;
-        let camera = self.named(identity, &request.camera)?;
-        let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
-        let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
-        let hints = TransferHints {
-            detector: or(&request.detector, &self.hints.detector),
-            scene: or(&request.scene, &self.hints.scene),
-            ..self.hints.clone()
-        };
-        let (reads, to) = match request.from {
-            Some(_) => (Reads::Past, request.to),
-            None => (Reads::Present, None),
-        };
-        let begin = Begin { range: (request.from, to), after: None, reads };
-        let stream = self.stream_for(&camera, request.demand, hints, begin)?;
-        let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
-        let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
-        let (farewell, name) = (events.clone(), request.camera.to_string());
-        let awaited = Arc::<AtomicBool>::default();
-        let (switch, switches) = mpsc::channel(SWITCHES_MAX);
-        let (caught_up, reached) = oneshot::channel();
-        let live = Live {
-            identity: identity.clone(),
-            camera,
-            stream: stream.clone(),
-            reads,
-            demand: request.demand,
-            counts: Arc::default(),
-            verdicts: Arc::default(),
-            switch,
-            stop: self.stop.child_token(),
-        };
-        let wanted =
-            Wanted { from: request.from, to: request.to, forgotten, demand: request.demand };
-        let session = Session::new(
-            stream,
-            wanted,
-            (events, awaited.clone()),
-            live.verdicts.clone(),
-            live.counts.clone(),
-            live.stop.clone(),
-            switches,
-        );
-        let session = if reads == Reads::Past { session.telling(caught_up) } else { session };
-        self.subscriptions().insert(id, live);
-        let node = self.this();
-        let identity = identity.clone();
-        self.tasks.spawn("session", async move {
-            let mut running = std::pin::pin!(session.run());
-            let share = async {
-                // It never sends if it begins in the present, or ends in the past.
-                if let Ok(at) = reached.await {
-                    node.share(id, at);
-                }
-            };
-            // The session runs on while it waits to be moved.
-            let run = async {
-                tokio::select! {
-                    () = &mut running => {}
-                    () = share => running.await,
-                }
-            };
-            let lost = node.access.lost("api", &identity, Action::Frames, Target::Camera(&name));
-            let lost = tokio::select! {
-                () = run => None,
-                error = lost => Some(error),
-            };
-            node.forget(id);
-            if let Some(error) = lost {
-                // A client that does not read gets no last event: the stream ends all the same.
-                let _ = tokio::time::timeout(FAREWELL_MAX, farewell.send(Err(error))).await;
-            }
-        });
-        Ok(Subscription { id, demand: request.demand, events: receiver, awaited })
-    }
-
     async fn update(
         &self,
         identity: &Identity,
@@ -205,33 +111,6 @@ impl Frames for NodeState {
     ) -> Result<UnsubscribeStatus, ApiError> {
         self.with_subscription(identity, id, |_| ())?;
         self.forget(id).ok_or_else(|| unknown(id))
-    }
-
-    async fn fetch_original(
-        &self,
-        identity: &Identity,
-        camera: &CameraName,
-        captured_at: Instant,
-    ) -> Result<Original, ApiError> {
-        self.may(identity, Action::FetchOriginal, camera)?;
-        let camera = self.named(identity, camera)?;
-        let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
-        // The camera may take its time, and the right may be gone meanwhile.
-        self.may(identity, Action::FetchOriginal, &camera.name)?;
-        match original.outcome {
-            OriginalOutcome::Found { .. } => Ok(Original { captured_at: original.at, jpeg }),
-            OriginalOutcome::Missing { oldest, newest } => {
-                let kept = match (oldest, newest) {
-                    (Some(oldest), Some(newest)) => format!("its log holds {oldest} to {newest}"),
-                    _ => "its log is empty".to_owned(),
-                };
-                let text = format!(
-                    "camera {} has no frame captured at {captured_at}; {kept}",
-                    camera.name
-                );
-                Err(ApiError::new(Code::FRAME_MISSING, text))
-            }
-        }
     }
 
     async fn feedback(
@@ -270,6 +149,181 @@ impl Frames for NodeState {
             }
         });
         Ok(receiver)
+    }
+}
+
+/// The frames of the node for one caller.
+#[derive(Clone)]
+struct Seen {
+    node: Arc<NodeState>,
+    identity: Identity,
+}
+
+#[async_trait]
+impl Frames for Seen {
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
+        let Self { node, identity } = self;
+        may_watch(identity)?;
+        let mut cameras = node.cameras.all();
+        // Those that it may not see are as unknown as none.
+        cameras.retain(|camera| {
+            let camera = Target::Camera(camera.name.as_str());
+            node.access.allows(identity, Action::Frames, camera)
+        });
+        Ok(futures::future::join_all(cameras.iter().map(|camera| node.info(camera))).await)
+    }
+
+    async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
+        let Self { node, identity } = self;
+        node.may(identity, Action::Frames, name)?;
+        let camera = node.named(identity, name)?;
+        Ok(node.info(&camera).await)
+    }
+
+    async fn subscribe(
+        &self,
+        mut request: SubscribeRequest,
+    ) -> Result<Box<dyn Subscription>, ApiError> {
+        let Self { node, identity } = self;
+        node.may(identity, Action::Frames, &request.camera)?;
+        request.check()?;
+        let camera = node.named(identity, &request.camera)?;
+        let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
+        let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
+        let hints = TransferHints {
+            detector: or(&request.detector, &node.hints.detector),
+            scene: or(&request.scene, &node.hints.scene),
+            ..node.hints.clone()
+        };
+        let (reads, to) = match request.from {
+            Some(_) => (Reads::Past, request.to),
+            None => (Reads::Present, None),
+        };
+        let begin = Begin { range: (request.from, to), after: None, reads };
+        let stream = node.stream_for(&camera, request.demand, hints, begin)?;
+        let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
+        let (events, receiver) = mpsc::channel(EVENTS_BUFFERED);
+        let (farewell, name) = (events.clone(), request.camera.to_string());
+        let awaited = Arc::<AtomicBool>::default();
+        let (switch, switches) = mpsc::channel(SWITCHES_MAX);
+        let (caught_up, reached) = oneshot::channel();
+        let live = Live {
+            identity: identity.clone(),
+            camera,
+            stream: stream.clone(),
+            reads,
+            demand: request.demand,
+            counts: Arc::default(),
+            verdicts: Arc::default(),
+            switch,
+            stop: node.stop.child_token(),
+        };
+        let wanted =
+            Wanted { from: request.from, to: request.to, forgotten, demand: request.demand };
+        let session = Session::new(
+            stream,
+            wanted,
+            (events, awaited.clone()),
+            live.verdicts.clone(),
+            live.counts.clone(),
+            live.stop.clone(),
+            switches,
+        );
+        let session = if reads == Reads::Past { session.telling(caught_up) } else { session };
+        node.subscriptions().insert(id, live);
+        let (node, identity) = (node.clone(), identity.clone());
+        self.node.tasks.spawn("session", async move {
+            let mut running = std::pin::pin!(session.run());
+            let share = async {
+                // It never sends if it begins in the present, or ends in the past.
+                if let Ok(at) = reached.await {
+                    node.share(id, at);
+                }
+            };
+            // The session runs on while it waits to be moved.
+            let run = async {
+                tokio::select! {
+                    () = &mut running => {}
+                    () = share => running.await,
+                }
+            };
+            let lost = node.access.lost("api", &identity, Action::Frames, Target::Camera(&name));
+            let lost = tokio::select! {
+                () = run => None,
+                error = lost => Some(error),
+            };
+            node.forget(id);
+            if let Some(error) = lost {
+                // A client that does not read gets no last event: the stream ends all the same.
+                let _ = tokio::time::timeout(FAREWELL_MAX, farewell.send(Err(error))).await;
+            }
+        });
+        let started = Mutex::new(Started { id, demand: request.demand });
+        Ok(Box::new(Running { seen: self.clone(), started, events: receiver, awaited }))
+    }
+
+    async fn fetch_original(
+        &self,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        let Self { node, identity } = self;
+        node.may(identity, Action::FetchOriginal, camera)?;
+        let camera = node.named(identity, camera)?;
+        let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
+        // The camera may take its time, and the right may be gone meanwhile.
+        node.may(identity, Action::FetchOriginal, &camera.name)?;
+        match original.outcome {
+            OriginalOutcome::Found { .. } => Ok(Original { captured_at: original.at, jpeg }),
+            OriginalOutcome::Missing { oldest, newest } => {
+                let kept = match (oldest, newest) {
+                    (Some(oldest), Some(newest)) => format!("its log holds {oldest} to {newest}"),
+                    _ => "its log is empty".to_owned(),
+                };
+                let text = format!(
+                    "camera {} has no frame captured at {captured_at}; {kept}",
+                    camera.name
+                );
+                Err(ApiError::new(Code::FRAME_MISSING, text))
+            }
+        }
+    }
+}
+
+/// A subscription of a caller in this process. Dropping `events` ends it as Unsubscribe would.
+struct Running {
+    seen: Seen,
+    started: Mutex<Started>,
+    events: mpsc::Receiver<Result<Event, ApiError>>,
+    /// Set while an event is waited for, so that one that is sent then is taken at once.
+    awaited: Arc<AtomicBool>,
+}
+
+impl Running {
+    fn state(&self) -> MutexGuard<'_, Started> {
+        self.started.lock().expect("no panic while it is held")
+    }
+}
+
+#[async_trait]
+impl Subscription for Running {
+    fn started(&self) -> Started {
+        *self.state()
+    }
+
+    async fn next_event(&mut self) -> Option<Result<Event, ApiError>> {
+        // A hint; the channel itself makes sure of it.
+        self.awaited.store(true, Ordering::Relaxed);
+        let next = self.events.recv().await;
+        self.awaited.store(false, Ordering::Relaxed);
+        next
+    }
+
+    async fn update(&self, changes: Changes) -> Result<Demand, ApiError> {
+        let (Seen { node, identity }, id) = (&self.seen, self.state().id);
+        let demand = node.update(identity, id, changes).await?;
+        self.state().demand = demand;
+        Ok(demand)
     }
 }
 

@@ -40,7 +40,6 @@ use tidegate_process::{
     clock,
     tasks::{self, Tasks},
 };
-use tidegate_rpc::Frames;
 use tidegate_wire::{NodeId, TransferHints};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -161,8 +160,8 @@ impl Streams {
         self.state.clone()
     }
 
-    /// The frames, for the API and other services.
-    pub fn frames(&self) -> Arc<dyn Frames> {
+    /// The cameras, for the API and other services.
+    pub fn cameras(&self) -> Arc<dyn tidegate_rpc::Cameras> {
         self.state.clone()
     }
 

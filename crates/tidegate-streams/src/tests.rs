@@ -14,8 +14,9 @@ use tidegate_identity::{
 use tidegate_link::carrier::{self, Incoming};
 use tidegate_log::LogConfig;
 use tidegate_message::{CameraName, Code, Delivery, FrameSize, IdentityKind, Instant};
+use tidegate_ports::Subscription;
 use tidegate_process::health::Health;
-use tidegate_rpc::{Frames, Subscription};
+use tidegate_rpc::Cameras as _;
 use tidegate_wire::{
     CameraAnnounce, CameraInfoRequest, FrameHeader, NodeId, Record, StartTransfer,
 };
@@ -87,17 +88,17 @@ impl Rig {
         Self { node, camera, link, application }
     }
 
-    async fn subscribe(&self, delivery: Delivery, from: Option<Instant>) -> Subscription {
+    async fn subscribe(&self, delivery: Delivery, from: Option<Instant>) -> Box<dyn Subscription> {
         let mut request = SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
         request.demand.delivery = delivery;
         request.from = from;
-        self.node.subscribe(&self.application, request).await.unwrap()
+        self.node.clone().frames(&self.application).subscribe(request).await.unwrap()
     }
 
     /// Lowers the latency bound, so that the subscription moves if it is not alone.
-    async fn update(&self, subscription: &Subscription) {
+    async fn update(&self, subscription: &dyn Subscription) {
         let changes = Changes { latency: Some(Duration::from_secs(30)), ..Changes::default() };
-        self.node.update(&self.application, subscription.id, changes).await.unwrap();
+        subscription.update(changes).await.unwrap();
     }
 
     /// The next transfer that the camera is asked for.
@@ -133,10 +134,10 @@ pub(super) fn append(stream: &Stream, life: Epoch, at: Instant, replayed: bool, 
 }
 
 /// The capture times of the next frames, in milliseconds.
-async fn frames(subscription: &mut Subscription, count: usize) -> Vec<i64> {
+async fn frames(subscription: &mut Box<dyn Subscription>, count: usize) -> Vec<i64> {
     let mut times = Vec::new();
     while times.len() < count {
-        let next = tokio::time::timeout(Duration::from_secs(60), subscription.events.recv());
+        let next = tokio::time::timeout(Duration::from_secs(60), subscription.next_event());
         match next.await.expect("a frame").expect("it goes on").expect("it holds") {
             Event::Frame(frame) => times.push(frame.captured_at.as_nanos() / 1_000_000),
             Event::Missed(missed) => panic!("{missed:?}"),
@@ -154,7 +155,7 @@ async fn a_subscription_to_every_frame_moves_to_a_new_stream_without_losing_one(
     let mut moved = rig.subscribe(Delivery::Every, None).await;
     rig.append(&old, 1000, false);
     rig.append(&old, 1100, false);
-    rig.update(&moved).await;
+    rig.update(&*moved).await;
     let new = rig.started();
     assert_eq!((new.from, new.resume_after), (None, Some(ms(1100))));
     // A frame under way comes to both.
@@ -173,11 +174,11 @@ async fn a_subscription_to_every_frame_joins_only_a_stream_that_reaches_back() {
     let mut moved =
         [rig.subscribe(Delivery::Every, None).await, rig.subscribe(Delivery::Every, None).await];
     rig.append(&old, 1000, false);
-    rig.update(&moved[0]).await;
+    rig.update(&*moved[0]).await;
     let new = rig.started();
     rig.append(&new, 1200, false);
     // The new stream begins behind what the second has got.
-    rig.update(&moved[1]).await;
+    rig.update(&*moved[1]).await;
     let own = rig.started();
     assert_eq!(own.resume_after, Some(ms(1000)));
     rig.append(&own, 1100, true);
@@ -188,7 +189,7 @@ async fn a_subscription_to_every_frame_joins_only_a_stream_that_reaches_back() {
     rig.append(&old, 1300, false);
     rig.append(&new, 1300, false);
     rig.append(&new, 1400, false);
-    rig.update(&third).await;
+    rig.update(&*third).await;
     assert_eq!(frames(&mut third, 2).await, [1300, 1400]);
     assert_eq!(rig.camera.streams().len(), 3);
 }
@@ -200,7 +201,7 @@ async fn a_subscription_to_the_newest_is_not_shown_old_frames_by_a_move() {
     let old = rig.started();
     let mut moved = rig.subscribe(Delivery::Latest, None).await;
     rig.append(&old, 1000, false);
-    rig.update(&moved).await;
+    rig.update(&*moved).await;
     let new = rig.started();
     assert_eq!((new.from, new.resume_after), (None, None));
     rig.append(&new, 1200, false);
@@ -315,17 +316,18 @@ async fn each_call_checks_its_right() {
     ] {
         let rig = rig_with_roles(&of_application(rights));
         let (node, who) = (&rig.node, &rig.application);
+        let seen = node.clone().frames(who);
         // It is away, so that it may be unregistered, and does not answer.
         rig.camera.detach(rig.link.id, "gone");
         let allowed = |code: Option<Code>| code != Some(Code::ACTION_DENIED);
         let got = [
-            node.cameras(who).await.unwrap().len() == 1,
-            allowed(node.camera(who, &cam1).await.err().map(|e| e.code())),
-            allowed(node.subscribe(who, request()).await.err().map(|e| e.code())),
+            seen.cameras().await.unwrap().len() == 1,
+            allowed(seen.camera(&cam1).await.err().map(|e| e.code())),
+            allowed(seen.subscribe(request()).await.err().map(|e| e.code())),
             allowed(
                 node.feedback(who, FeedbackOf::Camera(cam1.clone())).await.err().map(|e| e.code()),
             ),
-            allowed(node.fetch_original(who, &cam1, ms(1)).await.err().map(|e| e.code())),
+            allowed(seen.fetch_original(&cam1, ms(1)).await.err().map(|e| e.code())),
             allowed(node.register(who, registration()).await.err().map(|e| e.code())),
             allowed(node.unregister(who, &cam1).await.err().map(|e| e.code())),
         ];
@@ -343,9 +345,10 @@ async fn unknown_camera_names_none_that_its_caller_may_not_see() {
     ] {
         let rig = rig_with_roles(&of_application(rights));
         let request = SubscribeRequest::new("cam7", Duration::from_secs(60), 0.5).unwrap();
+        let seen = rig.node.clone().frames(&rig.application);
         let errors = [
-            rig.node.camera(&rig.application, &wrong).await.map(drop).unwrap_err(),
-            rig.node.subscribe(&rig.application, request).await.map(drop).unwrap_err(),
+            seen.camera(&wrong).await.map(drop).unwrap_err(),
+            seen.subscribe(request).await.map(drop).unwrap_err(),
             rig.node.unregister(&rig.application, &wrong).await.unwrap_err(),
         ];
         for error in errors {
@@ -382,7 +385,7 @@ async fn a_right_that_is_taken_away_ends_its_streams() {
     exchange(&rig, Some(&of_application("frames = [\"other\"]")));
     let told = async {
         loop {
-            match subscription.events.recv().await {
+            match subscription.next_event().await {
                 Some(Err(error)) => return error,
                 Some(Ok(_)) => {}
                 None => panic!("it ended without a word"),
@@ -400,9 +403,9 @@ async fn a_subscription_is_that_of_its_name_and_kind() {
     let subscription = rig.subscribe(Delivery::Latest, None).await;
     let namesake = tidegate_message::Identity::new(IdentityKind::User, "application", "");
     let namesake = Identity::of_user(Admitted::by_certificate(namesake));
-    let error = rig.node.unsubscribe(&namesake, subscription.id).await.unwrap_err();
+    let error = rig.node.unsubscribe(&namesake, subscription.started().id).await.unwrap_err();
     assert_eq!(error.code(), Code::SUBSCRIPTION_UNKNOWN);
-    rig.node.unsubscribe(&rig.application, subscription.id).await.unwrap();
+    rig.node.unsubscribe(&rig.application, subscription.started().id).await.unwrap();
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidegate_api::{ApiError, CameraInfo, Original};
 use tidegate_message::{CameraName, Code, Instant};
-use tidegate_rpc::{Failure, Frames, Identity};
+use tidegate_rpc::{Failure, Frames};
 
 /// The capture time of a picture, in nanoseconds since 1970 by the camera's clock.
 pub(crate) static CAPTURED_AT: HeaderName = HeaderName::from_static("tidegate-captured-at");
@@ -20,14 +20,11 @@ pub(crate) static CAPTURED_AT: HeaderName = HeaderName::from_static("tidegate-ca
 /// Tries to have the newest frame: one that was just overwritten in a small log is followed by others.
 const TRIES: usize = 3;
 
-type Caller = Extension<Arc<Identity>>;
-type Node = Extension<Arc<dyn Frames>>;
+/// Those that the caller may read.
+type Seen = Extension<Arc<dyn Frames>>;
 
-pub(crate) async fn list(
-    Extension(frames): Node,
-    Extension(identity): Caller,
-) -> Result<Json<Value>, Failure> {
-    let cameras = frames.cameras(&identity).await?;
+pub(crate) async fn list(Extension(frames): Seen) -> Result<Json<Value>, Failure> {
+    let cameras = frames.cameras().await?;
     Ok(Json(json!({ "cameras": cameras.iter().map(camera).collect::<Vec<_>>() })))
 }
 
@@ -59,8 +56,7 @@ pub(crate) struct At {
 }
 
 pub(crate) async fn snapshot(
-    Extension(frames): Node,
-    Extension(identity): Caller,
+    Extension(frames): Seen,
     Path(name): Path<String>,
     at: Result<Query<At>, QueryRejection>,
 ) -> Result<Response, Failure> {
@@ -70,8 +66,8 @@ pub(crate) async fn snapshot(
         Failure::invalid(format!("{text}: {}", rejection.body_text()))
     })?;
     let original = match at {
-        Some(at) => frames.fetch_original(&identity, &name, Instant::from_nanos(at)).await?,
-        None => newest(&*frames, &identity, &name).await?,
+        Some(at) => frames.fetch_original(&name, Instant::from_nanos(at)).await?,
+        None => newest(&*frames, &name).await?,
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("image/jpeg")),
@@ -80,17 +76,13 @@ pub(crate) async fn snapshot(
     Ok((headers, original.jpeg).into_response())
 }
 
-async fn newest(
-    frames: &dyn Frames,
-    identity: &Identity,
-    name: &CameraName,
-) -> Result<Original, ApiError> {
+async fn newest(frames: &dyn Frames, name: &CameraName) -> Result<Original, ApiError> {
     let mut tries = 1;
     loop {
-        let newest = frames.camera(identity, name).await?.newest_at.ok_or_else(|| {
+        let newest = frames.camera(name).await?.newest_at.ok_or_else(|| {
             ApiError::new(Code::FRAME_MISSING, format!("camera {name} has no frame yet"))
         })?;
-        match frames.fetch_original(identity, name, newest).await {
+        match frames.fetch_original(name, newest).await {
             Err(error) if error.code() == Code::FRAME_MISSING && tries < TRIES => tries += 1,
             fetched => return fetched,
         }

@@ -17,10 +17,11 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use tidegate_api::{ApiError, Event, FeedbackOf, Verdict, json};
+use tidegate_api::{ApiError, Event, FeedbackOf, Started, Verdict, json};
 use tidegate_identity::auth::limits::Lease;
 use tidegate_message::Code;
-use tidegate_rpc::{Failure, Frames, Identity, Subscription};
+use tidegate_ports::Subscription;
+use tidegate_rpc::{Cameras, Failure, Frames, Identity};
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
@@ -28,13 +29,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    PING, Upgrade, Web, close, next_event, send, upgrade,
+    PING, Upgrade, Web, close, send, upgrade,
     wish::{Pairs, Wish},
 };
 
 pub(crate) async fn open(
     State(web): State<Web>,
     Extension(frames): Extension<Arc<dyn Frames>>,
+    Extension(cameras): Extension<Arc<dyn Cameras>>,
     Extension(identity): Extension<Arc<Identity>>,
     Path(camera): Path<String>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -44,14 +46,15 @@ pub(crate) async fn open(
     let request = wish.subscribe(&camera)?;
     let upgrade = upgrade(asked)?;
     let lease = web.callers.enter(&identity)?;
-    let subscription = frames.subscribe(&identity, request).await?;
+    let subscription = frames.subscribe(request).await?;
     let verdicts = match with_verdicts {
-        true => Some(frames.feedback(&identity, FeedbackOf::Subscription(subscription.id)).await?),
+        true => {
+            let of = FeedbackOf::Subscription(subscription.started().id);
+            Some(cameras.feedback(&identity, of).await?)
+        }
         false => None,
     };
     let viewer = Viewer {
-        frames,
-        identity,
         subscription,
         verdicts,
         events: json::Events::default(),
@@ -63,9 +66,7 @@ pub(crate) async fn open(
 
 /// A viewer that is connected.
 struct Viewer {
-    frames: Arc<dyn Frames>,
-    identity: Arc<Identity>,
-    subscription: Subscription,
+    subscription: Box<dyn Subscription>,
     verdicts: Option<mpsc::Receiver<Verdict>>,
     events: json::Events,
     stop: CancellationToken,
@@ -74,7 +75,8 @@ struct Viewer {
 
 impl Viewer {
     async fn serve(mut self, mut socket: WebSocket) {
-        let started = json::bounds("started", self.subscription.id, &self.subscription.demand);
+        let Started { id, demand } = self.subscription.started();
+        let started = json::bounds("started", id, &demand);
         let (code, reason) = match send(&mut socket, text(&started)).await {
             true => self.run(&mut socket).await,
             false => return,
@@ -92,7 +94,7 @@ impl Viewer {
         loop {
             let sent = tokio::select! {
                 () = stop.cancelled() => return (close_code::AWAY, "the node stops".to_owned()),
-                event = next_event(&mut self.subscription) => match event {
+                event = self.subscription.next_event() => match event {
                     None => return gone(),
                     Some(Err(error)) => {
                         let _ = send(socket, text(&json::failure(&error))).await;
@@ -146,19 +148,15 @@ impl Viewer {
 
     /// Does what a message asks for; the answer.
     async fn change(&mut self, asked: &str) -> Value {
-        let id = self.subscription.id;
         let changed = async {
             let Asked::Update(wish) = serde_json::from_str(asked).map_err(|error| {
                 let text = "a message is {\"type\": \"update\"} with latency_ms, accuracy or fps";
                 ApiError::new(Code::REQUEST_INVALID, text).caused_by(error.to_string())
             })?;
-            self.frames.update(&self.identity, id, wish.changes()?).await
+            self.subscription.update(wish.changes()?).await
         };
         match changed.await {
-            Ok(demand) => {
-                self.subscription.demand = demand;
-                json::bounds("updated", id, &demand)
-            }
+            Ok(demand) => json::bounds("updated", self.subscription.started().id, &demand),
             Err(error) => json::failure(&error),
         }
     }

@@ -39,7 +39,7 @@ use axum::{
 use futures::SinkExt as _;
 use tidegate_bus::Bus;
 use tidegate_identity::{access::Access, callers::Callers};
-use tidegate_rpc::{Failure, Subscription};
+use tidegate_rpc::Failure;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
@@ -67,7 +67,7 @@ pub struct WebSettings {
     pub stop: CancellationToken,
 }
 
-/// The paths for callers that are known: each request has the extensions `Arc<Identity>` and `Arc<dyn Frames>`.
+/// The paths for callers that are known: each request has the extensions `Arc<Identity>`, `Arc<dyn Frames>` and `Arc<dyn Cameras>`.
 pub fn router(settings: WebSettings) -> Router {
     let WebSettings { access, bus, tables, stop } = settings;
     let callers = Arc::new(Callers::new(access.clone(), "api"));
@@ -120,16 +120,4 @@ async fn close(mut socket: WebSocket, code: u16, reason: &str) {
         // A peer that does not answer is cut off all the same.
         let _ = tokio::time::timeout(Duration::from_secs(1), socket.close()).await;
     }
-}
-
-/// The next event of a subscription; none at its end.
-async fn next_event(
-    subscription: &mut Subscription,
-) -> Option<Result<tidegate_api::Event, tidegate_api::ApiError>> {
-    use std::sync::atomic::Ordering::Relaxed;
-    // A hint; the channel itself makes sure of it.
-    subscription.awaited.store(true, Relaxed);
-    let event = subscription.events.recv().await;
-    subscription.awaited.store(false, Relaxed);
-    event
 }

@@ -14,13 +14,13 @@ use futures::stream::{self, StreamExt as _};
 use tidegate_api::{Event, Frame};
 use tidegate_identity::auth::limits::Lease;
 use tidegate_message::CameraName;
-use tidegate_rpc::{Failure, Frames, Identity, Subscription};
+use tidegate_ports::Subscription;
+use tidegate_rpc::{Failure, Frames, Identity};
 
 use crate::{
     Web,
     boxes::{Drawer, Found},
     cameras::CAPTURED_AT,
-    next_event,
     wish::{Pairs, Wish},
 };
 
@@ -40,7 +40,7 @@ pub(crate) async fn show(
     let request = wish.subscribe(&camera)?;
     let lease = web.callers.enter(&identity)?;
     let camera = request.camera.clone();
-    let subscription = frames.subscribe(&identity, request).await?;
+    let subscription = frames.subscribe(request).await?;
     let found = match with_boxes {
         true => Some(Found::of(web.bus.as_ref(), &web.access, &identity, &camera).await?),
         false => None,
@@ -60,7 +60,7 @@ pub(crate) async fn show(
 
 struct Viewer {
     camera: CameraName,
-    subscription: Subscription,
+    subscription: Box<dyn Subscription>,
     /// The newest detections, if boxes are asked for.
     found: Option<Found>,
     drawer: Arc<Drawer>,
@@ -95,7 +95,7 @@ impl Viewer {
                 }
             };
             let ended = tokio::select! {
-                event = next_event(&mut self.subscription) => match event? {
+                event = self.subscription.next_event() => match event? {
                     Ok(Event::Frame(frame)) => return Some(frame),
                     Ok(Event::Ended(_)) => return None,
                     Ok(_) => continue,

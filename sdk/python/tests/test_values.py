@@ -8,12 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
 import tidegate
-from tidegate import _calls, frames, images
+from tidegate import _calls, errors, frames, images
 from tidegate._http import bytes_of
 from tidegate._newest import Each
 from tidegate._resume import Resume, Watch, request_of
@@ -76,6 +77,33 @@ def test_a_message_that_is_none_is_an_error_of_this_package() -> None:
     with pytest.raises(tidegate.TidegateError) as refused:
         _calls.wire_of(b"\x12\xff")
     assert refused.value.code == "link.protocol"
+
+
+class Refused(grpc.RpcError):
+    """A call that failed, as grpcio has it."""
+
+    def __init__(self, *metadata: tuple[str, str]) -> None:
+        self.metadata = metadata
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.FAILED_PRECONDITION
+
+    def details(self) -> str:
+        return "camera cam1 is at node yard"
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self.metadata
+
+
+def test_a_camera_at_another_node_is_a_failure_that_names_the_node() -> None:
+    code = ("tidegate-code", "frames.camera.elsewhere")
+    addresses = [("tidegate-address", "10.0.0.7:7080"), ("tidegate-address", "[fe80::1]:7080")]
+    failure = errors.of_rpc(Refused(code, ("tidegate-node", "yard"), *addresses))
+    assert isinstance(failure, tidegate.CameraElsewhereError)
+    assert (failure.code, failure.node, failure.addresses) == (code[1], "yard", [text for _, text in addresses])
+    bare = errors.of_rpc(Refused(code))
+    assert isinstance(bare, tidegate.CameraElsewhereError)
+    assert (bare.node, bare.addresses) == (None, [])
 
 
 def test_every_event_has_its_type() -> None:

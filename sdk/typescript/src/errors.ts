@@ -5,6 +5,7 @@
  *     ├── InvalidRequestError    the request can never work: fix it
  *     ├── CameraUnknownError     no camera of that name
  *     ├── CameraOfflineError     the camera is not reached now
+ *     ├── CameraElsewhereError   another node serves the camera
  *     ├── FrameMissingError      the log has no such frame, or no longer
  *     ├── ModelUnknownError      no model of that name
  *     ├── ImageRefusedError      an image that no detector can use
@@ -35,6 +36,20 @@ export class CameraUnknownError extends TidegateError {}
 
 /** The camera is known and not reached now. */
 export class CameraOfflineError extends TidegateError {}
+
+/** Another node serves the camera: connect to that one. */
+export class CameraElsewhereError extends TidegateError {
+  /** The node's name; undefined where it is not said. */
+  readonly node: string | undefined;
+  /** Addresses of its API, `host:port`, the best first. */
+  readonly addresses: readonly string[];
+
+  constructor(message: string, code = "frames.camera.elsewhere", node?: string, addresses: readonly string[] = []) {
+    super(message, code);
+    this.node = node;
+    this.addresses = addresses;
+  }
+}
 
 /** The camera's log no longer has the frame, or never had it. */
 export class FrameMissingError extends TidegateError {}
@@ -78,6 +93,7 @@ const BY_CODE: { readonly [code: string]: Kind } = {
   "frames.bound.invalid": InvalidRequestError,
   "frames.camera.unknown": CameraUnknownError,
   "frames.camera.offline": CameraOfflineError,
+  "frames.camera.elsewhere": CameraElsewhereError,
   "frames.frame.missing": FrameMissingError,
   "frames.range.invalid": InvalidRequestError,
   "frames.table.invalid": InvalidRequestError,

@@ -16,6 +16,7 @@ export type { Box, Class, Detections, LiveDetection, Point } from "./detections.
 export { DetectorSocket, type DetectorOptions } from "./detector.js";
 export {
   ActionDeniedError,
+  CameraElsewhereError,
   CameraOfflineError,
   CameraUnknownError,
   DetectorFailedError,

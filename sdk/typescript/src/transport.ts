@@ -3,8 +3,8 @@
  * authority of a site to the `fetch` that it has, so there both stand on `node:https`.
  */
 
-import { InvalidRequestError, LinkDownError, ofAnswer, ofClose, type TidegateError } from "./errors.js";
-import { fields, parse, string } from "./json.js";
+import { CameraElsewhereError, InvalidRequestError, LinkDownError, ofAnswer, ofClose, type TidegateError } from "./errors.js";
+import { fields, items, parse, string } from "./json.js";
 
 /** Bytes of an image. */
 export type Bytes = Uint8Array | ArrayBuffer | Blob;
@@ -118,6 +118,10 @@ export function failureOf(answer: Answer, what: string): TidegateError | undefin
     const error = fields(fields(parse(new TextDecoder().decode(answer.body)), "an answer")["error"], "an error");
     code = string(error["code"]) || undefined;
     text = string(error["message"]) || text;
+    if (code === "frames.camera.elsewhere") {
+      const addresses = items(error["addresses"], "addresses").map(string);
+      return new CameraElsewhereError(text, code, string(error["node"]) || undefined, addresses);
+    }
   } catch {
     // Another server than a node answered.
   }

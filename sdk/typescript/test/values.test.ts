@@ -3,12 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { connect, Frame, InvalidRequestError, LimitReachedError, LinkDownError, TidegateError } from "../src/index.js";
+import { CameraElsewhereError, connect, Frame, InvalidRequestError, LimitReachedError, LinkDownError, TidegateError } from "../src/index.js";
 import { ofAnswer, ofClose } from "../src/errors.js";
 import { fields, nanos, parse } from "../src/json.js";
 import { NewestQueue } from "../src/queue.js";
 import { RETRIES, waitMs } from "../src/retries.js";
-import { addressOf, isLoopback } from "../src/transport.js";
+import { addressOf, failureOf, isLoopback, type Answer } from "../src/transport.js";
 
 test("whole numbers of any size are kept exactly, and nothing else is touched", () => {
   const told = fields(parse('{"at": 1750000000123456789, "text": "1750000000123456789 \\" 1", "part": 0.1750000000123456789, "small": 7}'), "text");
@@ -59,6 +59,7 @@ test("a failure has the class of its way out and the node's code", () => {
     [404, "frames.frame.missing", "FrameMissingError"],
     [404, "vision.model.unknown", "ModelUnknownError"],
     [415, "vision.image.type", "ImageRefusedError"],
+    [421, "frames.camera.elsewhere", "CameraElsewhereError"],
     [503, "vision.detector.unavailable", "DetectorFailedError"],
     [403, "auth.action.denied", "ActionDeniedError"],
     [401, undefined, "IdentityRefusedError"],
@@ -75,6 +76,20 @@ test("a failure has the class of its way out and the node's code", () => {
   assert.ok(ofClose(1013, "busy") instanceof LimitReachedError);
   assert.ok(ofClose(1006, "") instanceof LinkDownError);
   assert.equal(ofClose(1002, "").code, "link.protocol");
+});
+
+test("a camera at another node is a failure that names the node", () => {
+  const answer = (error: unknown): Answer => ({
+    status: 421,
+    header: () => undefined,
+    body: new TextEncoder().encode(JSON.stringify({ error })),
+  });
+  const code = "frames.camera.elsewhere";
+  const failure = failureOf(answer({ code, message: "it is away", node: "yard", addresses: ["10.0.0.7:7080"] }), "a call");
+  assert.ok(failure instanceof CameraElsewhereError);
+  assert.deepEqual([failure.code, failure.node, failure.addresses], [code, "yard", ["10.0.0.7:7080"]]);
+  const bare = failureOf(answer({ code, message: "it is away" }), "a call");
+  assert.ok(bare instanceof CameraElsewhereError && bare.node === undefined && bare.addresses.length === 0);
 });
 
 test("a queue lets the oldest go, keeps what may not go, and ends with its reason once", async () => {

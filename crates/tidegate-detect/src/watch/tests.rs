@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{CameraInfo, Missed, MissedWhy, Stages};
 use tidegate_frame::score;
-use tidegate_message::Code;
+use tidegate_ports::memory::{self, Feed as Events};
 use tidegate_workers::{Times, WorkerError};
 use tokio::sync::{Semaphore, watch};
 
@@ -21,27 +21,28 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const SOURCE: FrameSize = FrameSize { width: 1920, height: 1080 };
 
-type Events = mpsc::Sender<Result<Event, ApiError>>;
-
-/// Subscriptions that are given out in turn; further ones find no camera.
+/// Cameras in memory that have each frame untouched, and may fail.
 #[derive(Default)]
 struct FakeFrames {
-    subscriptions: Mutex<VecDeque<mpsc::Receiver<Result<Event, ApiError>>>>,
-    requests: Mutex<Vec<SubscribeRequest>>,
-    updates: Arc<Mutex<Vec<Duration>>>,
-    originals: Mutex<Vec<Instant>>,
+    cameras: memory::Cameras,
     panics: AtomicBool,
 }
 
-struct FakeSubscription {
-    events: mpsc::Receiver<Result<Event, ApiError>>,
-    updates: Arc<Mutex<Vec<Duration>>>,
+impl FakeFrames {
+    /// The latencies that were asked for instead of the first.
+    fn updates(&self) -> Vec<Duration> {
+        self.cameras.changes().into_iter().filter_map(|changes| changes.latency).collect()
+    }
 }
 
 #[async_trait]
 impl Frames for FakeFrames {
     async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
-        Ok(Vec::new())
+        self.cameras.cameras().await
+    }
+
+    async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
+        self.cameras.camera(name).await
     }
 
     async fn subscribe(
@@ -49,28 +50,14 @@ impl Frames for FakeFrames {
         request: SubscribeRequest,
     ) -> Result<Box<dyn Subscription>, ApiError> {
         assert!(!self.panics.swap(false, Ordering::Relaxed), "a mistake of ours");
-        let events = self.subscriptions.lock().unwrap().pop_front();
-        let events = events.ok_or_else(|| ApiError::new(Code::CAMERA_UNKNOWN, "no such camera"))?;
-        self.requests.lock().unwrap().push(request);
-        Ok(Box::new(FakeSubscription { events, updates: self.updates.clone() }))
+        self.cameras.subscribe(request).await
     }
 
-    async fn fetch_original(&self, _: &CameraName, at: Instant) -> Result<Original, ApiError> {
-        self.originals.lock().unwrap().push(at);
+    async fn fetch_original(&self, camera: &CameraName, at: Instant) -> Result<Original, ApiError> {
         time::sleep(30 * MS).await;
-        Ok(Original { captured_at: at, jpeg: Bytes::from_static(b"untouched") })
-    }
-}
-
-#[async_trait]
-impl Subscription for FakeSubscription {
-    async fn next(&mut self) -> Option<Result<Event, ApiError>> {
-        self.events.recv().await
-    }
-
-    async fn update(&self, changes: Changes) -> Result<(), ApiError> {
-        self.updates.lock().unwrap().extend(changes.latency);
-        Ok(())
+        let jpeg = Bytes::from_static(b"untouched");
+        self.cameras.keep(camera.clone(), Original { captured_at: at, jpeg });
+        self.cameras.fetch_original(camera, at).await
     }
 }
 
@@ -145,10 +132,7 @@ impl World {
         let frames = Arc::new(FakeFrames::default());
         let mut ends = Vec::new();
         for _ in 0..subscriptions {
-            // As a node's: one event on its way.
-            let (events, receiver) = mpsc::channel(1);
-            frames.subscriptions.lock().unwrap().push_back(receiver);
-            ends.push(events);
+            ends.push(frames.cameras.feed("cam1".parse().unwrap()));
         }
         let detector = Arc::new(FakeDetector {
             takes: Mutex::new(takes),
@@ -250,10 +234,10 @@ async fn the_network_is_asked_for_what_the_detector_leaves() {
     };
     let reports = world.reports_for(Duration::from_secs(4)).await;
     player.await.unwrap();
-    let request = world.frames.requests.lock().unwrap()[0].clone();
+    let request = world.frames.cameras.requests()[0].clone();
     assert_eq!(request.demand.bounds, Bounds::new(100 * MS, 0.9).unwrap(), "half at first");
     assert_eq!(request.detector.as_deref(), Some("person"), "its own table");
-    assert_eq!(*world.frames.updates.lock().unwrap(), [140 * MS]);
+    assert_eq!(world.frames.updates(), [140 * MS]);
     let found = detections(&reports);
     assert_eq!((found.len(), reports.len()), (30, 30), "{reports:?}");
     for found in &found {
@@ -268,7 +252,7 @@ async fn the_network_is_asked_for_what_the_detector_leaves() {
     };
     let reports = world.reports_for(Duration::from_secs(15)).await;
     player.await.unwrap();
-    assert_eq!(world.frames.updates.lock().unwrap().last(), Some(&(20 * MS)));
+    assert_eq!(world.frames.updates().last(), Some(&(20 * MS)));
     let infeasible: Vec<_> =
         reports.iter().filter(|report| matches!(report, Report::Infeasible(_))).collect();
     assert_eq!(infeasible.len(), 1, "{infeasible:?}");
@@ -285,7 +269,7 @@ async fn a_bound_for_which_every_frame_is_late_is_given_up() {
     };
     world.reports_for(Duration::from_secs(6)).await;
     player.await.unwrap();
-    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS]);
+    assert_eq!(world.frames.updates(), [20 * MS]);
     // The detector recovers; but no frame comes within 20 ms, by which that could be seen.
     *world.detector.takes.lock().unwrap() = 60 * MS;
     for second in 6..18 {
@@ -294,14 +278,14 @@ async fn a_bound_for_which_every_frame_is_late_is_given_up() {
         events[0].send(Ok(Event::Missed(missed))).await.expect("the watch reads");
         time::sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS, 100 * MS], "as at the beginning");
+    assert_eq!(world.frames.updates(), [20 * MS, 100 * MS], "as at the beginning");
     let player = {
         let events = events[0].clone();
         tokio::spawn(async move { play(&events, 18_000, 100 * MS, 30).await })
     };
     let reports = world.reports_for(Duration::from_secs(4)).await;
     player.await.unwrap();
-    assert_eq!(*world.frames.updates.lock().unwrap(), [20 * MS, 100 * MS, 140 * MS]);
+    assert_eq!(world.frames.updates(), [20 * MS, 100 * MS, 140 * MS]);
     assert!(reports.contains(&Report::Feasible(Party::Detector)), "{reports:?}");
     assert!(detections(&reports).iter().all(|found| found.kept), "{reports:?}");
     world.end().await;
@@ -370,7 +354,8 @@ async fn boxes_are_filtered_and_originals_are_fetched_no_more_often_than_asked()
         let [one] = &found.boxes[..] else { panic!("{:?}", found.boxes) };
         assert_eq!((&*one.label, one.score), ("person", 0.9));
     }
-    let fetched = world.frames.originals.lock().unwrap().clone();
+    let fetched: Vec<Instant> =
+        world.frames.cameras.fetched().into_iter().map(|(_, at)| at).collect();
     assert_eq!(fetched, [0, 1000, 2000].map(Instant::from_millis));
     let originals: Vec<_> = reports
         .iter()

@@ -1,20 +1,20 @@
-//! The calls: generated messages in, checked values to a [`Frames`], and back.
+//! The calls: generated messages in, checked values to [`Cameras`] and [`Frames`], and back.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
 
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tidegate_api::{
-    ApiError, Changes, EndReason, Event, FeedbackOf, Registration, ServerInfo, Started,
-    SubscribeRequest, SubscriptionId,
+    ApiError, Changes, EndReason, Event, FeedbackOf, Registration, ServerInfo, SubscribeRequest,
+    SubscriptionId,
     proto::{self, publish_response as answer, subscribe_response as event},
 };
 use tidegate_identity::{auth::limits::Lease, callers::Callers};
 use tidegate_message::{CameraName, Code, Instant};
 use tidegate_process::clock;
-use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -26,11 +26,11 @@ use super::{
         sessions_server as sessions_wire,
     },
 };
-use crate::{Admin, Frames, Identity};
+use crate::{Admin, Cameras, Frames, Identity};
 
 /// The one service of the server.
 pub(super) struct Service {
-    frames: Arc<dyn Frames>,
+    cameras: Arc<dyn Cameras>,
     admin: Arc<dyn Admin>,
     callers: Arc<Callers>,
     node: String,
@@ -43,14 +43,14 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(
-        frames: Arc<dyn Frames>,
+        cameras: Arc<dyn Cameras>,
         admin: Arc<dyn Admin>,
         config: &ServerConfig,
         callers: Arc<Callers>,
         stop: CancellationToken,
     ) -> Self {
         Self {
-            frames,
+            cameras,
             admin,
             callers,
             node: config.node.clone(),
@@ -59,6 +59,11 @@ impl Service {
             clients: AtomicU64::new(0),
             stop,
         }
+    }
+
+    /// The frames that a caller may read.
+    fn frames(&self, identity: &Identity) -> Arc<dyn Frames> {
+        self.cameras.clone().frames(identity)
     }
 }
 
@@ -135,7 +140,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::RegisterResponse> {
         let identity = caller(&request)?;
         let registration = Registration::try_from(request.into_inner()).or_status()?;
-        self.frames.register(&identity, registration).await.or_status()?;
+        self.cameras.register(&identity, registration).await.or_status()?;
         Ok(Response::new(proto::RegisterResponse {}))
     }
 
@@ -145,7 +150,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::UnregisterResponse> {
         let identity = caller(&request)?;
         let camera = name(&request.into_inner().camera)?;
-        self.frames.unregister(&identity, &camera).await.or_status()?;
+        self.cameras.unregister(&identity, &camera).await.or_status()?;
         Ok(Response::new(proto::UnregisterResponse {}))
     }
 
@@ -160,7 +165,7 @@ impl wire::Frames for Service {
             lease: self.callers.enter(&identity).or_status()?,
             identity,
             requests: request.into_inner(),
-            frames: self.frames.clone(),
+            cameras: self.cameras.clone(),
             frame_bytes_max: self.frame_bytes_max,
             camera: None,
         };
@@ -181,7 +186,7 @@ impl wire::Frames for Service {
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
         let identity = caller(&request)?;
-        let cameras = self.frames.cameras(&identity).await.or_status()?;
+        let cameras = self.frames(&identity).cameras().await.or_status()?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
     }
@@ -191,8 +196,8 @@ impl wire::Frames for Service {
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
         let identity = caller(&request)?;
-        let camera =
-            self.frames.camera(&identity, &name(&request.get_ref().camera)?).await.or_status()?;
+        let camera = name(&request.get_ref().camera)?;
+        let camera = self.frames(&identity).camera(&camera).await.or_status()?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
 
@@ -206,11 +211,14 @@ impl wire::Frames for Service {
         let lease = self.callers.enter(&identity).or_status()?;
         let request = SubscribeRequest::try_from(request.into_inner()).or_status()?;
         future_is_left(&request, clock::now()).or_status()?;
-        let subscription = self.frames.subscribe(&identity, request).await.or_status()?;
-        let started = Started { id: subscription.id, demand: subscription.demand };
-        let started = event::Event::Started(started.into());
+        let subscription = self.frames(&identity).subscribe(request).await.or_status()?;
+        let started = event::Event::Started(subscription.started().into());
         let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
-        let events = until(subscription.events, subscription.awaited, self.stop.clone(), last)
+        let events = stream::unfold(subscription, |mut subscription| async {
+            let event = subscription.next_event().await?;
+            Some((event, subscription))
+        });
+        let events = until(events, self.stop.clone(), last)
             .map(|event| event.map(Into::into).map_err(status));
         let events = stream::once(async { Ok(started) }).chain(events);
         let answers = events.map(move |event| {
@@ -228,7 +236,7 @@ impl wire::Frames for Service {
         let request = request.into_inner();
         let changes = Changes::try_from(request.changes.unwrap_or_default()).or_status()?;
         let id = SubscriptionId(request.subscription_id);
-        let demand = self.frames.update(&identity, id, changes).await.or_status()?;
+        let demand = self.cameras.update(&identity, id, changes).await.or_status()?;
         Ok(Response::new(proto::UpdateSubscriptionResponse { demand: Some(demand.into()) }))
     }
 
@@ -238,7 +246,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::UnsubscribeResponse> {
         let identity = caller(&request)?;
         let id = SubscriptionId(request.into_inner().subscription_id);
-        Ok(Response::new(self.frames.unsubscribe(&identity, id).await.or_status()?.into()))
+        Ok(Response::new(self.cameras.unsubscribe(&identity, id).await.or_status()?.into()))
     }
 
     async fn fetch_original(
@@ -249,8 +257,8 @@ impl wire::Frames for Service {
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
-        let original =
-            self.frames.fetch_original(&identity, &camera, captured_at).await.or_status()?;
+        let frames = self.frames(&identity);
+        let original = frames.fetch_original(&camera, captured_at).await.or_status()?;
         Ok(Response::new(original.into()))
     }
 
@@ -263,8 +271,8 @@ impl wire::Frames for Service {
         let identity = caller(&request)?;
         let lease = self.callers.enter(&identity).or_status()?;
         let of = FeedbackOf::try_from(request.into_inner()).or_status()?;
-        let verdicts = self.frames.feedback(&identity, of).await.or_status()?;
-        let verdicts = until(verdicts, Arc::default(), self.stop.clone(), None);
+        let verdicts = self.cameras.feedback(&identity, of).await.or_status()?;
+        let verdicts = until(ReceiverStream::new(verdicts), self.stop.clone(), None);
         let answers = verdicts.map(move |verdict| {
             let _held = &lease; // as long as the stream
             Ok(proto::FeedbackResponse { verdict: Some(verdict.into()) })
@@ -278,7 +286,7 @@ struct Publication {
     identity: Arc<Identity>,
     lease: Lease,
     requests: Streaming<proto::PublishRequest>,
-    frames: Arc<dyn Frames>,
+    cameras: Arc<dyn Cameras>,
     frame_bytes_max: u64,
     /// Named by the first message.
     camera: Option<CameraName>,
@@ -302,7 +310,7 @@ impl Publication {
             Err(ApiError::new(Code::FRAME_TOO_LARGE, message))
         } else {
             let captured_at = request.captured_at.map(Instant::from_nanos);
-            self.frames.publish(&self.identity, &camera, captured_at, request.jpeg).await
+            self.cameras.publish(&self.identity, &camera, captured_at, request.jpeg).await
         };
         let result = match result {
             Ok(at) => answer::Result::AcceptedAt(at.as_nanos()),
@@ -347,28 +355,15 @@ fn too_large(refused: Status) -> Status {
     }
 }
 
-/// The items of `values`, and after `stop` only `last`. `awaited` is set while one is waited for.
+/// The items of `values`, and after `stop` only `last`.
 fn until<T: Send + 'static>(
-    values: mpsc::Receiver<T>,
-    awaited: Arc<AtomicBool>,
+    values: impl Stream<Item = T> + Send + 'static,
     stop: CancellationToken,
     last: Option<T>,
-) -> impl stream::Stream<Item = T> + Send + 'static {
-    stream::unfold(Some((values, last)), move |state| {
-        let (stop, awaited) = (stop.clone(), awaited.clone());
-        async move {
-            let (mut values, last) = state?;
-            // A hint; the channel itself makes sure of it.
-            awaited.store(true, Ordering::Relaxed);
-            let next = tokio::select! {
-                biased;
-                () = stop.cancelled() => last.map(|last| (last, None)),
-                value = values.recv() => value.map(|value| (value, Some((values, last)))),
-            };
-            awaited.store(false, Ordering::Relaxed);
-            next
-        }
-    })
+) -> impl Stream<Item = T> + Send + 'static {
+    let stopped = stop.clone();
+    let last = stream::once(async move { last.filter(|_| stopped.is_cancelled()) });
+    values.take_until(stop.cancelled_owned()).chain(last.filter_map(std::future::ready))
 }
 
 fn name(text: &str) -> Result<CameraName, Status> {

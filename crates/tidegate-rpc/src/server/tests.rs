@@ -15,8 +15,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tidegate_api::{
     CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
-    MESSAGE_BYTES_MAX, Original, Outcome, Registration, ReloadedConfiguration, SessionInfo,
-    SessionOwner, SessionsPage, Stages, SubscribeRequest, SubscriptionId, TransferState,
+    MESSAGE_BYTES_MAX, Original, Outcome, Place, Registration, ReloadedConfiguration, SessionInfo,
+    SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId, TransferState,
     UnsubscribeStatus, Verdict,
 };
 use tidegate_client::{
@@ -31,11 +31,12 @@ use tidegate_identity::{
     pki::{self, InitRequest, NODE_SERVER_NAME},
 };
 use tidegate_message::{CameraName, ControllerKind, Delivery, Demand, Instant};
+use tidegate_ports::Subscription;
 use tokio::task::JoinHandle;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
 use super::*;
-use crate::{EVENTS_BUFFERED, Identity, Subscription};
+use crate::{EVENTS_BUFFERED, Frames, Identity};
 
 #[path = "../../../tidegate/tests/shared/poll_async.rs"]
 mod poll_async;
@@ -163,16 +164,9 @@ impl Admin for Node {
 }
 
 #[async_trait]
-impl Frames for Node {
-    async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
-        Ok(vec![camera_info("cam1")])
-    }
-
-    async fn camera(&self, _: &Identity, camera: &CameraName) -> Result<CameraInfo, ApiError> {
-        match camera.as_str() {
-            "cam1" => Ok(camera_info("cam1")),
-            other => Err(unknown(other)),
-        }
+impl Cameras for Node {
+    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames> {
+        Arc::new(Seen { node: self, identity: identity.clone() })
     }
 
     async fn register(&self, _: &Identity, registration: Registration) -> Result<(), ApiError> {
@@ -208,23 +202,6 @@ impl Frames for Node {
         Ok(at)
     }
 
-    async fn subscribe(
-        &self,
-        identity: &Identity,
-        request: SubscribeRequest,
-    ) -> Result<Subscription, ApiError> {
-        if request.camera.as_str() != "cam1" {
-            return Err(unknown(request.camera.as_str()));
-        }
-        let (sender, events) = mpsc::channel(EVENTS_BUFFERED);
-        let id = SubscriptionId(self.ids.fetch_add(1, Ordering::Relaxed));
-        let demand = request.demand;
-        self.demands.lock().unwrap().insert(id, demand);
-        let session = Session { identity: identity.clone(), request, events: sender };
-        self.sessions.send(session).map_err(|_| ApiError::new(Code::INTERNAL, "no test"))?;
-        Ok(Subscription { id, demand, events, awaited: Arc::default() })
-    }
-
     async fn update(
         &self,
         _: &Identity,
@@ -251,18 +228,6 @@ impl Frames for Node {
         Ok(UnsubscribeStatus { transfer, delivered: 10, missed: 1 })
     }
 
-    async fn fetch_original(
-        &self,
-        _: &Identity,
-        camera: &CameraName,
-        captured_at: Instant,
-    ) -> Result<Original, ApiError> {
-        match captured_at.as_nanos() {
-            0..1000 => Ok(Original { captured_at, jpeg: Bytes::from(camera.to_string()) }),
-            _ => Err(ApiError::new(Code::FRAME_MISSING, "the log begins later")),
-        }
-    }
-
     async fn feedback(
         &self,
         _: &Identity,
@@ -278,6 +243,82 @@ impl Frames for Node {
                 Ok(verdicts)
             }
         }
+    }
+}
+
+/// The frames of the node for one caller.
+struct Seen {
+    node: Arc<Node>,
+    identity: Identity,
+}
+
+#[async_trait]
+impl Frames for Seen {
+    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
+        Ok(vec![camera_info("cam1")])
+    }
+
+    async fn camera(&self, camera: &CameraName) -> Result<CameraInfo, ApiError> {
+        match camera.as_str() {
+            "cam1" => Ok(camera_info("cam1")),
+            other => Err(missing(other)),
+        }
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequest,
+    ) -> Result<Box<dyn Subscription>, ApiError> {
+        if request.camera.as_str() != "cam1" {
+            return Err(missing(request.camera.as_str()));
+        }
+        let (sender, events) = mpsc::channel(EVENTS_BUFFERED);
+        let id = SubscriptionId(self.node.ids.fetch_add(1, Ordering::Relaxed));
+        let started = Started { id, demand: request.demand };
+        self.node.demands.lock().unwrap().insert(id, request.demand);
+        let session = Session { identity: self.identity.clone(), request, events: sender };
+        self.node.sessions.send(session).map_err(|_| ApiError::new(Code::INTERNAL, "no test"))?;
+        Ok(Box::new(Running { started, events }))
+    }
+
+    async fn fetch_original(
+        &self,
+        camera: &CameraName,
+        captured_at: Instant,
+    ) -> Result<Original, ApiError> {
+        match captured_at.as_nanos() {
+            0..1000 => Ok(Original { captured_at, jpeg: Bytes::from(camera.to_string()) }),
+            _ => Err(ApiError::new(Code::FRAME_MISSING, "the log begins later")),
+        }
+    }
+}
+
+/// No camera of that name; `far` is at another node.
+fn missing(name: &str) -> ApiError {
+    let place = || Place { node: "yard".to_owned(), addresses: vec!["10.0.0.7:7080".to_owned()] };
+    match name.parse() {
+        Ok(camera) if name == "far" => ApiError::elsewhere(&camera, place()),
+        _ => unknown(name),
+    }
+}
+
+struct Running {
+    started: Started,
+    events: mpsc::Receiver<Result<Event, ApiError>>,
+}
+
+#[async_trait]
+impl Subscription for Running {
+    fn started(&self) -> Started {
+        self.started
+    }
+
+    async fn next_event(&mut self) -> Option<Result<Event, ApiError>> {
+        self.events.recv().await
+    }
+
+    async fn update(&self, _: Changes) -> Result<Demand, ApiError> {
+        unreachable!("a client changes it by its name")
     }
 }
 
@@ -579,6 +620,9 @@ async fn bad_subscriptions_are_refused_with_their_code() {
     assert_eq!(code(site.raw().unsubscribe(unsubscribe).await), Code::SUBSCRIPTION_UNKNOWN);
     let feedback = proto::FeedbackRequest { of: None };
     assert_eq!(code(site.raw().feedback(feedback).await), Code::SUBSCRIPTION_UNKNOWN);
+    let elsewhere = site.client().await.camera(&"far".parse().unwrap()).await.unwrap_err();
+    let place = Place { node: "yard".to_owned(), addresses: vec!["10.0.0.7:7080".to_owned()] };
+    assert_eq!((elsewhere.code(), elsewhere.place()), (Code::CAMERA_ELSEWHERE, Some(&place)));
     let info = proto::GetCameraInfoRequest { camera: "nobody".to_owned() };
     assert_eq!(code(site.raw().get_camera_info(info).await), Code::CAMERA_UNKNOWN);
     let register = proto::RegisterRequest {

@@ -38,7 +38,7 @@ use super::{
     connection::Caller,
     room::{PARTIAL_BYTES_OF_PEER, Rooms},
 };
-use crate::{Admin, Failure, Frames, Identity, failure::Sentence, openapi};
+use crate::{Admin, Cameras, Failure, Identity, failure::Sentence, openapi};
 
 /// Bytes of a body in addition to those of a frame: the other fields of a form, and base64, which takes four bytes for three.
 const BESIDE_FRAME_BYTES: usize = 1 << 20;
@@ -63,7 +63,7 @@ pub(super) struct Web {
     pub(super) node: String,
     pub(super) access: Access,
     pub(super) callers: Arc<Callers>,
-    pub(super) frames: Arc<dyn Frames>,
+    pub(super) cameras: Arc<dyn Cameras>,
     pub(super) admin: Arc<dyn Admin>,
     pub(super) partial: Arc<Rooms>,
     pub(super) frame_bytes_max: u64,
@@ -72,6 +72,14 @@ pub(super) struct Web {
 }
 
 impl Web {
+    /// Gives a request its caller, and what that caller may use.
+    fn extend(&self, parts: &mut Parts, identity: Arc<Identity>) {
+        parts.extensions.insert(self.cameras.clone().frames(&identity));
+        parts.extensions.insert(self.cameras.clone());
+        parts.extensions.insert(self.admin.clone());
+        parts.extensions.insert(identity);
+    }
+
     /// Most bytes of a body that is kept.
     fn body_bytes_max(&self) -> usize {
         let frame = usize::try_from(self.frame_bytes_max).unwrap_or(MESSAGE_BYTES_MAX);
@@ -181,9 +189,7 @@ async fn vouch(State(front): State<Arc<PlainFront>>, request: Request, next: Nex
     };
     match known.await {
         Ok(identity) => {
-            parts.extensions.insert(identity);
-            parts.extensions.insert(front.web.frames.clone());
-            parts.extensions.insert(front.web.admin.clone());
+            front.web.extend(&mut parts, identity);
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => Failure::new(error).into_response(),
@@ -219,9 +225,7 @@ async fn admit(State(front): State<Arc<Front>>, request: Request, next: Next) ->
     let web = &front.web;
     let of_caller = web.partial.of(identity.key);
     let rooms = [caller.partial.clone(), of_caller, web.partial.all.clone()];
-    parts.extensions.insert(identity);
-    parts.extensions.insert(web.frames.clone());
-    parts.extensions.insert(web.admin.clone());
+    web.extend(&mut parts, identity);
     let bound = Arc::new(BodyBound::new(web.body_bytes_max() as u64));
     parts.extensions.insert(bound.clone());
     let body = Body::new(Bounded::new(body, rooms, bound));

@@ -12,18 +12,16 @@ use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use tidegate_api::{
-    ApiError, CameraInfo, Changes, EndSessions, FeedbackOf, Original, Registration,
-    ReloadedConfiguration, SessionInfo, SessionsPage, SubscribeRequest, SubscriptionId,
-    UnsubscribeStatus, Verdict,
+    ApiError, Changes, EndSessions, FeedbackOf, Registration, ReloadedConfiguration, SessionInfo,
+    SessionsPage, SubscriptionId, UnsubscribeStatus, Verdict,
 };
 use tidegate_identity::{
     access::{Access, Identity},
     pki::{self, InitRequest, NODE_SERVER_NAME},
 };
 use tidegate_message::{CameraName, Code, Demand, Instant};
-use tidegate_rpc::{
-    Admin, BodyError, Frames, Router, Server, ServerConfig, Subscription, server::ALPN,
-};
+use tidegate_ports::{Frames, memory};
+use tidegate_rpc::{Admin, BodyError, Cameras, Router, Server, ServerConfig, server::ALPN};
 use tidegate_wire::NodeId;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -61,13 +59,9 @@ impl Admin for Bare {
 }
 
 #[async_trait]
-impl Frames for Bare {
-    async fn cameras(&self, _: &Identity) -> Result<Vec<CameraInfo>, ApiError> {
-        nothing()
-    }
-
-    async fn camera(&self, _: &Identity, _: &CameraName) -> Result<CameraInfo, ApiError> {
-        nothing()
+impl Cameras for Bare {
+    fn frames(self: Arc<Self>, _: &Identity) -> Arc<dyn Frames> {
+        Arc::new(memory::Cameras::default())
     }
 
     async fn register(&self, _: &Identity, _: Registration) -> Result<(), ApiError> {
@@ -88,10 +82,6 @@ impl Frames for Bare {
         nothing()
     }
 
-    async fn subscribe(&self, _: &Identity, _: SubscribeRequest) -> Result<Subscription, ApiError> {
-        nothing()
-    }
-
     async fn update(
         &self,
         _: &Identity,
@@ -106,15 +96,6 @@ impl Frames for Bare {
         _: &Identity,
         _: SubscriptionId,
     ) -> Result<UnsubscribeStatus, ApiError> {
-        nothing()
-    }
-
-    async fn fetch_original(
-        &self,
-        _: &Identity,
-        _: &CameraName,
-        _: Instant,
-    ) -> Result<Original, ApiError> {
         nothing()
     }
 

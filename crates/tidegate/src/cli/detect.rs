@@ -2,22 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use clap::Args;
-use futures::StreamExt as _;
-use tidegate_api::{ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest};
+use tidegate_api::ApiError;
 use tidegate_cli::{
     program::{Output, plain, print},
     remote::RemoteArgs,
 };
-use tidegate_client::Client;
 use tidegate_config::Config;
-use tidegate_detect::{
-    About, Detector as _, Frames, PoolDetector, Subscription, Watch, WatchSettings,
-};
-use tidegate_message::{
-    Bounds, CameraName, Code, FrameRate, Instant, command, error_chain, quantity,
-};
+use tidegate_detect::{About, Detector as _, PoolDetector, Watch, WatchSettings};
+use tidegate_message::{Bounds, CameraName, Code, FrameRate, command, error_chain, quantity};
+use tidegate_ports::Frames;
 use tidegate_workers::{PoolSettings, Program, SharedPool};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -108,7 +102,7 @@ pub(super) async fn run(
             return Err(why.into_iter().fold(error, ApiError::caused_by));
         }
     }
-    let frames: Arc<dyn Frames> = Arc::new(RemoteFrames(client));
+    let frames: Arc<dyn Frames> = Arc::new(client);
     let (reports, mut reported) = mpsc::channel(REPORTS_MAX);
     let mut watches = JoinSet::new();
     for camera in &args.cameras {
@@ -157,42 +151,4 @@ fn program(config: &Config, args: &DetectArgs) -> Result<PoolSettings, ApiError>
         ApiError::new(Code::CONFIG_INVALID, text)
     })?;
     Ok(PoolSettings { program: Program::Command(words), ..settings })
-}
-
-/// The frames of a node that is reached by its API.
-struct RemoteFrames(Client);
-
-#[async_trait]
-impl Frames for RemoteFrames {
-    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
-        self.0.cameras().await
-    }
-
-    async fn subscribe(
-        &self,
-        request: SubscribeRequest,
-    ) -> Result<Box<dyn Subscription>, ApiError> {
-        Ok(Box::new(RemoteSubscription(self.0.subscribe(request).await?)))
-    }
-
-    async fn fetch_original(
-        &self,
-        camera: &CameraName,
-        captured_at: Instant,
-    ) -> Result<Original, ApiError> {
-        self.0.fetch_original(camera, captured_at).await
-    }
-}
-
-struct RemoteSubscription(tidegate_client::Subscription);
-
-#[async_trait]
-impl Subscription for RemoteSubscription {
-    async fn next(&mut self) -> Option<Result<Event, ApiError>> {
-        self.0.next().await
-    }
-
-    async fn update(&self, changes: Changes) -> Result<(), ApiError> {
-        self.0.update(changes).await.map(drop)
-    }
 }

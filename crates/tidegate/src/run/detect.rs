@@ -2,30 +2,24 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use tidegate_api::{
-    ApiError, CameraInfo, Changes, Event, Original, SubscribeRequest, SubscriptionId,
-};
+use tidegate_api::ApiError;
 use tidegate_config::{Config, DetectSection, Purpose, problems::Problems, words::OriginalRule};
 use tidegate_detect::{
-    CameraPattern, DetectSettings, Frames, Kept, Originals, Shared, Subscription, TopicTemplate,
-    WatchSettings,
+    CameraPattern, DetectSettings, Kept, Originals, Shared, TopicTemplate, WatchSettings,
 };
 use tidegate_identity::{
     access::{Access, Identity},
     auth::Admitted,
 };
-use tidegate_message::{Bounds, CameraName, Code, FrameRate, IdentityKind, Instant, command};
+use tidegate_message::{Bounds, Code, FrameRate, IdentityKind, command};
 use tidegate_wire::mqtt::QoS;
 use tidegate_workers::{PoolSettings, Program, protocol};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -227,7 +221,7 @@ impl Part for Watching {
     async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
         let (detectors, configured) = Detectors::of(config)?;
         let (Some(site), Some(bus)) = (&ports.site, &ports.bus) else { return Ok(None) };
-        let frames = Arc::new(OwnFrames { frames: site.streams.frames(), identity: identity() });
+        let frames = site.streams.cameras().frames(&identity());
         let shared =
             Shared { frames, bus: bus.clone(), pool: ports.pool.clone(), kept: kept(config) };
         let (begun, stop) = (ports.begun.clone(), ports.stop.child_token());
@@ -277,60 +271,6 @@ impl Running for Begun {
 fn identity() -> Identity {
     let identity = tidegate_message::Identity::new(IdentityKind::Internal, "detect", "detect");
     Identity::of_user(Admitted::by_certificate(identity))
-}
-
-/// The frames of this node.
-struct OwnFrames {
-    frames: Arc<dyn tidegate_rpc::Frames>,
-    identity: Identity,
-}
-
-#[async_trait]
-impl Frames for OwnFrames {
-    async fn cameras(&self) -> Result<Vec<CameraInfo>, ApiError> {
-        self.frames.cameras(&self.identity).await
-    }
-
-    async fn subscribe(
-        &self,
-        request: SubscribeRequest,
-    ) -> Result<Box<dyn Subscription>, ApiError> {
-        let tidegate_rpc::Subscription { id, events, awaited, .. } =
-            self.frames.subscribe(&self.identity, request).await?;
-        let (frames, identity) = (self.frames.clone(), self.identity.clone());
-        Ok(Box::new(OwnSubscription { frames, identity, id, events, awaited }))
-    }
-
-    async fn fetch_original(
-        &self,
-        camera: &CameraName,
-        captured_at: Instant,
-    ) -> Result<Original, ApiError> {
-        self.frames.fetch_original(&self.identity, camera, captured_at).await
-    }
-}
-
-struct OwnSubscription {
-    frames: Arc<dyn tidegate_rpc::Frames>,
-    identity: Identity,
-    id: SubscriptionId,
-    events: mpsc::Receiver<Result<Event, ApiError>>,
-    awaited: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Subscription for OwnSubscription {
-    async fn next(&mut self) -> Option<Result<Event, ApiError>> {
-        // A hint, true until another event is waited for.
-        self.awaited.store(true, Ordering::Relaxed);
-        let next = self.events.recv().await;
-        self.awaited.store(false, Ordering::Relaxed);
-        next
-    }
-
-    async fn update(&self, changes: Changes) -> Result<(), ApiError> {
-        self.frames.update(&self.identity, self.id, changes).await.map(drop)
-    }
 }
 
 #[cfg(test)]

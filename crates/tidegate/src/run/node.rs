@@ -323,9 +323,9 @@ async fn serve(
         stop.cancelled().await;
         return Ok(());
     };
-    let frames = streams.frames();
+    let cameras = streams.cameras();
     let calls = async {
-        let served = api.serve(frames, Arc::new(admin), stop.clone()).await;
+        let served = api.serve(cameras, Arc::new(admin), stop.clone()).await;
         stop.cancel();
         served
     };

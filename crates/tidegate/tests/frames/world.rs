@@ -195,7 +195,7 @@ impl World {
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let (served, (), ()) = tokio::join!(
-                api.serve(streams.frames(), admin, stopped.clone()),
+                api.serve(streams.cameras(), admin, stopped.clone()),
                 links.run(stopped.clone()),
                 streams.run(stopped),
             );

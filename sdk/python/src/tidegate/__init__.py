@@ -19,6 +19,7 @@ from .client import Client, Detector, EventStream, FramePublisher, FrameStream, 
 from .detections import Box, Detections, DetectionTimes, Found, Model
 from .errors import (
     ActionDeniedError,
+    CameraElsewhereError,
     CameraOfflineError,
     CameraTakenError,
     CameraUnknownError,
@@ -67,6 +68,7 @@ __all__ = [
     "Bounds",
     "Box",
     "Camera",
+    "CameraElsewhereError",
     "CameraList",
     "CameraOffline",
     "CameraOfflineError",

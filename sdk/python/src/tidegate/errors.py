@@ -6,6 +6,7 @@ TidegateError
 ├── CameraUnknownError      no camera of that name
 ├── CameraOfflineError      the camera is not reached now
 ├── CameraTakenError        the name is another's
+├── CameraElsewhereError    another node serves the camera
 ├── FrameMissingError       the log has no such frame, or no longer
 ├── FrameRefusedError       a published frame was not taken; the next one may be
 ├── ModelUnknownError       no model of that name
@@ -26,6 +27,8 @@ from typing import Any
 import grpc
 
 _CODE_METADATA = "tidegate-code"
+_NODE_METADATA = "tidegate-node"
+_ADDRESS_METADATA = "tidegate-address"
 
 
 class TidegateError(Exception):
@@ -85,6 +88,26 @@ class CameraTakenError(TidegateError):
     """Another client or a camera node holds the name."""
 
 
+class CameraElsewhereError(TidegateError):
+    """Another node serves the camera: connect to that one."""
+
+    node: str | None
+    """The node's name."""
+    addresses: list[str]
+    """Addresses of its API, `host:port`, the best first."""
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "frames.camera.elsewhere",
+        node: str | None = None,
+        addresses: list[str] | None = None,
+    ) -> None:
+        super().__init__(message, code)
+        self.node = node
+        self.addresses = addresses or []
+
+
 class FrameMissingError(TidegateError):
     """The camera's log no longer has the frame, or never had it."""
 
@@ -138,6 +161,7 @@ _BY_CODE: dict[str, type[TidegateError]] = {
     "frames.camera.unknown": CameraUnknownError,
     "frames.camera.offline": CameraOfflineError,
     "frames.camera.taken": CameraTakenError,
+    "frames.camera.elsewhere": CameraElsewhereError,
     "frames.frame.invalid": FrameRefusedError,
     "frames.frame.too_large": FrameRefusedError,
     "frames.frame.timestamp": FrameRefusedError,
@@ -210,9 +234,16 @@ def of_rpc(error: grpc.RpcError) -> TidegateError:
     """The failure behind the status of a call."""
     status = error.code()
     text = error.details() or f"the call ended with {status.name if status else 'no status'}"
-    code = _code_of(error.trailing_metadata()) or _code_of(getattr(error, "initial_metadata", tuple)())
-    if code is not None:
-        return of_code(code, text)
+    # A call that fails before its first answer may have all of it at its beginning.
+    for metadata in (error.trailing_metadata(), getattr(error, "initial_metadata", tuple)()):
+        code = _first(metadata, _CODE_METADATA)
+        if code is None:
+            continue
+        failure = of_code(code, text)
+        if isinstance(failure, CameraElsewhereError):
+            failure.node = _first(metadata, _NODE_METADATA)
+            failure.addresses = _values(metadata, _ADDRESS_METADATA)
+        return failure
     if status is grpc.StatusCode.UNAVAILABLE and any(word in text for word in _REFUSALS):
         return IdentityRefusedError(
             f"the peers do not accept each other's certificates; both must come from the same `tidegate init` ({text})",
@@ -221,9 +252,11 @@ def of_rpc(error: grpc.RpcError) -> TidegateError:
     return of_code(_BY_STATUS.get(status, "internal"), text)
 
 
-def _code_of(metadata: Any) -> str | None:
-    """The node's code among the metadata of an answer."""
-    for key, value in metadata or ():
-        if key == _CODE_METADATA:
-            return value if isinstance(value, str) else value.decode("ascii", "replace")
-    return None
+def _values(metadata: Any, key: str) -> list[str]:
+    """The values of a key among the metadata of an answer."""
+    values = (value for name, value in metadata or () if name == key)
+    return [value if isinstance(value, str) else value.decode("ascii", "replace") for value in values]
+
+
+def _first(metadata: Any, key: str) -> str | None:
+    return next(iter(_values(metadata, key)), None)

@@ -41,9 +41,8 @@ pub(super) fn paths() -> Router {
             Err(rejection) => rejection.into_response(),
         }
     };
-    let cameras = |Extension(frames): Extension<Arc<dyn Frames>>,
-                   Extension(identity): Extension<Arc<Identity>>| async move {
-        let cameras = frames.cameras(&identity).await.map_err(Failure::new)?;
+    let cameras = |Extension(frames): Extension<Arc<dyn Frames>>| async move {
+        let cameras = frames.cameras().await.map_err(Failure::new)?;
         Ok::<_, Failure>(cameras.len().to_string())
     };
     Router::new()
