@@ -267,10 +267,8 @@ pub(crate) struct Receiving {
     pub(crate) packet_id: Option<PacketId>,
     pub(crate) forwarded: Vec<u8>,
     pub(crate) message_expiry: Option<u32>,
-    /// Of what has come; none if it is passed over.
-    pub(crate) charge: Option<PartialCharge>,
-    /// Why it is passed over, if it is: the payload is read and forgotten.
-    pub(crate) passed_over: Option<PassedOver>,
+    /// Of what has come, or why the message is passed over: its payload is read and forgotten.
+    pub(crate) charge: Result<PartialCharge, PassedOver>,
     /// When it began or was last found stalled, and how often memory had been refused by then.
     pub(crate) looked_at: Instant,
     pub(crate) refusals: u64,
@@ -335,18 +333,18 @@ pub(crate) fn silence(keep_alive: u16) -> Duration {
 impl Receiving {
     /// When it is to be looked at whether it has stalled; never if it holds no memory.
     fn stalls(&self, last_heard: Instant) -> Option<Instant> {
-        self.charge.is_some().then(|| last_heard.max(self.looked_at) + STALLED)
+        self.charge.is_ok().then(|| last_heard.max(self.looked_at) + STALLED)
     }
 
     /// Bytes of memory that it needs before it takes more; 0 for none.
     pub(crate) fn wants(&self) -> usize {
-        let needs = self.charge.is_some() && self.segment.is_none();
+        let needs = self.charge.is_ok() && self.segment.is_none();
         if needs { self.left.min(SEGMENT_BYTES) } else { 0 }
     }
 
     /// As much memory as it wants, which is charged.
     pub(crate) fn extend(&mut self, more: PartialCharge, pool: &Segments) {
-        if let Some(charge) = &mut self.charge {
+        if let Ok(charge) = &mut self.charge {
             charge.absorb(more);
             self.segment = Some(pool.take(self.left));
         }
@@ -354,8 +352,7 @@ impl Receiving {
 
     /// The rest is read and forgotten, as what has come is.
     pub(crate) fn pass_over(&mut self, why: PassedOver) {
-        self.passed_over = Some(why);
-        self.charge = None;
+        self.charge = Err(why);
         self.forwarded = Vec::new();
         self.segments = Vec::new();
         self.segment = None;

@@ -106,28 +106,26 @@ impl Broker {
         key: Key,
         mut received: Receiving,
     ) -> Result<(), Fault> {
-        let drains = self.conversation_ref(key).is_some_and(|it| it.connection.drains);
-        let is_refused = drains && received.qos > QoS::AtMostOnce;
-        let Some(charge) = received.charge.take().filter(|_| !is_refused) else {
-            self.statistics.received += 1;
-            let (qos, id) = (received.qos, received.packet_id);
-            if self.answer_again(key, qos, id) {
-                return Ok(());
-            }
-            self.statistics.refused += 1;
-            return match received.passed_over {
-                Some(PassedOver::Denied) => {
-                    self.note_denied(key, &received.topic);
-                    self.refuse(key, qos, id, ReasonCode::NOT_AUTHORIZED)
-                }
-                Some(PassedOver::OverShare) if !is_refused => {
-                    self.refuse_because(key, qos, id, OVER_SHARE)
-                }
-                _ => self.refuse(key, qos, id, ReasonCode::QUOTA_EXCEEDED),
-            };
-        };
         let payload = received.payload();
-        let topic = received.topic.clone();
+        let (qos, id) = (received.qos, received.packet_id);
+        let charge = match received.charge {
+            Ok(charge) => charge.whole(),
+            Err(passed_over) => {
+                self.statistics.received += 1;
+                if self.answer_again(key, qos, id) {
+                    return Ok(());
+                }
+                self.statistics.refused += 1;
+                return match passed_over {
+                    PassedOver::Denied => {
+                        self.note_denied(key, &received.topic);
+                        self.refuse(key, qos, id, ReasonCode::NOT_AUTHORIZED)
+                    }
+                    PassedOver::NoRoom => self.refuse(key, qos, id, ReasonCode::QUOTA_EXCEEDED),
+                    PassedOver::OverShare => self.refuse_because(key, qos, id, OVER_SHARE),
+                };
+            }
+        };
         let arrival = Arrival {
             qos: received.qos,
             retain: received.retain,
@@ -135,9 +133,9 @@ impl Broker {
             payload: Body::Held(&payload),
             forwarded: &received.forwarded,
             message_expiry: received.message_expiry,
-            charge: Some(charge.whole()),
+            charge: Some(charge),
         };
-        self.arrived(now, key, &topic, None, arrival)
+        self.arrived(now, key, &received.topic, None, arrival)
     }
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).

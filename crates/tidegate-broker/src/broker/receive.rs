@@ -3,7 +3,7 @@
 use tidegate_journal::Record;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{
-    Ack, AckKind, DecodeError, FixedHeader, Packet, PacketId, Publish, ReasonCode, Version,
+    Ack, AckKind, DecodeError, FixedHeader, Packet, PacketId, Publish, QoS, ReasonCode, Version,
     encode_ack,
 };
 
@@ -177,10 +177,18 @@ impl Broker {
         check_topic(&self.met(key).session.config, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
-        // Its payload is charged as it comes: a large announcement alone holds no memory.
+        // Its payload is charged as it comes: a large announcement alone holds no memory. Whether its publisher may send it is asked
+        // before room is reserved.
         let bytes = charge_bytes(topic.len(), 0, forwarded.len(), publish.retain);
-        let (charge, passed_over) = self.begin_charge(key, &topic, bytes, payload_bytes)?;
-        if charge.is_none() {
+        let charge = if self.allowed_route(key, &topic)?.is_none() {
+            Err(PassedOver::Denied)
+        } else if bytes + payload_bytes as u64 > self.shared.receiving().limit() {
+            // There never is room for it, so no session has to release any.
+            Err(PassedOver::NoRoom)
+        } else {
+            self.charge_more(key, 0, bytes)
+        };
+        if charge.is_err() {
             forwarded = Vec::new();
         }
         let refusals = self.shared.refusals();
@@ -192,7 +200,6 @@ impl Broker {
             forwarded,
             message_expiry: publish.properties.message_expiry,
             charge,
-            passed_over,
             looked_at: now,
             refusals,
             segments: Vec::new(),
@@ -201,35 +208,6 @@ impl Broker {
         }));
         self.watch_silence(key);
         Ok(())
-    }
-
-    /// The charge for the head of a large PUBLISH, or why the message is passed over. Whether its publisher may send it is asked
-    /// before room is reserved.
-    fn begin_charge(
-        &mut self,
-        key: Key,
-        topic: &str,
-        bytes: u64,
-        payload_bytes: usize,
-    ) -> Result<(Option<PartialCharge>, Option<PassedOver>), Fault> {
-        if self.allowed_route(key, topic)?.is_none() {
-            return Ok((None, Some(PassedOver::Denied)));
-        }
-        if bytes + payload_bytes as u64 > self.shared.receiving().limit() {
-            // There never is room for it, so no session has to release any.
-            return Ok((None, Some(PassedOver::NoRoom)));
-        }
-        let charge = self.charge_partial(key, bytes);
-        let passed_over = charge.is_none().then(|| self.why_passed_over(key, 0, bytes));
-        Ok((charge, passed_over))
-    }
-
-    /// Why there is no memory for `bytes` more of a large PUBLISH.
-    fn why_passed_over(&self, key: Key, own: u64, bytes: u64) -> PassedOver {
-        let account = self.conversation_ref(key).and_then(|it| it.session.account.as_ref());
-        let is_over =
-            account.is_some_and(|account| !self.shared.partial_share_allows(account, own, bytes));
-        if is_over { PassedOver::OverShare } else { PassedOver::NoRoom }
     }
 
     /// More of a large PUBLISH, as far as there is memory for it; the rest is passed over. How much was taken.
@@ -242,21 +220,25 @@ impl Broker {
             if wanted > 0 {
                 let own = receiving.charge.as_ref().map_or(0, PartialCharge::bytes);
                 let more = self.charge_more(key, own, wanted);
-                let why = more.is_none().then(|| self.why_passed_over(key, own, wanted));
                 // The session that made room may be this one.
                 let connection = self.connections.get_mut(key);
                 let Some(receiving) = connection.and_then(|c| c.receiving.as_mut()) else {
                     return Ok(input.len());
                 };
-                match (more, why) {
-                    (Some(more), _) => receiving.extend(more, self.shared.segments()),
-                    (None, why) => receiving.pass_over(why.unwrap_or(PassedOver::NoRoom)),
+                match more {
+                    Ok(more) => receiving.extend(more, self.shared.segments()),
+                    Err(why) => receiving.pass_over(why),
                 }
                 continue;
             }
             taken += receiving.take(&input[taken..]);
-            if receiving.left == 0 {
-                let received = connection.receiving.take().expect("looked at above");
+            if receiving.left == 0
+                && let Some(mut received) = connection.receiving.take()
+            {
+                if connection.drains && received.qos > QoS::AtMostOnce && received.charge.is_ok() {
+                    // Nothing may be accepted before what was not (MQTT-4.6.0-5 of 3.1.1).
+                    received.pass_over(PassedOver::NoRoom);
+                }
                 self.received_whole(now, key, *received)?;
                 break;
             }

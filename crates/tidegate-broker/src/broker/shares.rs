@@ -7,6 +7,7 @@ use crate::{
     accounts::Account,
     budget::{Charge, PartialCharge},
     config::Overflow,
+    connection::PassedOver,
     message::{Incoming, Message},
     queue::Queued,
     session::Session,
@@ -48,32 +49,35 @@ impl Broker {
     /// of it that all such packets may take, and from the share of its identity; none if there is no room. They are given back
     /// when the charge is dropped.
     pub fn charge_partial(&mut self, key: ConnectionKey, bytes: u64) -> Option<PartialCharge> {
-        self.charge_more(key, 0, bytes)
+        self.charge_more(key, 0, bytes).ok()
     }
 
     /// The same for a packet that holds `own` bytes already. One packet may use the whole allowance for packets, if it is the
     /// only one of its identity: a packet of the announced maximum size must be possible.
+    ///
+    /// # Errors
+    /// There is no room for it, or its identity has its share.
     pub(super) fn charge_more(
         &mut self,
         key: ConnectionKey,
         own: u64,
         bytes: u64,
-    ) -> Option<PartialCharge> {
-        let session = self.connections.get(key).and_then(|connection| connection.session);
-        let account = session.and_then(|key| self.sessions.get(key)?.account.clone());
+    ) -> Result<PartialCharge, PassedOver> {
+        let account = self.conversation_ref(key).and_then(|it| it.session.account.clone());
         let shared = self.shared.clone();
         let half = shared.receiving();
         if bytes > half.limit() {
-            return None; // There never is, so no other identity is to blame.
+            return Err(PassedOver::NoRoom); // There never is, so no other identity is to blame.
         }
         if let Some(account) = &account
             && !shared.partial_share_allows(account, own, bytes)
         {
             shared.note_over_share(account);
-            return None;
+            return Err(PassedOver::OverShare);
         }
-        let half = half.charge(bytes)?;
-        self.charge(bytes).map(|charge| PartialCharge::new(charge, half, account.as_ref()))
+        let half = half.charge(bytes).ok_or(PassedOver::NoRoom)?;
+        let charge = self.charge(bytes).ok_or(PassedOver::NoRoom)?;
+        Ok(PartialCharge::new(charge, half, account.as_ref()))
     }
 
     /// Has a session count in the share of whose it is now.
