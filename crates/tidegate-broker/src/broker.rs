@@ -10,6 +10,7 @@ mod durable_acks;
 mod hand_on;
 mod held_subacks;
 mod journal_writer;
+mod known_routes;
 mod lacking;
 mod outgoing;
 mod overflow;
@@ -99,8 +100,7 @@ pub struct Broker {
     timers: Timers,
     /// When retained messages expire, the first of those that this shard knows of.
     retained_at: Option<Instant>,
-    /// Routes of topics of late, by hash.
-    routes: Vec<Option<Remembered>>,
+    routes: known_routes::KnownRoutes,
     admission: Option<Box<dyn Admission>>,
     /// None where nothing outlives the process.
     keeper: Option<Box<journal_writer::Keeper>>,
@@ -210,17 +210,6 @@ pub struct RouteHandle(Arc<Route>);
 #[derive(Clone, Copy, Debug)]
 pub struct PeerOrigin(journal_writer::Origin);
 
-/// Topics whose routes a shard remembers; a power of two.
-const ROUTES: usize = 1 << 14;
-
-/// A topic's route, and whether the connection that published there last may do so: a carrier of messages of many devices needs the
-/// same ones again and again.
-#[derive(Debug)]
-struct Remembered {
-    route: Arc<Route>,
-    decided: Option<(Key, bool)>,
-}
-
 impl Broker {
     /// The shard number `shard` of the node; `seed` makes the names that it gives to clients its own.
     pub fn new(shared: Arc<Shared>, shard: usize, seed: u64, now: Instant) -> Self {
@@ -243,7 +232,7 @@ impl Broker {
             peers: (0..shared.shards()).map(|_| Vec::new()).collect(),
             timers,
             retained_at: None,
-            routes: (0..ROUTES).map(|_| None).collect(),
+            routes: Default::default(),
             admission: None,
             keeper: None,
             turns: Vec::new(),
@@ -349,7 +338,7 @@ impl Broker {
     /// Whether the route of a topic is remembered.
     #[cfg(test)]
     pub(crate) fn remembers(&self, topic: &str) -> bool {
-        self.place(topic.as_bytes()).is_some()
+        self.routes.place(topic.as_bytes()).is_some()
     }
 
     /// How many timers are set.
@@ -602,81 +591,6 @@ impl Broker {
         SessionKey::new(self.shard as u8, key)
     }
 
-    /// Where messages of `topic` go: as remembered, if nothing changed.
-    fn route(&mut self, topic: &str) -> Arc<Route> {
-        let made = self.shared.generations();
-        let place = self.place(topic.as_bytes());
-        let known = place.and_then(|place| self.routes[place].as_ref()).map(|known| &known.route);
-        if let Some(route) = known
-            && route.generation == made.number()
-        {
-            return route.clone();
-        }
-        let topic: Arc<str> = known.map_or_else(|| topic.into(), |route| route.topic.clone());
-        let shared = &self.shared;
-        let route = shared.routes().route(&topic, shared.shards(), made, &shared.topics());
-        let route = Arc::new(route);
-        let remembered = Some(Remembered { route: route.clone(), decided: None });
-        let first = slot(topic.as_bytes());
-        match place {
-            Some(place) => self.routes[place] = remembered,
-            // The former entry moves to the other place.
-            None => {
-                if let Some(former) = std::mem::replace(&mut self.routes[first], remembered) {
-                    self.routes[first ^ 1] = Some(former);
-                }
-            }
-        }
-        route
-    }
-
-    /// Where the route of a topic is remembered, if it is.
-    #[inline]
-    fn place(&self, topic: &[u8]) -> Option<usize> {
-        let first = slot(topic);
-        [first, first ^ 1].into_iter().find(|place| {
-            let known = self.routes[*place].as_ref();
-            known.is_some_and(|known| known.route.topic.as_bytes() == topic)
-        })
-    }
-
-    /// The decision when `connection` published to `topic` before, if no other publisher replaced it and nothing
-    /// changed.
-    fn decided(&self, connection: Key, topic: &[u8]) -> Option<(&Arc<Route>, bool)> {
-        let Remembered { route, decided } = self.routes[self.place(topic)?].as_ref()?;
-        let (by, allowed) = (*decided)?;
-        let holds = by == connection && route.generation == self.shared.generation();
-        holds.then_some((route, allowed))
-    }
-
-    /// Brings what is remembered of topics near: none of these waits for memory behind another, as they would one by one.
-    fn fetch_routes<'t, const N: usize>(&self, topics: impl Iterator<Item = &'t [u8]>) {
-        let mut places = [0; N];
-        let mut count = 0;
-        for (place, topic) in places.iter_mut().zip(topics) {
-            *place = slot(topic);
-            count += 1;
-        }
-        // Only once all places are known: the search for one would stand between two loads.
-        let near = places.map(|place| self.routes[place].as_ref());
-        let near = near[..count].iter().flatten();
-        let mut sum =
-            near.clone().fold(0, |sum: u64, known| sum.wrapping_add(known.route.generation));
-        for known in near {
-            sum = sum.wrapping_add(u64::from(*known.route.topic.as_bytes().first().unwrap_or(&0)));
-        }
-        std::hint::black_box(sum);
-    }
-
-    /// `connection` may publish where `route` leads, or not.
-    fn note_decision(&mut self, connection: Key, route: &Arc<Route>, allowed: bool) {
-        let place = self.place(route.topic.as_bytes());
-        let known = place.and_then(|place| self.routes[place].as_mut());
-        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.route, route)) {
-            known.decided = Some((connection, allowed));
-        }
-    }
-
     /// Whether a subscription of `session` to the query topic would be QoS 1 or more.
     fn answers_queries(&self, session: &Session) -> bool {
         let topic = &self.shared.config().query_topic;
@@ -694,20 +608,4 @@ fn mark_dirty(key: Key, connection: &mut Connection, dirty: &mut VecDeque<Key>) 
         connection.is_dirty = true;
         dirty.push_back(key);
     }
-}
-
-/// The place of a topic's route, or the one next to it: three topics that collide cost a lookup each.
-fn slot(topic: &[u8]) -> usize {
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut words = topic.chunks_exact(8);
-    let mut hash = topic.len() as u64;
-    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(FACTOR).rotate_left(32);
-    for word in &mut words {
-        mix(u64::from_le_bytes(word.try_into().expect("a chunk of 8")));
-    }
-    let mut last = [0; 8];
-    let rest = words.remainder();
-    last[..rest.len()].copy_from_slice(rest);
-    mix(u64::from_le_bytes(last));
-    (hash.wrapping_mul(FACTOR) >> 32) as usize & (ROUTES - 1)
 }

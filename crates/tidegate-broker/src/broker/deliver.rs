@@ -349,7 +349,7 @@ impl Broker {
         message: &Incoming<'_>,
         held: &mut Option<Arc<Message>>,
     ) {
-        let route = self.route(message.topic);
+        let route = self.routes.route(&self.shared, message.topic);
         self.note_shared();
         let Some(group) = route.group_named(name) else {
             self.statistics.dropped.session_ended += 1;

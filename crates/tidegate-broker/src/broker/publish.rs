@@ -221,7 +221,7 @@ impl Broker {
     ) -> usize {
         let mut taken = 0;
         for some in publications.chunks(NEAR) {
-            self.fetch_routes::<NEAR>(some.iter().map(|publication| publication.topic));
+            self.routes.fetch::<NEAR>(some.iter().map(|publication| publication.topic));
             for publication in some {
                 if !self.receive_publication(now, key, publication) {
                     return taken;
@@ -278,7 +278,7 @@ impl Broker {
             message_expiry,
             charge: None,
         };
-        if let Some((route, true)) = self.decided(key, topic) {
+        if let Some((route, true)) = self.routes.decided(&self.shared, key, topic) {
             let route = route.clone();
             return self.arrived(now, key, &route.topic, Some(&route), arrival);
         }
@@ -542,7 +542,7 @@ impl Broker {
             self.statistics.refused += 1;
             return Outcome::Unmatched;
         }
-        let route = self.route(&draft.topic);
+        let route = self.routes.route(&self.shared, &draft.topic);
         let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
         self.decided_by = rules;
         let outcome = self.publish(now, &route, message, charge, answer);
@@ -552,7 +552,7 @@ impl Broker {
 
     /// A message of the node's own: `$SYS`, what a bridge brought.
     pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
-        let route = self.route(message.topic);
+        let route = self.routes.route(&self.shared, message.topic);
         !self.publish(now, &route, message, None, Answer::Again).is_refused()
     }
 
@@ -722,7 +722,7 @@ impl Broker {
         key: Key,
         topic: &str,
     ) -> Result<Option<Arc<Route>>, Fault> {
-        if let Some((route, allowed)) = self.decided(key, topic.as_bytes()) {
+        if let Some((route, allowed)) = self.routes.decided(&self.shared, key, topic.as_bytes()) {
             return Ok(allowed.then(|| route.clone()));
         }
         let generation = self.shared.generation();
@@ -736,7 +736,7 @@ impl Broker {
             let first = &recent[0];
             let (route, allowed) = (first.route.clone(), first.allowed);
             // Another publisher may have been the last to be asked about.
-            self.note_decision(key, &route, allowed);
+            self.routes.note_decision(key, &route, allowed);
             return Ok(allowed.then_some(route));
         }
         self.look_up(key, topic)
@@ -761,7 +761,7 @@ impl Broker {
     #[cold]
     fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
         check_topic(&self.met(key).session.config, topic)?;
-        let route = self.route(topic);
+        let route = self.routes.route(&self.shared, topic);
         let session = self.met(key).session;
         // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
         let is_own = session.identity.kind == IdentityKind::Internal;
@@ -785,7 +785,7 @@ impl Broker {
         recent.retain(|recent| *recent.route.topic != *topic);
         recent.truncate(RECENT_MAX - 1);
         recent.insert(0, Recent { route: route.clone(), allowed });
-        self.note_decision(key, &route, allowed);
+        self.routes.note_decision(key, &route, allowed);
         Ok(allowed.then_some(route))
     }
 }

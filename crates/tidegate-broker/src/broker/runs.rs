@@ -122,7 +122,7 @@ impl Broker {
         let mut last_id = PacketId::MIN;
         let mut rest = bundle.rest();
         'run: while rest.len() > 0 && bytes < bytes_max {
-            self.fetch_routes::<NEAR>(rest.clone().take(NEAR).map(|publication| publication.topic));
+            self.routes.fetch::<NEAR>(rest.clone().take(NEAR).map(|publication| publication.topic));
             for publication in rest.by_ref().take(NEAR) {
                 let more = payload_bytes + publication.payload.len() as u64;
                 let has_room = count < room.messages && more <= room.payload_bytes;
@@ -196,7 +196,7 @@ impl Broker {
             return None;
         }
         let looked_up;
-        let route = match self.decided(key, publication.topic) {
+        let route = match self.routes.decided(&self.shared, key, publication.topic) {
             Some((route, true)) => route,
             Some((_, false)) => return None,
             None => {
