@@ -5,6 +5,11 @@ use std::{fmt, sync::Arc};
 use tidegate_message::{Identity, Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 
+use crate::{
+    message::{Body, Incoming},
+    session_state::SessionKey,
+};
+
 /// Messages that come from messages may come from messages again, this often.
 pub const HOPS_MAX: u8 = 8;
 
@@ -69,6 +74,38 @@ pub struct Draft {
     pub hops: u8,
     /// The verdict on it.
     pub verdict: Verdict,
+}
+
+impl Draft {
+    /// The message as if it had just come in, from that publisher; none for the node itself.
+    pub(crate) fn as_incoming(&self, now: Instant, publisher: Option<SessionKey>) -> Incoming<'_> {
+        Incoming {
+            topic: &self.topic,
+            payload: Body::Held(&self.payload),
+            forwarded: &self.forwarded,
+            qos: self.qos,
+            retain: self.retain,
+            expires: self.expires,
+            received: now,
+            publisher,
+        }
+    }
+}
+
+impl From<Incoming<'_>> for Draft {
+    /// A message that comes from no other and passes.
+    fn from(message: Incoming<'_>) -> Self {
+        Self {
+            topic: message.topic.clone(),
+            payload: message.payload.to_payload(),
+            forwarded: message.forwarded.to_vec(),
+            qos: message.qos,
+            retain: message.retain,
+            expires: message.expires,
+            hops: 0,
+            verdict: Verdict::Pass,
+        }
+    }
 }
 
 /// The verdict on a draft.

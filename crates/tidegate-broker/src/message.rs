@@ -92,6 +92,14 @@ impl Body<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The payload, held: copied if it was just read.
+    pub(crate) fn to_payload(self) -> Payload {
+        match self {
+            Self::Read(bytes) => Payload::from(Bytes::copy_from_slice(bytes)),
+            Self::Held(payload) => payload.clone(),
+        }
+    }
 }
 
 impl<'a> Incoming<'a> {
@@ -126,11 +134,11 @@ impl<'a> Incoming<'a> {
 
     /// Holds it under a charge taken before.
     pub fn hold_charged(&self, charge: Charge) -> Arc<Message> {
-        let payload = match self.payload {
-            Body::Read(bytes) => Payload::from(Bytes::copy_from_slice(bytes)),
-            Body::Held(payload) => payload.clone(),
-        };
-        Arc::new(self.with(payload, Bytes::copy_from_slice(self.forwarded), charge))
+        Arc::new(self.with(
+            self.payload.to_payload(),
+            Bytes::copy_from_slice(self.forwarded),
+            charge,
+        ))
     }
 
     /// The message as it is held, with that memory and under that charge.

@@ -11,7 +11,7 @@ use tidegate_wire::mqtt::{
 
 use super::{Broker, ConnectionKey, Output, mark_dirty, parts, runs, subscribe::FILTERS_STEP};
 use crate::{
-    admission::{Draft, Verdict},
+    admission::Draft,
     config::SessionConfig,
     connection::{AliasesOut, Authentication, Connection, Ended, Resend, WillMessage},
     inflight::{Awaits, Inflight},
@@ -480,14 +480,8 @@ impl Broker {
             self.note_own(&message.topic);
         }
         let draft = Draft {
-            topic: message.topic.clone(),
-            payload: message.payload.clone(),
-            forwarded: message.forwarded.to_vec(),
-            qos: message.qos,
-            retain: message.retain,
             expires: will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds))),
-            hops: 0,
-            verdict: Verdict::Pass,
+            ..message.as_incoming().into()
         };
         if !self.admit_will(now, &identity, publisher, draft, rules) {
             self.statistics.refused += 1;

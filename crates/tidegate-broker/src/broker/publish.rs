@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_journal::Record;
 use tidegate_message::{
-    Action, Identity, IdentityKind, Instant, Payload, Target, TopicError, topic_matches,
+    Action, Identity, IdentityKind, Instant, Target, TopicError, topic_matches,
 };
 use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
 
@@ -334,43 +334,29 @@ impl Broker {
             return self.refuse(key, arrival.qos, arrival.packet_id, ReasonCode::NOT_AUTHORIZED);
         };
         let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
-        let expires = arrival.message_expiry.map(seconds);
-        let is_looked_at = match &mut self.admission {
-            // Acknowledgements keep the order of messages (MQTT-4.6.0-2), so that nothing goes past what waits.
-            Some(admission) => !self.pending.is_empty() || admission.concerns(&route.topic),
-            None => false,
-        };
-        if is_looked_at {
-            let payload = match arrival.payload {
-                Body::Read(bytes) => Payload::from(bytes.to_vec()),
-                Body::Held(payload) => payload.clone(),
-            };
-            self.batch.drafts.push(Draft {
-                topic: route.topic.clone(),
-                payload,
-                forwarded: arrival.forwarded.to_vec(),
-                qos: arrival.qos,
-                retain: arrival.retain,
-                expires,
-                hops: 0,
-                verdict: Verdict::Pass,
-            });
-            let Arrival { qos, packet_id, charge, .. } = arrival;
-            self.pending.push(Pending { qos, packet_id, charge, rules: route.made.rules });
-            return Ok(());
-        }
         let session = self.session_of(key);
-        self.note_exchange(session, arrival.qos, arrival.packet_id);
         let message = Incoming {
             topic: &route.topic,
             payload: arrival.payload,
             forwarded: arrival.forwarded,
             qos: arrival.qos,
             retain: arrival.retain,
-            expires,
+            expires: arrival.message_expiry.map(seconds),
             received: now,
             publisher: session.map(|session| self.session_key(session)),
         };
+        let is_looked_at = match &mut self.admission {
+            // Acknowledgements keep the order of messages (MQTT-4.6.0-2), so that nothing goes past what waits.
+            Some(admission) => !self.pending.is_empty() || admission.concerns(&route.topic),
+            None => false,
+        };
+        if is_looked_at {
+            self.batch.drafts.push(message.into());
+            let Arrival { qos, packet_id, charge, .. } = arrival;
+            self.pending.push(Pending { qos, packet_id, charge, rules: route.made.rules });
+            return Ok(());
+        }
+        self.note_exchange(session, arrival.qos, arrival.packet_id);
         let answer = self.answer_of(message.publisher, message.qos);
         let outcome = self.publish(now, route, message, arrival.charge, answer);
         self.acknowledge_publish(key, arrival.qos, arrival.packet_id, outcome)
@@ -462,7 +448,7 @@ impl Broker {
             return outcome;
         }
         let publisher = session.map(|session| self.session_key(session));
-        self.refused(now, &incoming(now, letter, publisher))
+        self.refused(now, &letter.as_incoming(now, publisher))
     }
 
     /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
@@ -543,7 +529,7 @@ impl Broker {
             return Outcome::Unmatched;
         }
         let route = self.routes.route(&self.shared, &draft.topic);
-        let message = Incoming { topic: &route.topic, ..incoming(now, draft, publisher) };
+        let message = Incoming { topic: &route.topic, ..draft.as_incoming(now, publisher) };
         self.decided_by = rules;
         let outcome = self.publish(now, &route, message, charge, answer);
         self.decided_by = u64::MAX;
@@ -818,17 +804,4 @@ struct Arrival<'a> {
     forwarded: &'a [u8],
     message_expiry: Option<u32>,
     charge: Option<Charge>,
-}
-
-fn incoming<'a>(now: Instant, draft: &'a Draft, publisher: Option<SessionKey>) -> Incoming<'a> {
-    Incoming {
-        topic: &draft.topic,
-        payload: Body::Held(&draft.payload),
-        forwarded: &draft.forwarded,
-        qos: draft.qos,
-        retain: draft.retain,
-        expires: draft.expires,
-        received: now,
-        publisher,
-    }
 }
