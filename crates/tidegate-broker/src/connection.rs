@@ -168,6 +168,9 @@ pub(crate) struct Recent {
     pub(crate) allowed: bool,
 }
 
+/// Bytes of a topic that an acknowledgement names.
+const DENIED_BYTES_MAX: usize = 1000;
+
 /// Topics that a publisher's connection remembers.
 pub(crate) const RECENT_MAX: usize = 8;
 
@@ -312,6 +315,15 @@ impl Connection {
             && self.schedule.times_messages(now)
         {
             self.timed = Some(Query::new(id, bytes, &self.outbox));
+        }
+    }
+
+    /// Where one PUBACK stands for many messages, it says which of them is not allowed, or can never be held.
+    #[cold]
+    pub(crate) fn note_denied(&mut self, topic: &str) {
+        if self.acknowledges_through {
+            let told = &topic[..topic.floor_char_boundary(DENIED_BYTES_MAX)];
+            self.denied.get_or_insert_with(|| told.into());
         }
     }
 

@@ -21,7 +21,8 @@ use super::Broker;
 use crate::{
     message::Incoming,
     routes::{Route, Target},
-    session_state::{Reserved, SessionKey, SessionState, may_receive},
+    session::Session,
+    session_state::{Reserved, SessionState, may_receive},
     shared::Shared,
 };
 
@@ -41,6 +42,22 @@ pub(super) enum Answer {
     Again,
     /// Not at all: a session that has no place drops the message and counts that.
     None,
+}
+
+impl Answer {
+    /// How that client, of MQTT 5 or of a version before it, learns that its message was not accepted.
+    #[inline]
+    pub(super) fn of(publisher: &Session, qos: QoS) -> Self {
+        match qos {
+            QoS::AtMostOnce => Self::None,
+            QoS::AtLeastOnce
+                if publisher.version == Version::V5 && !publisher.config.ends_at_refusal =>
+            {
+                Self::Reason
+            }
+            _ => Self::Again,
+        }
+    }
 }
 
 /// The sessions that have a place for a message.
@@ -250,16 +267,5 @@ impl Broker {
         let own = self.shard;
         let shards = (0..self.shared.shards()).filter(move |shard| *shard != own);
         shards.flat_map(|shard| route.on(shard))
-    }
-
-    /// How a publisher of MQTT 5, or of a version before it, learns that its message was not accepted.
-    pub(super) fn answer_of(&self, publisher: Option<SessionKey>, qos: QoS) -> Answer {
-        let session = publisher.filter(|publisher| publisher.shard() == self.shard);
-        let session = session.and_then(|session| self.sessions.get(session.key()));
-        let Some(session) = session.filter(|_| qos > QoS::AtMostOnce) else { return Answer::None };
-        let is_told = session.version == Version::V5
-            && !session.config.ends_at_refusal
-            && qos == QoS::AtLeastOnce;
-        if is_told { Answer::Reason } else { Answer::Again }
     }
 }

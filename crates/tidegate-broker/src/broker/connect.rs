@@ -471,13 +471,13 @@ impl Broker {
         let is_own = identity.kind == IdentityKind::Internal;
         // One of an earlier process may have been accepted by other settings.
         let is_topic = session.config.check_topic_characters(&message.topic).is_ok();
-        if !is_topic || !may.allow || (!is_own && self.is_servers(&message.topic)) {
+        if !is_topic || !may.allow || (!is_own && self.shared.is_servers(&message.topic)) {
             tracing::debug!(client = %identity.client, topic = %message.topic, rule = %may.rule, "will not allowed");
             self.statistics.refused += 1;
             return;
         }
         if is_own {
-            self.note_own(&message.topic);
+            self.shared.note_own(&message.topic);
         }
         let draft = Draft {
             expires: will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds))),

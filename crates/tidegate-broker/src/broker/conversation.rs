@@ -11,12 +11,14 @@ use crate::{
 ///
 /// A packet after CONNECT comes from such a client alone, so that nearly all that is done with one is done with both.
 pub(super) struct Conversation<'a> {
+    pub(super) key: Key,
     pub(super) connection: &'a mut Connection,
     pub(super) session_key: Key,
     pub(super) session: &'a mut Session,
 }
 
 /// The same to look at.
+#[derive(Clone, Copy)]
 pub(super) struct ConversationRef<'a> {
     pub(super) connection: &'a Connection,
     pub(super) session_key: Key,
@@ -36,7 +38,7 @@ impl<'a> Conversation<'a> {
     ) -> Option<Self> {
         let connection = connections.get_mut(key)?;
         let session_key = connection.session?;
-        Some(Self { connection, session_key, session: sessions.get_mut(session_key)? })
+        Some(Self { key, connection, session_key, session: sessions.get_mut(session_key)? })
     }
 
     /// The same of one whose packet is handled: it has not parted from its session since that was looked at.

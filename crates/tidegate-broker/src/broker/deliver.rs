@@ -438,19 +438,17 @@ impl Broker {
     #[cold]
     pub(super) fn refused(&mut self, now: Instant, message: &Incoming<'_>) -> Outcome {
         let is_too_large = message.charge_bytes() > self.shared.budget().limit();
-        if !is_too_large || !self.is_sent_again(message) {
-            return Outcome::Refused;
-        }
-        let publisher = message.publisher.expect("it is one that sends again");
-        let session = self.sessions.get(publisher.key()).expect("it was found before");
-        let (client, connection) = (session.client_id.clone(), session.connection);
+        let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
+        let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
+        let sends_again = |session: &&Session| is_too_large && session.config.ends_at_refusal;
+        let Some(session) = session.filter(sends_again) else { return Outcome::Refused };
         if let Some(count) = self.too_large.add(now, 1) {
-            tracing::warn!(%client, topic = %message.topic, payload_bytes = message.payload.len(),
+            tracing::warn!(client = %session.client_id, topic = %message.topic, payload_bytes = message.payload.len(),
                 bytes = message.charge_bytes(), bytes_max = self.shared.budget().limit(), count,
                 "refused for good: the message is larger than mqtt.payload_bytes_max; `count` has such messages since the last such line");
         }
-        if let Some(connection) = connection {
-            self.note_denied(connection, message.topic);
+        if let Some(connection) = session.connection.and_then(|key| self.connections.get_mut(key)) {
+            connection.note_denied(message.topic);
         }
         Outcome::TooLarge
     }

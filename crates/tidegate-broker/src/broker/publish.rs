@@ -1,18 +1,21 @@
 //! Messages from publishers (MQTT 5, section 3.3 and 4.3).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tidegate_journal::Record;
 use tidegate_message::{
-    Action, Identity, IdentityKind, Instant, Target, TopicError, topic_matches,
+    Action, Identity, IdentityKind, Instant, Payload, Target, TopicError, topic_matches,
 };
-use tidegate_wire::mqtt::{Ack, AckKind, Packet, PacketId, Publish, QoS, ReasonCode, Version};
+use tidegate_wire::mqtt::{
+    Ack, AckKind, Packet, PacketId, Publish, PublishProperties, QoS, ReasonCode, Version,
+};
 
 use super::{
     Broker, ConnectionKey, Denied, Output,
     accept::Answer,
     conversation::{Conversation, ConversationRef},
     deliver::Outcome,
+    known_routes::KnownRoutes,
 };
 use crate::{
     admission::{Batch, Draft, HOPS_MAX, Verdict},
@@ -23,6 +26,7 @@ use crate::{
     message::{Body, Incoming},
     routes::Route,
     session_state::SessionKey,
+    shared::Shared,
     slab::Key,
 };
 
@@ -32,9 +36,6 @@ const UNKEPT: &str =
 /// Why a message is refused of whose publisher the server holds too much.
 const OVER_SHARE: &str = "this identity has its share of the server's memory for messages (mqtt.identity_share): \
      retained messages, messages for sessions that it left behind, and packets that have not come whole";
-
-/// Bytes of a topic that an acknowledgement names.
-const DENIED_BYTES_MAX: usize = 1000;
 
 /// Messages whose routes are brought near together.
 pub(super) const NEAR: usize = 16;
@@ -52,14 +53,48 @@ impl Fault {
     }
 }
 
-/// A message of a client and what it is owed for it.
-#[derive(Debug)]
-pub(super) struct Pending {
+/// A PUBLISH of a client, by which it is answered.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    key: Key,
+    /// The client's session, and the number of that in the journal.
+    session: SessionKey,
+    number: u64,
     qos: QoS,
     packet_id: Option<PacketId>,
+}
+
+/// A message of a client that operators look at, and what it is owed for it.
+#[derive(Debug)]
+pub(super) struct Pending {
+    exchange: Exchange,
     charge: Option<Charge>,
     /// The generation of the rules by which its client may publish it.
     rules: u64,
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug)]
+enum Refusal<'a> {
+    /// Its publisher may not send to that topic.
+    Denied(&'a str),
+    /// There is no room for it now.
+    NoRoom,
+    /// There never will be.
+    TooLarge,
+    /// For that reason, which a publisher is told where its version can.
+    Because(&'static str),
+}
+
+impl<'a> Refusal<'a> {
+    /// That of a large PUBLISH to `topic`.
+    fn of(passed_over: PassedOver, topic: &'a str) -> Self {
+        match passed_over {
+            PassedOver::Denied => Self::Denied(topic),
+            PassedOver::NoRoom => Self::NoRoom,
+            PassedOver::OverShare => Self::Because(OVER_SHARE),
+        }
+    }
 }
 
 impl Broker {
@@ -72,31 +107,15 @@ impl Broker {
         publish: &Publish<'_>,
         last: Option<&Arc<Route>>,
     ) -> Result<(), Fault> {
-        let aliased;
-        let topic = if publish.properties.topic_alias.is_some() {
-            aliased = self.topic_of(key, publish)?;
-            &*aliased
+        let (topic, aliased);
+        let publish = if publish.properties.topic_alias.is_some() {
+            topic = self.topic_of(key, publish)?;
+            aliased = Publish { topic: &topic, ..*publish };
+            &aliased
         } else {
-            publish.topic
+            publish
         };
-        let mut forwarded = Vec::new();
-        let properties = &publish.properties;
-        let forwarded: &[u8] = if properties.all_forwarded {
-            properties.raw
-        } else {
-            properties.forwarded(&mut forwarded);
-            &forwarded
-        };
-        let arrival = Arrival {
-            qos: publish.qos,
-            retain: publish.retain,
-            packet_id: publish.packet_id,
-            payload: Body::Read(publish.payload),
-            forwarded,
-            message_expiry: properties.message_expiry,
-            charge: None,
-        };
-        self.arrived(now, key, topic, last, arrival)
+        self.arrived(now, key, publish, last, Ok(None))
     }
 
     /// A large PUBLISH whose last byte has come.
@@ -107,35 +126,13 @@ impl Broker {
         mut received: Receiving,
     ) -> Result<(), Fault> {
         let payload = received.payload();
-        let (qos, id) = (received.qos, received.packet_id);
-        let charge = match received.charge {
-            Ok(charge) => charge.whole(),
-            Err(passed_over) => {
-                self.statistics.received += 1;
-                if self.answer_again(key, qos, id) {
-                    return Ok(());
-                }
-                self.statistics.refused += 1;
-                return match passed_over {
-                    PassedOver::Denied => {
-                        self.note_denied(key, &received.topic);
-                        self.refuse(key, qos, id, ReasonCode::NOT_AUTHORIZED)
-                    }
-                    PassedOver::NoRoom => self.refuse(key, qos, id, ReasonCode::QUOTA_EXCEEDED),
-                    PassedOver::OverShare => self.refuse_because(key, qos, id, OVER_SHARE),
-                };
-            }
-        };
-        let arrival = Arrival {
-            qos: received.qos,
-            retain: received.retain,
-            packet_id: received.packet_id,
-            payload: Body::Held(&payload),
-            forwarded: &received.forwarded,
-            message_expiry: received.message_expiry,
-            charge: Some(charge),
-        };
-        self.arrived(now, key, &received.topic, None, arrival)
+        let Receiving {
+            topic, qos, retain, packet_id, forwarded: raw, message_expiry, charge, ..
+        } = received;
+        let properties = PublishProperties { raw: &raw, message_expiry, ..PublishProperties::NONE };
+        let (topic, dup) = (&*topic, false);
+        let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload: &[] };
+        self.arrived(now, key, &publish, None, charge.map(|charge| Some((payload, charge.whole()))))
     }
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
@@ -192,22 +189,6 @@ impl Broker {
             return Err(Fault::new(ReasonCode::RETAIN_NOT_SUPPORTED, text));
         }
         Ok(())
-    }
-
-    /// Whether it is a QoS 2 message that was received and not released, which is answered again and no more
-    /// (MQTT-4.3.3-10).
-    #[inline]
-    fn answer_again(&mut self, key: Key, qos: QoS, packet_id: Option<PacketId>) -> bool {
-        let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id) else { return false };
-        if self.met(key).session.is_received(id) {
-            // The answer to the first one may still wait for the disk.
-            self.depend_on_all();
-            self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
-            return true;
-        }
-        // One that the operators still look at is answered after that.
-        let same = |owed: &Pending| owed.qos == qos && owed.packet_id == packet_id;
-        self.pending.iter().any(same)
     }
 
     /// Messages that a client of this process hands over without packets around them, as if they had come in PUBLISH packets; how
@@ -267,24 +248,19 @@ impl Broker {
         key: Key,
         publication: &Publication<'_>,
     ) -> Result<(), Fault> {
-        let Publication { topic, payload, forwarded, qos, retain, message_expiry, id } =
+        let Publication { topic, payload, forwarded: raw, qos, retain, message_expiry, id } =
             *publication;
-        let arrival = Arrival {
-            qos: qos.min(QoS::AtLeastOnce),
-            retain,
-            packet_id: Some(id),
-            payload: Body::Read(payload),
-            forwarded,
-            message_expiry,
-            charge: None,
+        let known = self.routes.decided(&self.shared, key, topic).filter(|(_, allowed)| *allowed);
+        let known = known.map(|(route, _)| route.clone());
+        let topic = match &known {
+            Some(route) => &*route.topic,
+            None => std::str::from_utf8(topic)
+                .map_err(|error| Fault::new(ReasonCode::MALFORMED_PACKET, error.to_string()))?,
         };
-        if let Some((route, true)) = self.routes.decided(&self.shared, key, topic) {
-            let route = route.clone();
-            return self.arrived(now, key, &route.topic, Some(&route), arrival);
-        }
-        let topic = std::str::from_utf8(topic)
-            .map_err(|error| Fault::new(ReasonCode::MALFORMED_PACKET, error.to_string()))?;
-        self.arrived(now, key, topic, None, arrival)
+        let properties = PublishProperties { raw, message_expiry, ..PublishProperties::NONE };
+        let (dup, qos, packet_id) = (false, qos.min(QoS::AtLeastOnce), Some(id));
+        let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload };
+        self.arrived(now, key, &publish, known.as_ref(), Ok(None))
     }
 
     /// Acknowledges the messages handed over since the last call, or as soon as that may be promised.
@@ -292,29 +268,51 @@ impl Broker {
         self.end_received(now, key);
     }
 
+    /// A message of a client: its payload is in `publish`, or held and charged, or was passed over.
     #[inline]
     fn arrived(
         &mut self,
         now: Instant,
         key: Key,
-        topic: &str,
+        publish: &Publish<'_>,
         last: Option<&Arc<Route>>,
-        arrival: Arrival<'_>,
+        held: Result<Option<(Payload, Charge)>, PassedOver>,
     ) -> Result<(), Fault> {
+        let Publish { qos, packet_id, topic, payload, .. } = *publish;
+        let bytes = if let Ok(Some((held, _))) = &held { held.len() } else { payload.len() };
         self.statistics.received += 1;
-        self.statistics.received_bytes += arrival.payload.len() as u64;
-        if self.answer_again(key, arrival.qos, arrival.packet_id) {
-            return Ok(());
+        self.statistics.received_bytes += bytes as u64;
+        let from = Conversation::of(&mut self.connections, &mut self.sessions, key);
+        let session = SessionKey::new(self.shard as u8, from.session_key);
+        let exchange = Exchange { key, session, number: from.session.number, qos, packet_id };
+        if let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id) {
+            if from.session.is_received(id) {
+                // It was received and not released: it is answered again and no more (MQTT-4.3.3-10), and the answer to the first
+                // one may still wait for the disk.
+                self.depend_on_all();
+                self.acknowledge(key, AckKind::Pubrec, id, ReasonCode::SUCCESS);
+                return Ok(());
+            }
+            let mut pending = self.pending.iter().map(|owed| &owed.exchange);
+            if pending.any(|other| other.qos == qos && other.packet_id == packet_id) {
+                // The one that the operators still look at is answered after that.
+                return Ok(());
+            }
         }
-        if arrival.qos == QoS::ExactlyOnce {
-            let received = self.met(key).session.received.len();
+        let held = match held {
+            Ok(held) => held,
+            Err(passed_over) => return self.refuse(exchange, Refusal::of(passed_over, topic)),
+        };
+        if qos == QoS::ExactlyOnce {
+            let received = from.session.received.len();
             let max = self.shared.config().receive_maximum;
-            let pending = self.pending.iter().filter(|owed| owed.qos == QoS::ExactlyOnce).count();
+            let pending = self.pending.iter().filter(|owed| owed.exchange.qos == qos).count();
             if received + pending >= usize::from(max) {
                 let text = format!("more than {max} messages of QoS 2 wait for their release");
                 return Err(Fault::new(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED, text));
             }
         }
+        let answer = Answer::of(from.session, qos);
         // A publisher mostly repeats its topic; the decoder then gives back the very text that the route holds.
         let last = last.filter(|last| {
             std::ptr::eq(&raw const *last.topic, topic)
@@ -324,26 +322,47 @@ impl Broker {
         let route = match last {
             Some(last) => Some(last),
             None => {
-                looked_up = self.allowed_route(key, topic)?;
+                let (routes, outputs) = (&mut self.routes, &mut self.outputs);
+                looked_up = allowed_route(from, topic, routes, &self.shared, outputs)?;
                 looked_up.as_ref()
             }
         };
-        let Some(route) = route else {
-            self.statistics.refused += 1;
-            self.note_denied(key, topic);
-            return self.refuse(key, arrival.qos, arrival.packet_id, ReasonCode::NOT_AUTHORIZED);
+        match route {
+            Some(route) => self.publish_received(now, exchange, answer, route, publish, held),
+            None => self.refuse(exchange, Refusal::Denied(topic)),
+        }
+    }
+
+    /// A message of a client that may send it where `route` leads: it is published, or operators look at it first.
+    #[inline]
+    fn publish_received(
+        &mut self,
+        now: Instant,
+        exchange: Exchange,
+        answer: Answer,
+        route: &Arc<Route>,
+        publish: &Publish<'_>,
+        held: Option<(Payload, Charge)>,
+    ) -> Result<(), Fault> {
+        let properties = &publish.properties;
+        let mut forwarded = Vec::new();
+        let forwarded: &[u8] = if properties.all_forwarded {
+            properties.raw
+        } else {
+            properties.forwarded(&mut forwarded);
+            &forwarded
         };
+        let (payload, charge) = held.unzip();
         let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
-        let session = self.session_of(key);
         let message = Incoming {
             topic: &route.topic,
-            payload: arrival.payload,
-            forwarded: arrival.forwarded,
-            qos: arrival.qos,
-            retain: arrival.retain,
-            expires: arrival.message_expiry.map(seconds),
+            payload: payload.as_ref().map_or(Body::Read(publish.payload), Body::Held),
+            forwarded,
+            qos: publish.qos,
+            retain: publish.retain,
+            expires: properties.message_expiry.map(seconds),
             received: now,
-            publisher: session.map(|session| self.session_key(session)),
+            publisher: Some(exchange.session),
         };
         let is_looked_at = match &mut self.admission {
             // Acknowledgements keep the order of messages (MQTT-4.6.0-2), so that nothing goes past what waits.
@@ -352,14 +371,12 @@ impl Broker {
         };
         if is_looked_at {
             self.batch.drafts.push(message.into());
-            let Arrival { qos, packet_id, charge, .. } = arrival;
-            self.pending.push(Pending { qos, packet_id, charge, rules: route.made.rules });
+            self.pending.push(Pending { exchange, charge, rules: route.made.rules });
             return Ok(());
         }
-        self.note_exchange(session, arrival.qos, arrival.packet_id);
-        let answer = self.answer_of(message.publisher, message.qos);
-        let outcome = self.publish(now, route, message, arrival.charge, answer);
-        self.acknowledge_publish(key, arrival.qos, arrival.packet_id, outcome)
+        self.note_exchange(exchange);
+        let outcome = self.publish(now, route, message, charge, answer);
+        self.acknowledge_publish(exchange, outcome)
     }
 
     /// Passes what was read at once through the operators, then on.
@@ -368,31 +385,30 @@ impl Broker {
             return;
         }
         let Some(mut admission) = self.admission.take() else { return };
-        let session = self.session_of(key);
-        if let Some(ConversationRef { session, .. }) = self.conversation_ref(key) {
-            let identity = session.identity.clone();
-            admission.admit(now, &identity, &mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        if let Some(from) = self.conversation_ref(key) {
+            admission.admit(now, &from.session.identity, &mut batch);
         }
         self.admission = Some(admission);
-        let Batch { drafts, emitted, mut letters } = std::mem::take(&mut self.batch);
+        let Batch { drafts, emitted, mut letters } = batch;
         letters.retain(|(_, letter)| self.is_published(letter));
         letters.sort_by_key(|(index, _)| *index);
         let mut letters = letters.as_slice();
         let pending = std::mem::take(&mut self.pending);
-        for (index, (draft, mut owed)) in drafts.iter().zip(pending).enumerate() {
+        for (index, (draft, owed)) in drafts.iter().zip(pending).enumerate() {
             let (own, rest) = letters.split_at(letters.partition_point(|(of, _)| *of <= index));
             letters = rest;
-            let connection = self.connections.get(key);
-            let is_over =
-                connection.is_none_or(|connection| connection.drains || connection.is_closing);
-            if is_over && owed.packet_id.is_some() {
+            let (exchange, from) = (owed.exchange, self.conversation_ref(key));
+            let is_over = from.is_none_or(|it| it.connection.drains || it.connection.is_closing);
+            if is_over && exchange.packet_id.is_some() {
                 // No message may be accepted before one that was refused (MQTT-4.6.0-5 of 3.1.1); those handed over come
                 // again.
                 self.statistics.refused += 1;
                 continue;
             }
-            let outcome = self.publish_admitted(now, session, draft, own, &mut owed);
-            if let Err(fault) = self.acknowledge_publish(key, owed.qos, owed.packet_id, outcome) {
+            let answer = from.map_or(Answer::None, |from| Answer::of(from.session, draft.qos));
+            let outcome = self.publish_admitted(now, draft, own, owed, answer);
+            if let Err(fault) = self.acknowledge_publish(exchange, outcome) {
                 self.disconnect(key, fault.reason, Some(&fault.text));
             }
         }
@@ -403,34 +419,34 @@ impl Broker {
     fn publish_admitted(
         &mut self,
         now: Instant,
-        session: Option<Key>,
         draft: &Draft,
         letters: &[(usize, Draft)],
-        owed: &mut Pending,
+        owed: Pending,
+        answer: Answer,
     ) -> Outcome {
+        let Pending { exchange, charge, rules } = owed;
+        let publisher = exchange.session;
         let passes = draft.verdict == Verdict::Pass;
         // The charge for a draft that goes no further covers its letters.
-        let charge = owed.charge.take().filter(|_| passes);
-        let publisher = session.filter(|_| passes).map(|session| self.session_key(session));
+        let charge = charge.filter(|_| passes);
         let (before, last) = match (draft.verdict, letters) {
             (Verdict::Pass, _) => (letters, Some(draft)),
             (Verdict::Drop, [before @ .., (_, last)]) => (before, Some(last)),
             (Verdict::Drop, []) => (letters, None),
         };
         for (_, letter) in before {
-            let outcome = self.publish_letter(now, session, letter);
+            let outcome = self.publish_letter(now, publisher, letter);
             if outcome.is_refused() {
                 return outcome;
             }
         }
         // An exchange of QoS 2 is noted with the last of them: before it all may come again.
-        self.note_exchange(session, owed.qos, owed.packet_id);
+        self.note_exchange(exchange);
         let outcome = match last {
             Some(last) if passes => {
-                let answer = self.answer_of(publisher, last.qos);
-                self.publish_draft(now, last, publisher, charge, answer, owed.rules)
+                self.publish_draft(now, last, Some(publisher), charge, answer, rules)
             }
-            Some(letter) => self.publish_letter(now, session, letter),
+            Some(letter) => self.publish_letter(now, publisher, letter),
             None => Outcome::Matched,
         };
         if !letters.is_empty() {
@@ -441,14 +457,13 @@ impl Broker {
     }
 
     /// Publishes a dead letter of what a client published. One that can never be held is refused for good, as that would be.
-    fn publish_letter(&mut self, now: Instant, session: Option<Key>, letter: &Draft) -> Outcome {
+    fn publish_letter(&mut self, now: Instant, publisher: SessionKey, letter: &Draft) -> Outcome {
         // It stands for a message that comes again if the letter is refused.
         let outcome = self.publish_draft(now, letter, None, None, Answer::Again, u64::MAX);
         if outcome != Outcome::Refused {
             return outcome;
         }
-        let publisher = session.map(|session| self.session_key(session));
-        self.refused(now, &letter.as_incoming(now, publisher))
+        self.refused(now, &letter.as_incoming(now, Some(publisher)))
     }
 
     /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
@@ -544,43 +559,27 @@ impl Broker {
 
     /// The message that is published next came under that identifier, which is written down with it.
     #[inline]
-    fn note_exchange(&mut self, session: Option<Key>, qos: QoS, packet_id: Option<PacketId>) {
-        if let (QoS::ExactlyOnce, Some(id)) = (qos, packet_id)
-            && let Some(session) = session.and_then(|session| self.sessions.get(session))
-        {
-            self.note_received(session.number, id);
+    fn note_exchange(&mut self, exchange: Exchange) {
+        if let (QoS::ExactlyOnce, Some(id)) = (exchange.qos, exchange.packet_id) {
+            self.note_received(exchange.number, id);
         }
     }
 
-    fn acknowledge_publish(
-        &mut self,
-        key: Key,
-        qos: QoS,
-        packet_id: Option<PacketId>,
-        outcome: Outcome,
-    ) -> Result<(), Fault> {
+    fn acknowledge_publish(&mut self, exchange: Exchange, outcome: Outcome) -> Result<(), Fault> {
         let reason = match outcome {
-            Outcome::Refused | Outcome::RefusedBySome => {
-                self.statistics.refused += 1;
-                return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
-            }
-            Outcome::TooLarge => {
-                self.statistics.refused += 1;
-                return self.refuse_for_good(key, qos, packet_id);
-            }
-            Outcome::Unkept => {
-                self.statistics.refused += 1;
-                self.forget_received();
-                return self.refuse_because(key, qos, packet_id, UNKEPT);
-            }
-            Outcome::OverShare => {
-                self.statistics.refused += 1;
-                return self.refuse_because(key, qos, packet_id, OVER_SHARE);
-            }
             Outcome::Matched => ReasonCode::SUCCESS,
             Outcome::Unmatched => ReasonCode::NO_MATCHING_SUBSCRIBERS,
+            Outcome::Refused | Outcome::RefusedBySome => {
+                return self.refuse(exchange, Refusal::NoRoom);
+            }
+            Outcome::TooLarge => return self.refuse(exchange, Refusal::TooLarge),
+            Outcome::OverShare => return self.refuse(exchange, Refusal::Because(OVER_SHARE)),
+            Outcome::Unkept => {
+                self.forget_received();
+                return self.refuse(exchange, Refusal::Because(UNKEPT));
+            }
         };
-        let Some(id) = packet_id else { return Ok(()) };
+        let Exchange { key, qos, packet_id: Some(id), .. } = exchange else { return Ok(()) };
         match qos {
             // A message of QoS 0 has an identifier only where it is handed over without a packet.
             QoS::AtMostOnce | QoS::AtLeastOnce => {
@@ -597,91 +596,60 @@ impl Broker {
         Ok(())
     }
 
-    /// Tells a publisher that its message is not taken, and why where its version can.
+    /// Tells a publisher that its message is not taken, as its version can.
     #[cold]
-    fn refuse_because(
-        &mut self,
-        key: Key,
-        qos: QoS,
-        packet_id: Option<PacketId>,
-        text: &str,
-    ) -> Result<(), Fault> {
-        let told = self.conversation_ref(key).filter(|it| {
-            it.connection.version == Version::V5
-                && it.connection.problem_information
-                && !it.session.config.ends_at_refusal
-        });
-        let packet_bytes_max = told.map(|it| it.connection.packet_bytes_max as usize);
-        let (Some(id), Some(packet_bytes_max)) = (packet_id, packet_bytes_max) else {
-            return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED);
-        };
-        let mut ack = Ack::new(id, ReasonCode::QUOTA_EXCEEDED);
-        ack.reason_string = Some(text.to_owned());
-        let packet = match qos {
-            QoS::ExactlyOnce => Packet::Pubrec(ack),
-            _ => Packet::Puback(ack),
-        };
-        let mut encoded = Vec::new();
-        packet.encode(Version::V5, &mut encoded).expect("our reasons are short texts");
-        if encoded.len() > packet_bytes_max {
-            return self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED); // MQTT-3.4.2-2
-        }
-        self.promise(key, |_, out| out.extend_from_slice(&encoded));
-        Ok(())
-    }
-
-    /// Tells a publisher that there will never be room for its message, whose connection ends for it, and continues.
-    #[cold]
-    fn refuse_for_good(
-        &mut self,
-        key: Key,
-        qos: QoS,
-        packet_id: Option<PacketId>,
-    ) -> Result<(), Fault> {
-        let version = self.conversation_ref(key).map(|it| it.connection.version);
-        match (qos, packet_id) {
-            (QoS::AtMostOnce | QoS::AtLeastOnce, Some(id)) if version == Some(Version::V5) => {
-                self.acknowledge(key, AckKind::Puback, id, ReasonCode::QUOTA_EXCEEDED);
-                Ok(())
-            }
-            _ => self.refuse(key, qos, packet_id, ReasonCode::QUOTA_EXCEEDED),
-        }
-    }
-
-    /// Tells a publisher that its message was not accepted, as its version can.
-    fn refuse(
-        &mut self,
-        key: Key,
-        qos: QoS,
-        packet_id: Option<PacketId>,
-        reason: ReasonCode,
-    ) -> Result<(), Fault> {
-        let Some(id) = packet_id else { return Ok(()) };
-        if qos == QoS::AtMostOnce {
-            self.acknowledge(key, AckKind::Puback, id, reason);
-            return Ok(());
-        }
+    fn refuse(&mut self, exchange: Exchange, refusal: Refusal<'_>) -> Result<(), Fault> {
+        self.statistics.refused += 1;
+        let Exchange { key, qos, packet_id, .. } = exchange;
         // One that has parted from its session hears no answer.
         let Some(Conversation { connection, session, .. }) = self.conversation(key) else {
             return Ok(());
         };
-        let version = connection.version;
-        // Before MQTT 5 an acknowledgement cannot say no. A message that is not allowed is acknowledged (MQTT-3.3.5-2 of
-        // 3.1.1); one that was not accepted must not be, so the connection ends and the publisher may try again.
-        let ends = match version {
-            Version::V5 => reason == ReasonCode::QUOTA_EXCEEDED && session.config.ends_at_refusal,
-            _ => reason != ReasonCode::NOT_AUTHORIZED,
+        let reason = if let Refusal::Denied(topic) = refusal {
+            connection.note_denied(topic);
+            ReasonCode::NOT_AUTHORIZED
+        } else {
+            ReasonCode::QUOTA_EXCEEDED
         };
-        if ends {
-            if session.has_backlog() {
-                // It would come again, and publish again, before it takes what fills the memory.
-                connection.drains = true;
+        let Some(id) = packet_id else { return Ok(()) };
+        let is_v5 = connection.version == Version::V5;
+        let ends_at_refusal = !is_v5 || session.config.ends_at_refusal;
+        if let Refusal::Because(text) = refusal
+            && connection.problem_information
+            && !ends_at_refusal
+        {
+            let ack = Ack { reason_string: Some(text.to_owned()), ..Ack::new(id, reason) };
+            let packet = match qos {
+                QoS::ExactlyOnce => Packet::Pubrec(ack),
+                _ => Packet::Puback(ack),
+            };
+            let mut encoded = Vec::new();
+            packet.encode(Version::V5, &mut encoded).expect("our reasons are short texts");
+            // MQTT-3.4.2-2
+            if encoded.len() <= connection.packet_bytes_max as usize {
+                self.promise(key, |_, out| out.extend_from_slice(&encoded));
                 return Ok(());
             }
+        }
+        // Before MQTT 5 an acknowledgement cannot say no. A message that is not allowed is acknowledged (MQTT-3.3.5-2 of 3.1.1); one
+        // that was not accepted must not be, so the connection ends and the publisher may try again. For one of QoS 1 that never can
+        // be, a publisher of MQTT 5 continues.
+        let ends = ends_at_refusal
+            && match (refusal, qos) {
+                (Refusal::Denied(_), _) | (_, QoS::AtMostOnce) => false,
+                (Refusal::TooLarge, QoS::AtLeastOnce) => !is_v5,
+                _ => true,
+            };
+        if ends && session.has_backlog() {
+            // It would come again, and publish again, before it takes what fills the memory.
+            connection.drains = true;
+            return Ok(());
+        }
+        if ends {
             return Err(Fault::new(reason, "the message was not accepted"));
         }
-        let kind = if qos == QoS::AtLeastOnce { AckKind::Puback } else { AckKind::Pubrec };
-        if version != Version::V5 && qos == QoS::ExactlyOnce {
+        let kind = if qos == QoS::ExactlyOnce { AckKind::Pubrec } else { AckKind::Puback };
+        if !is_v5 && qos == QoS::ExactlyOnce {
             session.received.push(id);
             let session = session.number;
             self.write(session, || Record::Noted { session, id });
@@ -689,91 +657,84 @@ impl Broker {
         self.acknowledge(key, kind, id, reason);
         Ok(())
     }
+}
 
-    /// Where one PUBACK stands for many messages, it says which of them is not allowed, or can never be held.
-    #[cold]
-    pub(super) fn note_denied(&mut self, key: Key, topic: &str) {
-        if let Some(connection) = self.connections.get_mut(key)
-            && connection.acknowledges_through
-        {
-            let told = &topic[..topic.floor_char_boundary(DENIED_BYTES_MAX)];
-            connection.denied.get_or_insert_with(|| told.into());
-        }
-    }
-
-    /// Where messages of `topic` go; none if the publisher may not send there.
-    #[inline]
-    pub(super) fn allowed_route(
-        &mut self,
-        key: Key,
-        topic: &str,
-    ) -> Result<Option<Arc<Route>>, Fault> {
-        if let Some((route, allowed)) = self.routes.decided(&self.shared, key, topic.as_bytes()) {
-            return Ok(allowed.then(|| route.clone()));
-        }
-        let generation = self.shared.generation();
-        let Some(connection) = self.connections.get_mut(key) else { return Ok(None) };
-        let recent = &mut connection.recent;
-        let at = recent
-            .iter()
-            .position(|r| r.route.generation == generation && *r.route.topic == *topic);
-        if let Some(at) = at {
-            recent.swap(0, at);
-            let first = &recent[0];
-            let (route, allowed) = (first.route.clone(), first.allowed);
-            // Another publisher may have been the last to be asked about.
-            self.routes.note_decision(key, &route, allowed);
-            return Ok(allowed.then_some(route));
-        }
-        self.look_up(key, topic)
-    }
-
+impl Shared {
     /// Whether only the server publishes to that topic: `$SYS`, apart from the state of bridges that end here, which those publish
     /// themselves and have as their will, as Mosquitto's do. The state of its own bridges is the server's.
     pub(super) fn is_servers(&self, topic: &str) -> bool {
         topic.starts_with("$SYS/")
             && (!topic_matches(STATE_OF_A_BRIDGE, topic)
-                || self.shared.is_own_state(topic)
-                || self.shared.retained().get(topic).is_some_and(|kept| kept.client.is_none()))
+                || self.is_own_state(topic)
+                || self.retained().get(topic).is_some_and(|kept| kept.client.is_none()))
     }
 
     /// A part of this program publishes to a topic, or will: the state of a bridge is the server's then.
     pub(super) fn note_own(&self, topic: &Arc<str>) {
         if topic_matches(STATE_OF_A_BRIDGE, topic) {
-            self.shared.note_own_state(topic);
+            self.note_own_state(topic);
         }
     }
+}
 
-    #[cold]
-    fn look_up(&mut self, key: Key, topic: &str) -> Result<Option<Arc<Route>>, Fault> {
-        check_topic(&self.met(key).session.config, topic)?;
-        let route = self.routes.route(&self.shared, topic);
-        let session = self.met(key).session;
-        // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
-        let is_own = session.identity.kind == IdentityKind::Internal;
-        if is_own {
-            self.note_own(&route.topic);
-        }
-        let allowed = (is_own || !self.is_servers(topic))
-            && session.config.check_topic_characters(topic).is_ok()
-            && {
-                let target = Target::Topic(topic);
-                let decision =
-                    self.shared.authorize().decide(&session.identity, Action::Publish, target);
-                if !decision.allow {
-                    let (action, target) = (Action::Publish, topic.to_owned());
-                    let denied = Denied { action, target, rule: decision.rule.to_string() };
-                    self.outputs.push_back(Output::Denied(key, Box::new(denied)));
-                }
-                decision.allow
-            };
-        let recent = &mut self.met_mut(key).connection.recent;
-        recent.retain(|recent| *recent.route.topic != *topic);
-        recent.truncate(RECENT_MAX - 1);
-        recent.insert(0, Recent { route: route.clone(), allowed });
-        self.routes.note_decision(key, &route, allowed);
-        Ok(allowed.then_some(route))
+/// Where messages of `topic` go that come from that client; none if it may not send there.
+pub(super) fn allowed_route(
+    from: Conversation<'_>,
+    topic: &str,
+    routes: &mut KnownRoutes,
+    shared: &Shared,
+    outputs: &mut VecDeque<Output>,
+) -> Result<Option<Arc<Route>>, Fault> {
+    if let Some((route, allowed)) = routes.decided(shared, from.key, topic.as_bytes()) {
+        return Ok(allowed.then(|| route.clone()));
     }
+    let generation = shared.generation();
+    let recent = &mut from.connection.recent;
+    let is_it = |it: &Recent| it.route.generation == generation && *it.route.topic == *topic;
+    if let Some(at) = recent.iter().position(is_it) {
+        recent.swap(0, at);
+        let Recent { route, allowed } = &recent[0];
+        // Another publisher may have been the last to be asked about.
+        routes.note_decision(from.key, route, *allowed);
+        return Ok(allowed.then(|| route.clone()));
+    }
+    look_up(from, topic, routes, shared, outputs)
+}
+
+#[cold]
+fn look_up(
+    from: Conversation<'_>,
+    topic: &str,
+    routes: &mut KnownRoutes,
+    shared: &Shared,
+    outputs: &mut VecDeque<Output>,
+) -> Result<Option<Arc<Route>>, Fault> {
+    let Conversation { key, connection, session, .. } = from;
+    check_topic(&session.config, topic)?;
+    let route = routes.route(shared, topic);
+    // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
+    let is_own = session.identity.kind == IdentityKind::Internal;
+    if is_own {
+        shared.note_own(&route.topic);
+    }
+    let allowed = (is_own || !shared.is_servers(topic))
+        && session.config.check_topic_characters(topic).is_ok()
+        && {
+            let target = Target::Topic(topic);
+            let decision = shared.authorize().decide(&session.identity, Action::Publish, target);
+            if !decision.allow {
+                let (action, target) = (Action::Publish, topic.to_owned());
+                let denied = Denied { action, target, rule: decision.rule.to_string() };
+                outputs.push_back(Output::Denied(key, Box::new(denied)));
+            }
+            decision.allow
+        };
+    let recent = &mut connection.recent;
+    recent.retain(|recent| *recent.route.topic != *topic);
+    recent.truncate(RECENT_MAX - 1);
+    recent.insert(0, Recent { route: route.clone(), allowed });
+    routes.note_decision(key, &route, allowed);
+    Ok(allowed.then_some(route))
 }
 
 /// Where a bridge tells whether it is connected.
@@ -793,15 +754,4 @@ pub(super) fn check_topic(config: &SessionConfig, topic: &str) -> Result<(), Fau
 /// packet malformed (MQTT-3.3.2-2, 4.7.3), as Mosquitto answers too.
 pub(super) fn topic_reason(error: &TopicError) -> ReasonCode {
     if error.is_limit() { ReasonCode::TOPIC_NAME_INVALID } else { ReasonCode::MALFORMED_PACKET }
-}
-
-/// The properties of a PUBLISH apart from its topic.
-struct Arrival<'a> {
-    qos: QoS,
-    retain: bool,
-    packet_id: Option<PacketId>,
-    payload: Body<'a>,
-    forwarded: &'a [u8],
-    message_expiry: Option<u32>,
-    charge: Option<Charge>,
 }

@@ -11,7 +11,7 @@ use super::{
     Broker, ConnectionKey,
     conversation::Conversation,
     mark_dirty,
-    publish::{Fault, check_topic},
+    publish::{Fault, allowed_route, check_topic},
 };
 use crate::{
     budget::PartialCharge,
@@ -174,13 +174,15 @@ impl Broker {
         payload_bytes: usize,
     ) -> Result<(), Fault> {
         let topic = self.topic_of(key, publish)?;
-        check_topic(&self.met(key).session.config, &topic)?;
+        let from = Conversation::of(&mut self.connections, &mut self.sessions, key);
+        check_topic(&from.session.config, &topic)?;
         let mut forwarded = Vec::new();
         publish.properties.forwarded(&mut forwarded);
         // Its payload is charged as it comes: a large announcement alone holds no memory. Whether its publisher may send it is asked
         // before room is reserved.
         let bytes = charge_bytes(topic.len(), 0, forwarded.len(), publish.retain);
-        let charge = if self.allowed_route(key, &topic)?.is_none() {
+        let (routes, outputs) = (&mut self.routes, &mut self.outputs);
+        let charge = if allowed_route(from, &topic, routes, &self.shared, outputs)?.is_none() {
             Err(PassedOver::Denied)
         } else if bytes + payload_bytes as u64 > self.shared.receiving().limit() {
             // There never is room for it, so no session has to release any.

@@ -14,8 +14,12 @@ use tidegate_schedule::Class;
 use tidegate_wire::mqtt::{Ack, AckKind, PacketId, QoS, ReasonCode};
 
 use super::{
-    Broker, ConnectionKey, deliver::OUTBOX_BYTES, mark_dirty, outgoing::inflight_window,
-    publish::NEAR,
+    Broker, ConnectionKey,
+    conversation::Conversation,
+    deliver::OUTBOX_BYTES,
+    mark_dirty,
+    outgoing::inflight_window,
+    publish::{NEAR, allowed_route},
 };
 use crate::{
     budget::Budget,
@@ -115,7 +119,7 @@ impl Broker {
         bundle: &mut BundleReader,
         bytes_max: usize,
     ) -> Result<usize, InVain> {
-        let (own, leads, room) = self.begin_run(key, bundle).ok_or(InVain(0))?;
+        let (own, leads, room) = self.begin_run(now, key, bundle).ok_or(InVain(0))?;
         // No short rest is left.
         let bytes_max = if bundle.bytes() / 2 <= bytes_max { usize::MAX } else { bytes_max };
         let (mut count, mut bytes, mut payload_bytes) = (0, 0, 0);
@@ -161,17 +165,19 @@ impl Broker {
         statistics.sent += messages;
         statistics.packets_sent += messages;
         statistics.sent_bytes += payload_bytes;
-        if let Some(publisher) = self.connections.get_mut(key) {
-            publisher.last_heard = now;
-        }
         self.acknowledge(key, AckKind::Puback, last_id, ReasonCode::SUCCESS);
         Ok(bytes)
     }
 
     /// The connection of a bundle, and where its next message leads to, if some may be published as one from there
     /// on.
-    fn begin_run(&mut self, key: Key, bundle: &BundleReader) -> Option<(SessionKey, Leads, Room)> {
-        let publisher = self.connections.get(key)?;
+    fn begin_run(
+        &mut self,
+        now: Instant,
+        key: Key,
+        bundle: &BundleReader,
+    ) -> Option<(SessionKey, Leads, Room)> {
+        let publisher = self.connections.get_mut(key)?;
         let budget = self.shared.budget();
         let (capacity, is_charged) = bundle.capacity();
         if publisher.drains
@@ -183,7 +189,8 @@ impl Broker {
         {
             return None;
         }
-        let own = self.session_key(publisher.session?);
+        publisher.last_heard = now;
+        let own = SessionKey::new(self.shard as u8, publisher.session?);
         let leads = self.leads(key, own, &bundle.rest().next()?)?;
         let room = self.room(leads)?;
         Some((own, leads, room))
@@ -203,7 +210,9 @@ impl Broker {
                 // Of this publisher for the first time; an invalid topic is reported where the message goes by
                 // itself.
                 let topic = std::str::from_utf8(publication.topic).ok()?;
-                looked_up = self.allowed_route(key, topic).ok()??;
+                let from = Conversation::find(&mut self.connections, &mut self.sessions, key)?;
+                let (routes, outputs) = (&mut self.routes, &mut self.outputs);
+                looked_up = allowed_route(from, topic, routes, &self.shared, outputs).ok()??;
                 &looked_up
             }
         };
