@@ -103,6 +103,20 @@ impl Body<'_> {
 }
 
 impl<'a> Incoming<'a> {
+    /// One of the node itself: of QoS 0, without properties, not to be retained, and for ever of worth.
+    pub fn new(topic: &'a Arc<str>, payload: Body<'a>, received: Instant) -> Self {
+        Self {
+            topic,
+            payload,
+            forwarded: &[],
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: None,
+            received,
+            publisher: None,
+        }
+    }
+
     /// A message that was written down, of a publisher that is no longer known.
     pub(crate) fn stored(
         topic: &'a Arc<str>,
@@ -110,14 +124,11 @@ impl<'a> Incoming<'a> {
         stored: &'a StoredMessage,
     ) -> Self {
         Self {
-            topic,
-            payload,
             forwarded: &stored.forwarded,
             qos: stored.qos,
             retain: stored.retain,
             expires: stored.expires,
-            received: stored.received,
-            publisher: None,
+            ..Self::new(topic, payload, stored.received)
         }
     }
 

@@ -748,16 +748,8 @@ mod tests {
 
     fn expiring(topic: &str, overflow: Overflow, text: &str, expires: Option<Instant>) -> Queued {
         let qos = QoS::AtLeastOnce;
-        let message = Incoming {
-            topic: &topic.into(),
-            payload: Body::Read(text.as_bytes()),
-            forwarded: &[],
-            qos,
-            retain: false,
-            expires,
-            received: Instant::EPOCH,
-            publisher: None,
-        };
+        let (topic, payload) = (topic.into(), Body::Read(text.as_bytes()));
+        let message = Incoming { qos, expires, ..Incoming::new(&topic, payload, Instant::EPOCH) };
         let message = message.hold(&Budget::new(1 << 20)).unwrap();
         Queued::new(Held::Memory(message), qos, false, Ids::None, Instant::EPOCH, overflow)
     }

@@ -382,16 +382,8 @@ mod tests {
     use super::*;
 
     fn delivery(payload: &[u8]) -> Handed {
-        let incoming = Incoming {
-            topic: &"t".into(),
-            payload: Body::Read(payload),
-            forwarded: &[],
-            qos: QoS::AtMostOnce,
-            retain: false,
-            expires: None,
-            received: Instant::from_nanos(0),
-            publisher: None,
-        };
+        let topic = "t".into();
+        let incoming = Incoming::new(&topic, Body::Read(payload), Instant::from_nanos(0));
         let message = incoming.hold(&Budget::new(1 << 30)).expect("there is room");
         let (qos, packet_id) = (QoS::AtMostOnce, None);
         Handed::One(Delivery { message, qos, retain: false, packet_id, is_repeated: false })

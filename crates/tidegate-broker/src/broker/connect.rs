@@ -160,14 +160,10 @@ impl Broker {
                 }
                 let topic = Arc::from(&*will.topic);
                 let message = Incoming {
-                    topic: &topic,
-                    payload: Body::Read(&will.payload),
                     forwarded: &will.forwarded,
                     qos: will.qos,
                     retain: will.retain,
-                    expires: None,
-                    received: now,
-                    publisher: None,
+                    ..Incoming::new(&topic, Body::Read(&will.payload), now)
                 };
                 let former = self.by_client.get(&*connect.client_id);
                 let former = former.and_then(|key| self.sessions.get(*key));

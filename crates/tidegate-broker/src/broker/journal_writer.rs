@@ -684,18 +684,9 @@ impl Broker {
         if let Some(keeper) = &mut self.keeper {
             keeper.recording.retained = Some(retained);
         }
-        let nothing = Incoming {
-            topic,
-            payload: Body::Read(&[]),
-            forwarded: &[],
-            qos: QoS::AtMostOnce,
-            retain: true,
-            expires: None,
-            received: now,
-            publisher: None,
-        };
-        let incoming = message.map_or(nothing, |message| message.as_incoming());
-        self.end_record(&incoming, message);
+        let nothing = Incoming { retain: true, ..Incoming::new(topic, Body::Read(&[]), now) };
+        let retained = message.map_or(nothing, |message| message.as_incoming());
+        self.end_record(&retained, message);
     }
 
     /// Notes that the message goes to another shard, to be written there.

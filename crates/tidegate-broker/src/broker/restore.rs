@@ -503,14 +503,10 @@ fn hold(budget: &Budget, stored: &StoredMessage, topic: &Arc<str>) -> Arc<Messag
 
 fn restored_will(budget: &Budget, now: Instant, will: &StoredWill) -> WillMessage {
     let message = Incoming {
-        topic: &will.topic,
-        payload: Body::Read(&will.payload),
         forwarded: &will.forwarded,
         qos: will.qos,
         retain: will.retain,
-        expires: None,
-        received: now,
-        publisher: None,
+        ..Incoming::new(&will.topic, Body::Read(&will.payload), now)
     };
     let message = message.hold_charged(budget.charge_beyond(message.charge_bytes()));
     WillMessage { message, delay: will.delay, expiry: will.expiry }

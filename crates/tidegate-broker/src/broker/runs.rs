@@ -311,19 +311,15 @@ pub(super) fn part(session: &mut Session, budget: &Budget) {
     let config = session.config.clone();
     session.inflight.part_runs(|publication, run| {
         let topic = std::str::from_utf8(publication.topic).expect("it was routed, as text");
-        let incoming = Incoming {
-            topic: &Arc::from(topic),
-            payload: Body::Read(publication.payload),
+        let (topic, payload) = (&Arc::from(topic), Body::Read(publication.payload));
+        let message = Incoming {
             forwarded: publication.forwarded,
             qos: publication.qos.min(QoS::AtLeastOnce),
-            retain: false,
-            expires: None,
-            received: run.received(),
-            publisher: None,
+            ..Incoming::new(topic, payload, run.received())
         };
         // The bundle's memory is given back once its last run is parted.
-        let charge = budget.charge_beyond(incoming.charge_bytes());
-        let held = Held::Memory(incoming.hold_charged(charge));
+        let charge = budget.charge_beyond(message.charge_bytes());
+        let held = Held::Memory(message.hold_charged(charge));
         let (since, overflow) = (run.received(), config.overflow_of(run.qos()));
         Queued::new(held, run.qos(), false, Ids::None, since, overflow)
     });

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use tidegate_message::Instant;
-use tidegate_wire::mqtt::QoS;
 
 use super::Broker;
 use crate::{
@@ -131,16 +130,8 @@ impl Broker {
 
     fn tell(&mut self, now: Instant, topic: &str, value: &str) {
         let topic: Arc<str> = format!("$SYS/broker/{topic}").into();
-        let message = Incoming {
-            topic: &topic,
-            payload: Body::Read(value.as_bytes()),
-            forwarded: &[],
-            qos: QoS::AtMostOnce,
-            retain: true,
-            expires: None,
-            received: now,
-            publisher: None,
-        };
+        let value = Body::Read(value.as_bytes());
+        let message = Incoming { retain: true, ..Incoming::new(&topic, value, now) };
         if !self.publish_internal(now, message) {
             tracing::debug!(%topic, "no room to retain it");
         }

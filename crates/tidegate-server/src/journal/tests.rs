@@ -105,14 +105,9 @@ fn session(shared: &Shared, shards: &mut [Broker], name: &str) {
 fn publish(shard: &mut Broker, topic: &str, payload: &[u8], retain: bool) {
     let topic = topic.into();
     let message = Incoming {
-        topic: &topic,
-        payload: Body::Read(payload),
-        forwarded: &[],
         qos: QoS::AtLeastOnce,
         retain,
-        expires: None,
-        received: clock::now(),
-        publisher: None,
+        ..Incoming::new(&topic, Body::Read(payload), clock::now())
     };
     assert!(shard.publish_internal(clock::now(), message));
 }
@@ -584,14 +579,8 @@ fn fill(shard: &mut Broker, topic: &str, bytes: usize) -> usize {
     let payload = vec![7; bytes];
     let accepted = |_: &usize| {
         let message = Incoming {
-            topic: &topic,
-            payload: Body::Read(&payload),
-            forwarded: &[],
             qos: QoS::AtLeastOnce,
-            retain: false,
-            expires: None,
-            received: clock::now(),
-            publisher: None,
+            ..Incoming::new(&topic, Body::Read(&payload), clock::now())
         };
         shard.publish_internal(clock::now(), message)
     };
