@@ -6,7 +6,7 @@ use tidegate_message::{Identity, Instant, Payload};
 use tidegate_wire::mqtt::QoS;
 
 use crate::{
-    message::{Body, Incoming},
+    message::{Body, MessageRef},
     session_state::SessionKey,
 };
 
@@ -77,9 +77,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The message as if it had just come in, from that publisher; none for the node itself.
-    pub(crate) fn as_incoming(&self, now: Instant, publisher: Option<SessionKey>) -> Incoming<'_> {
-        Incoming {
+    /// The message, borrowed, as if it had just come in from that publisher; none for the node itself.
+    pub(crate) fn borrowed(&self, now: Instant, publisher: Option<SessionKey>) -> MessageRef<'_> {
+        MessageRef {
             topic: &self.topic,
             payload: Body::Held(&self.payload),
             forwarded: &self.forwarded,
@@ -92,9 +92,9 @@ impl Draft {
     }
 }
 
-impl From<Incoming<'_>> for Draft {
+impl From<MessageRef<'_>> for Draft {
     /// A message that comes from no other and passes.
-    fn from(message: Incoming<'_>) -> Self {
+    fn from(message: MessageRef<'_>) -> Self {
         Self {
             topic: message.topic.clone(),
             payload: message.payload.to_payload(),

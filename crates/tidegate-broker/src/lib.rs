@@ -54,7 +54,7 @@ pub use bundle::{Bundle, BundleReader, Empties, Publication, Run, RunMessage};
 pub use config::{BrokerConfig, Overflow, SessionConfig, TopicConfig, Versions};
 pub use connection::Ended;
 pub use dropped::Dropped;
-pub use message::{Body, Incoming, Message};
+pub use message::{Body, Message, MessageRef};
 pub use outbox::{Delivery, Handed, SLICES_MAX};
 
 pub use session_state::SessionKey;

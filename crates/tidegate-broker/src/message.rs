@@ -49,9 +49,10 @@ pub struct Message {
     charge: Charge,
 }
 
-/// A message on its way in: borrowed from the input buffer, and held only if a session has to wait for it.
+/// A message that is borrowed: on its way in from the input buffer, so that it is held only if a session has to wait for it, and behind
+/// that from where it is held.
 #[derive(Clone, Copy, Debug)]
-pub struct Incoming<'a> {
+pub struct MessageRef<'a> {
     /// Topic name, shared.
     pub topic: &'a Arc<str>,
     /// Payload.
@@ -102,8 +103,8 @@ impl Body<'_> {
     }
 }
 
-impl<'a> Incoming<'a> {
-    /// One of the node itself: of QoS 0, without properties, not to be retained, and for ever of worth.
+impl<'a> MessageRef<'a> {
+    /// One of the node itself: of QoS 0, without properties, neither to be retained nor to expire.
     pub fn new(topic: &'a Arc<str>, payload: Body<'a>, received: Instant) -> Self {
         Self {
             topic,
@@ -178,9 +179,9 @@ pub fn charge_bytes(topic: usize, payload: usize, forwarded: usize, retain: bool
 }
 
 impl Message {
-    /// The message as if it had just come in.
-    pub fn as_incoming(&self) -> Incoming<'_> {
-        Incoming {
+    /// The message, borrowed.
+    pub fn borrowed(&self) -> MessageRef<'_> {
+        MessageRef {
             topic: &self.topic,
             payload: Body::Held(&self.payload),
             forwarded: &self.forwarded,

@@ -10,7 +10,7 @@ use tidegate_message::Payload;
 
 use crate::{
     budget::Charge,
-    message::{Body, Incoming, Message},
+    message::{Body, Message, MessageRef},
 };
 
 /// Messages that are kept, and bytes that one of them may have been charged with: together, and with [`SLACK_BYTES`], a shard's memory
@@ -40,13 +40,13 @@ impl MessagePool {
     }
 
     /// Holds a message under a charge taken before.
-    pub(crate) fn hold(&mut self, incoming: &Incoming<'_>, charge: Charge) -> Arc<Message> {
-        let Body::Read(read) = incoming.payload else { return incoming.hold_charged(charge) };
-        let Some(mut spare) = self.messages.pop() else { return incoming.hold_charged(charge) };
-        let Some(alone) = Arc::get_mut(&mut spare) else { return incoming.hold_charged(charge) };
+    pub(crate) fn hold(&mut self, message: &MessageRef<'_>, charge: Charge) -> Arc<Message> {
+        let Body::Read(read) = message.payload else { return message.hold_charged(charge) };
+        let Some(mut spare) = self.messages.pop() else { return message.hold_charged(charge) };
+        let Some(alone) = Arc::get_mut(&mut spare) else { return message.hold_charged(charge) };
         let payload = refilled(std::mem::take(&mut alone.payload).into_contiguous(), read);
-        let forwarded = refilled(std::mem::take(&mut alone.forwarded), incoming.forwarded);
-        *alone = incoming.with(Payload::from(payload), forwarded, charge);
+        let forwarded = refilled(std::mem::take(&mut alone.forwarded), message.forwarded);
+        *alone = message.with(Payload::from(payload), forwarded, charge);
         spare
     }
 }
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
 
-    fn incoming<'a>(topic: &'a Arc<str>, payload: &'a [u8], forwarded: &'a [u8]) -> Incoming<'a> {
-        Incoming {
+    fn message<'a>(topic: &'a Arc<str>, payload: &'a [u8], forwarded: &'a [u8]) -> MessageRef<'a> {
+        MessageRef {
             topic,
             payload: Body::Read(payload),
             forwarded,
@@ -88,9 +88,9 @@ mod tests {
     fn a_reused_message_is_as_new_and_the_budget_is_repaid() {
         let budget = Budget::new(1 << 20);
         let mut pool = MessagePool::default();
-        let hold = |pool: &mut MessagePool, incoming: Incoming<'_>| {
-            let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
-            pool.hold(&incoming, charge)
+        let hold = |pool: &mut MessagePool, message: MessageRef<'_>| {
+            let charge = budget.charge(message.charge_bytes()).expect("there is room");
+            pool.hold(&message, charge)
         };
         let (one, other) = (Arc::from("one"), Arc::from("other"));
         // Longer, shorter and empty ones follow each other.
@@ -99,14 +99,14 @@ mod tests {
         for (payload, forwarded) in bodies {
             for topic in [&one, &other] {
                 let (payload, forwarded) = (vec![payload as u8; payload], vec![3; forwarded]);
-                let incoming = incoming(topic, &payload, &forwarded);
-                let held = hold(&mut pool, incoming);
-                assert_eq!(budget.used(), incoming.charge_bytes());
+                let message = message(topic, &payload, &forwarded);
+                let held = hold(&mut pool, message);
+                assert_eq!(budget.used(), message.charge_bytes());
                 assert_eq!(budget.messages(), 1);
                 assert_eq!(held.topic, *topic);
                 assert_eq!(held.payload.to_contiguous(), payload);
                 assert_eq!(held.forwarded, forwarded);
-                assert_eq!((held.expires, held.received), (incoming.expires, incoming.received));
+                assert_eq!((held.expires, held.received), (message.expires, message.received));
                 places.push(Arc::as_ptr(&held));
                 pool.put(held);
                 assert_eq!((budget.used(), budget.messages()), (0, 0));
@@ -122,9 +122,9 @@ mod tests {
         let topic = Arc::from("t");
         for bytes in [800, 1, 60, 790, 30] {
             let body = vec![7; bytes];
-            let incoming = incoming(&topic, &body, &body);
-            let charge = budget.charge(incoming.charge_bytes()).expect("there is room");
-            let mut held = pool.hold(&incoming, charge);
+            let message = message(&topic, &body, &body);
+            let charge = budget.charge(message.charge_bytes()).expect("there is room");
+            let mut held = pool.hold(&message, charge);
             let own = Arc::get_mut(&mut held).expect("there is no other holder");
             for part in [own.payload.to_contiguous(), own.forwarded.clone()] {
                 assert_eq!(part, body);
@@ -134,7 +134,7 @@ mod tests {
                 let capacity = part.try_into_mut().expect("there is no other holder").capacity();
                 assert!(capacity <= bytes + SLACK_BYTES, "{capacity} B for {bytes}");
             }
-            let again = incoming.hold(&budget).expect("there is room");
+            let again = message.hold(&budget).expect("there is room");
             pool.put(again);
         }
     }
@@ -145,17 +145,17 @@ mod tests {
         let mut pool = MessagePool::default();
         let topic = Arc::from("t");
         let large = vec![0; KEPT_BYTES_MAX as usize];
-        let held = incoming(&topic, b"x", b"").hold(&budget).expect("there is room");
+        let held = message(&topic, b"x", b"").hold(&budget).expect("there is room");
         let shared = held.clone();
         pool.put(held);
-        pool.put(incoming(&topic, &large, b"").hold(&budget).expect("there is room"));
+        pool.put(message(&topic, &large, b"").hold(&budget).expect("there is room"));
         assert!(pool.messages.is_empty());
         assert_eq!(
             (shared.payload.to_contiguous(), budget.messages()),
             (Bytes::from_static(b"x"), 1)
         );
         for _ in 0..KEPT_MAX {
-            let all: Vec<_> = (0..2).map(|_| incoming(&topic, b"", b"").hold(&budget)).collect();
+            let all: Vec<_> = (0..2).map(|_| message(&topic, b"", b"").hold(&budget)).collect();
             all.into_iter().flatten().for_each(|held| pool.put(held));
         }
         assert_eq!(pool.messages.len(), KEPT_MAX);

@@ -738,7 +738,7 @@ mod tests {
     use super::*;
     use crate::{
         budget::Budget,
-        message::{Body, Incoming},
+        message::{Body, MessageRef},
         spill::{Spilling, simulated::SimulatedSpill},
     };
 
@@ -749,7 +749,8 @@ mod tests {
     fn expiring(topic: &str, overflow: Overflow, text: &str, expires: Option<Instant>) -> Queued {
         let qos = QoS::AtLeastOnce;
         let (topic, payload) = (topic.into(), Body::Read(text.as_bytes()));
-        let message = Incoming { qos, expires, ..Incoming::new(&topic, payload, Instant::EPOCH) };
+        let message =
+            MessageRef { qos, expires, ..MessageRef::new(&topic, payload, Instant::EPOCH) };
         let message = message.hold(&Budget::new(1 << 20)).unwrap();
         Queued::new(Held::Memory(message), qos, false, Ids::None, Instant::EPOCH, overflow)
     }

@@ -375,7 +375,7 @@ impl ServerEnd {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_broker::{Body, Budget, Delivery, Incoming};
+    use tidegate_broker::{Body, Budget, Delivery, MessageRef};
     use tidegate_message::Instant;
     use tidegate_wire::mqtt::{PacketId, QoS};
 
@@ -383,8 +383,8 @@ mod tests {
 
     fn delivery(payload: &[u8]) -> Handed {
         let topic = "t".into();
-        let incoming = Incoming::new(&topic, Body::Read(payload), Instant::from_nanos(0));
-        let message = incoming.hold(&Budget::new(1 << 30)).expect("there is room");
+        let message = MessageRef::new(&topic, Body::Read(payload), Instant::from_nanos(0));
+        let message = message.hold(&Budget::new(1 << 30)).expect("there is room");
         let (qos, packet_id) = (QoS::AtMostOnce, None);
         Handed::One(Delivery { message, qos, retain: false, packet_id, is_repeated: false })
     }

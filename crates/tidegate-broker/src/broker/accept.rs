@@ -19,7 +19,7 @@ use tidegate_wire::mqtt::{QoS, Version};
 
 use super::Broker;
 use crate::{
-    message::Incoming,
+    message::MessageRef,
     routes::{Route, Target},
     session::Session,
     session_state::{Reserved, SessionState, may_receive},
@@ -74,12 +74,12 @@ pub(super) enum Acceptance {
 impl Target {
     /// Whether the message comes to it with QoS 1 or 2, so that its places are counted: the same on every shard.
     #[inline]
-    fn counts(&self, message: &Incoming<'_>) -> bool {
+    fn counts(&self, message: &MessageRef<'_>) -> bool {
         self.qos_of(message.publisher, message.qos).is_some_and(|qos| qos > QoS::AtMostOnce)
     }
 
     /// Whether it keeps the message until it is acknowledged, or has a connection that takes it.
-    pub(super) fn is_reached(&self, message: &Incoming<'_>) -> bool {
+    pub(super) fn is_reached(&self, message: &MessageRef<'_>) -> bool {
         match self.qos_of(message.publisher, message.qos) {
             None => false,
             Some(QoS::AtMostOnce) => self.state.is_connected(),
@@ -88,12 +88,12 @@ impl Target {
     }
 
     /// Whether the message is worth handing to it: rules let it have the message, and it is reached.
-    pub(super) fn is_served(&self, authorize: &dyn Authorize, message: &Incoming<'_>) -> bool {
+    pub(super) fn is_served(&self, authorize: &dyn Authorize, message: &MessageRef<'_>) -> bool {
         self.is_reached(message) && may_have(authorize, self, message.topic)
     }
 
     /// Whether it gets the message.
-    fn takes(&self, shared: &Shared, route: &Route, message: &Incoming<'_>) -> bool {
+    fn takes(&self, shared: &Shared, route: &Route, message: &MessageRef<'_>) -> bool {
         let has_place = !self.counts(message)
             || (!self.state.refuses(route.overflow) && !self.is_over_share(shared, route, message));
         has_place && self.is_served(shared.authorize(), message)
@@ -101,7 +101,7 @@ impl Target {
 
     /// Whether its identity has its share of the memory, so that the message is not to wait for it.
     #[inline]
-    fn is_over_share(&self, shared: &Shared, route: &Route, message: &Incoming<'_>) -> bool {
+    fn is_over_share(&self, shared: &Shared, route: &Route, message: &MessageRef<'_>) -> bool {
         let bytes = message.charge_bytes();
         shared.may_be_over_share(bytes) && self.state.is_over_share(shared, route.overflow, bytes)
     }
@@ -114,7 +114,7 @@ impl Broker {
     pub(super) fn accept(
         &mut self,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         answer: Answer,
     ) -> Acceptance {
         if self.reserve(route, message) {
@@ -130,7 +130,7 @@ impl Broker {
         }
     }
 
-    fn reserve(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
+    fn reserve(&mut self, route: &Route, message: &MessageRef<'_>) -> bool {
         self.turns.clear();
         self.marked.clear();
         let mut marked = std::mem::take(&mut self.marked);
@@ -147,7 +147,7 @@ impl Broker {
     fn reserve_in(
         &mut self,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         marked: &mut Vec<Arc<SessionState>>,
     ) -> Result<(), usize> {
         let here = route.on(self.shard);
@@ -183,7 +183,7 @@ impl Broker {
     fn accepts(
         &self,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         target: &Target,
         marked: &mut Vec<Arc<SessionState>>,
     ) -> bool {
@@ -220,7 +220,7 @@ impl Broker {
 
     /// Gives back what was reserved: of the members in `turns`, and of the first plain subscribers of other shards. Those that are
     /// full by it are so no longer.
-    pub(super) fn give_up(&mut self, route: &Route, message: &Incoming<'_>, plain: usize) {
+    pub(super) fn give_up(&mut self, route: &Route, message: &MessageRef<'_>, plain: usize) {
         let members = self.turns.iter().enumerate();
         let members = members
             .filter_map(|(group, member)| Some(route.member(group, (*member)?)))
@@ -234,7 +234,7 @@ impl Broker {
     }
 
     /// Gives back what was reserved in a session of another shard.
-    pub(super) fn give_back_place(&self, message: &Incoming<'_>, target: &Target) {
+    pub(super) fn give_back_place(&self, message: &MessageRef<'_>, target: &Target) {
         if target.counts(message) {
             target.state.arrived(message.charge_bytes());
             self.shared.forget_not_full(&target.state);
@@ -242,14 +242,14 @@ impl Broker {
     }
 
     /// Counts a message that goes to another shard whether or not there is room.
-    pub(super) fn expect(&self, message: &Incoming<'_>, target: &Target) {
+    pub(super) fn expect(&self, message: &MessageRef<'_>, target: &Target) {
         if target.counts(message) {
             target.state.expect(message.charge_bytes());
         }
     }
 
     /// A message of another shard has come to its place.
-    pub(super) fn note_arrival(&mut self, message: &Incoming<'_>, target: &Target) {
+    pub(super) fn note_arrival(&mut self, message: &MessageRef<'_>, target: &Target) {
         if !target.counts(message) {
             return;
         }

@@ -15,7 +15,7 @@ use crate::{
     config::SessionConfig,
     connection::{AliasesOut, Authentication, Connection, Ended, Resend, WillMessage},
     inflight::{Awaits, Inflight},
-    message::{Body, Incoming},
+    message::{Body, MessageRef},
     outbox::Outbox,
     queue::{Queue, Queued},
     session::Session,
@@ -159,11 +159,11 @@ impl Broker {
                     return refuse(ReasonCode::RETAIN_NOT_SUPPORTED, text);
                 }
                 let topic = Arc::from(&*will.topic);
-                let message = Incoming {
+                let message = MessageRef {
                     forwarded: &will.forwarded,
                     qos: will.qos,
                     retain: will.retain,
-                    ..Incoming::new(&topic, Body::Read(&will.payload), now)
+                    ..MessageRef::new(&topic, Body::Read(&will.payload), now)
                 };
                 let former = self.by_client.get(&*connect.client_id);
                 let former = former.and_then(|key| self.sessions.get(*key));
@@ -477,7 +477,7 @@ impl Broker {
         }
         let draft = Draft {
             expires: will.expiry.map(|seconds| now + Duration::from_secs(u64::from(seconds))),
-            ..message.as_incoming().into()
+            ..message.borrowed().into()
         };
         if !self.admit_will(now, &identity, publisher, draft, rules) {
             self.statistics.refused += 1;

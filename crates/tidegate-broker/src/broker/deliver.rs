@@ -18,7 +18,7 @@ use super::{
 use crate::{
     budget::Charge,
     connection::Connection,
-    message::{Incoming, Message},
+    message::{Message, MessageRef},
     outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
     retained::Kept,
@@ -86,7 +86,7 @@ impl Broker {
         &mut self,
         now: Instant,
         route: &Arc<Route>,
-        message: Incoming<'_>,
+        message: MessageRef<'_>,
         charge: Option<Charge>,
         answer: Answer,
     ) -> Outcome {
@@ -111,7 +111,7 @@ impl Broker {
         &mut self,
         now: Instant,
         route: &Arc<Route>,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
         answer: Answer,
     ) -> Outcome {
@@ -202,7 +202,7 @@ impl Broker {
         &mut self,
         now: Instant,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) -> Result<(), Outcome> {
         let is_kept = message.qos > QoS::AtMostOnce && !route.is_empty();
@@ -232,20 +232,20 @@ impl Broker {
     /// A message from another shard.
     pub(super) fn deliver_held(&mut self, now: Instant, route: &Route, message: Arc<Message>) {
         let mut held = Some(message.clone());
-        let incoming = message.as_incoming();
+        let borrowed = message.borrowed();
         // A place that was reserved is given back once the message has it.
         let promised = self.promised;
         let arrived = |broker: &mut Self| {
-            route.on(broker.shard).iter().for_each(|target| broker.note_arrival(&incoming, target));
+            route.on(broker.shard).iter().for_each(|target| broker.note_arrival(&borrowed, target));
         };
         if !promised {
             arrived(self);
         }
-        self.deliver_here(now, route, &incoming, &mut held);
+        self.deliver_here(now, route, &borrowed, &mut held);
         if promised {
             arrived(self);
         }
-        self.end_record(&incoming, held.as_ref());
+        self.end_record(&borrowed, held.as_ref());
     }
 
     /// A message from another shard for one member of a shared subscription, or for another of them if it has ended meanwhile, has
@@ -260,32 +260,32 @@ impl Broker {
     ) {
         let target = route.member(group, member);
         let mut held = Some(message.clone());
-        let incoming = message.as_incoming();
+        let borrowed = message.borrowed();
         let promised = self.promised;
         let session = self.sessions.get(target.session.key());
         let is_served = session.is_some_and(|session| {
-            incoming.qos == QoS::AtMostOnce
-                || target.is_reached(&incoming)
-                    && may_receive_by(&self.shared, route, target, session, incoming.topic)
+            borrowed.qos == QoS::AtMostOnce
+                || target.is_reached(&borrowed)
+                    && may_receive_by(&self.shared, route, target, session, borrowed.topic)
         });
         if !is_served {
-            self.note_arrival(&incoming, target);
+            self.note_arrival(&borrowed, target);
             let name = route.group_name(group);
-            self.deliver_to_another(now, name, &incoming, &mut held);
+            self.deliver_to_another(now, name, &borrowed, &mut held);
         } else {
             if !promised {
-                self.note_arrival(&incoming, target);
+                self.note_arrival(&borrowed, target);
             }
-            self.deliver(now, route, target, &incoming, &mut held, &mut Encoded::default());
+            self.deliver(now, route, target, &borrowed, &mut held, &mut Encoded::default());
             if promised {
-                self.note_arrival(&incoming, target);
+                self.note_arrival(&borrowed, target);
             }
         }
-        self.end_record(&incoming, held.as_ref());
+        self.end_record(&borrowed, held.as_ref());
     }
 
     /// The member of a shared subscription whose turn it is, if there is one that may have the message and is reached.
-    fn turn(&self, route: &Route, group: usize, message: &Incoming<'_>) -> Option<usize> {
+    fn turn(&self, route: &Route, group: usize, message: &MessageRef<'_>) -> Option<usize> {
         let authorize = self.shared.authorize();
         route.turn(group, |member| member.is_served(authorize, message))
     }
@@ -295,7 +295,7 @@ impl Broker {
         &mut self,
         route: &Route,
         group: usize,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         was_accepted: bool,
     ) {
         let authorize = self.shared.authorize();
@@ -319,7 +319,7 @@ impl Broker {
         now: Instant,
         route: &Arc<Route>,
         (group, at): (usize, usize),
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
         is_reserved: bool,
     ) {
@@ -346,7 +346,7 @@ impl Broker {
         &mut self,
         now: Instant,
         name: &str,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) {
         let route = self.routes.route(&self.shared, message.topic);
@@ -366,7 +366,7 @@ impl Broker {
         &mut self,
         now: Instant,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) {
         let targets = route.on(self.shard);
@@ -379,7 +379,7 @@ impl Broker {
     fn retain(
         &mut self,
         route: &Route,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) -> Retained {
         if message.payload.is_empty() {
@@ -428,7 +428,7 @@ impl Broker {
     }
 
     /// Whether the publisher's connection ends with what is not accepted, so that it comes again.
-    fn is_sent_again(&self, message: &Incoming<'_>) -> bool {
+    fn is_sent_again(&self, message: &MessageRef<'_>) -> bool {
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
         session.is_some_and(|session| session.config.ends_at_refusal)
@@ -436,7 +436,7 @@ impl Broker {
 
     /// There is no memory for it: whether that may change.
     #[cold]
-    pub(super) fn refused(&mut self, now: Instant, message: &Incoming<'_>) -> Outcome {
+    pub(super) fn refused(&mut self, now: Instant, message: &MessageRef<'_>) -> Outcome {
         let is_too_large = message.charge_bytes() > self.shared.budget().limit();
         let publisher = message.publisher.filter(|publisher| publisher.shard() == self.shard);
         let session = publisher.and_then(|publisher| self.sessions.get(publisher.key()));
@@ -455,7 +455,7 @@ impl Broker {
 
     /// It goes to current subscribers, and to no later ones.
     #[cold]
-    fn note_unretained(&mut self, message: &Incoming<'_>) {
+    fn note_unretained(&mut self, message: &MessageRef<'_>) {
         self.statistics.refused += 1;
         if !std::mem::replace(&mut self.told_unretained, true) {
             tracing::warn!(topic = %message.topic, retained = self.shared.retained_count(),
@@ -464,7 +464,7 @@ impl Broker {
     }
 
     /// Whether a subscriber cannot be handed the message at once.
-    fn somebody_must_wait(&self, route: &Route, message: &Incoming<'_>) -> bool {
+    fn somebody_must_wait(&self, route: &Route, message: &MessageRef<'_>) -> bool {
         let authorize = self.shared.authorize();
         let is_served = |target: &Target| target.is_served(authorize, message);
         if (0..route.group_count()).any(|group| route.members_of(group).iter().any(is_served))
@@ -490,7 +490,7 @@ impl Broker {
         now: Instant,
         route: &Route,
         target: &Target,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
         encoded: &mut Encoded,
     ) {
@@ -656,7 +656,7 @@ fn goes_at_once(
     connection: &Connection,
     session: &Session,
     route: &Route,
-    message: &Incoming<'_>,
+    message: &MessageRef<'_>,
     copy_bytes_max: usize,
 ) -> bool {
     let bytes = message.payload.len() + message.topic.len() + message.forwarded.len();

@@ -237,9 +237,9 @@ impl Broker {
             }
             self.begin_record(None);
             let mut held = Some(message.clone());
-            let incoming = message.as_incoming();
-            self.deliver_to_another(now, &name, &incoming, &mut held);
-            is_written &= self.end_record(&incoming, held.as_ref());
+            let borrowed = message.borrowed();
+            self.deliver_to_another(now, &name, &borrowed, &mut held);
+            is_written &= self.end_record(&borrowed, held.as_ref());
         }
         self.promised = was;
         is_written

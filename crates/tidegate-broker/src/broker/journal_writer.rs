@@ -18,7 +18,7 @@ use self::checkpoint::{Checkpoint, NoRoom};
 use super::{Broker, Peer, lacking::Lacking};
 use crate::{
     connection::WillMessage,
-    message::{Body, Incoming, Message},
+    message::{Body, Message, MessageRef},
     queue::Queued,
     retained::is_written,
     routes::Route,
@@ -459,7 +459,7 @@ impl Keeper {
 }
 
 /// Most bytes that the record of a message takes, about: for so many sessions here, and for all shards.
-pub(super) fn record_bytes(message: &Incoming<'_>, sessions: usize, shards: usize) -> usize {
+pub(super) fn record_bytes(message: &MessageRef<'_>, sessions: usize, shards: usize) -> usize {
     let texts = message.payload.len() + message.topic.len() + message.forwarded.len();
     texts + WAITING_BYTES * (sessions + shards) + RECORD_BYTES
 }
@@ -547,7 +547,7 @@ impl Broker {
 
     /// Whether a message is to be written down, on whatever shard.
     #[inline]
-    pub(super) fn must_write(&self, route: &Route, message: &Incoming<'_>) -> bool {
+    pub(super) fn must_write(&self, route: &Route, message: &MessageRef<'_>) -> bool {
         self.keeper.is_some()
             && ((message.qos > QoS::AtMostOnce && route.is_written())
                 || (message.retain && is_written(message.topic)))
@@ -555,7 +555,7 @@ impl Broker {
 
     /// Whether it can be.
     #[cold]
-    pub(super) fn can_write(&mut self, route: &Route, message: &Incoming<'_>) -> bool {
+    pub(super) fn can_write(&mut self, route: &Route, message: &MessageRef<'_>) -> bool {
         let Some(keeper) = &mut self.keeper else { return true };
         let bytes = record_bytes(message, route.on(self.shard).len(), self.shared.shards());
         // That makes more room than it takes.
@@ -652,7 +652,7 @@ impl Broker {
     /// It is retained under that number, in the journal of the shard that owns its topic.
     pub(super) fn note_retained(
         &mut self,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: Option<&Arc<Message>>,
         retained: RetainedAs,
     ) {
@@ -684,8 +684,8 @@ impl Broker {
         if let Some(keeper) = &mut self.keeper {
             keeper.recording.retained = Some(retained);
         }
-        let nothing = Incoming { retain: true, ..Incoming::new(topic, Body::Read(&[]), now) };
-        let retained = message.map_or(nothing, |message| message.as_incoming());
+        let nothing = MessageRef { retain: true, ..MessageRef::new(topic, Body::Read(&[]), now) };
+        let retained = message.map_or(nothing, |message| message.borrowed());
         self.end_record(&retained, message);
     }
 
@@ -721,7 +721,7 @@ impl Broker {
     #[inline]
     pub(super) fn end_record(
         &mut self,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: Option<&Arc<Message>>,
     ) -> bool {
         let mut is_written = true;
@@ -747,7 +747,7 @@ impl Keeper {
     #[cold]
     fn write_message(
         &mut self,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: Option<&Arc<Message>>,
         is_needed: bool,
     ) -> bool {

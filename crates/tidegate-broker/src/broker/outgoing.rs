@@ -5,13 +5,13 @@ use tidegate_wire::mqtt::{PublishHead, QoS};
 
 use crate::{
     connection::Connection,
-    message::{Body, Incoming, seconds_left},
+    message::{Body, MessageRef, seconds_left},
     session::Session,
 };
 
 /// A message as one subscriber is sent it.
 pub(super) struct Outgoing<'a> {
-    pub(super) message: &'a Incoming<'a>,
+    pub(super) message: &'a MessageRef<'a>,
     pub(super) qos: QoS,
     pub(super) retain: bool,
     pub(super) dup: bool,

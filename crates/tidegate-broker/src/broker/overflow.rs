@@ -14,7 +14,7 @@ use super::{
 use crate::{
     config::Overflow,
     dropped::Dropped,
-    message::{Incoming, Message},
+    message::{Message, MessageRef},
     queue::{Held, Ids, Queued},
     routes::{Route, Target},
     session::Session,
@@ -31,7 +31,7 @@ impl Broker {
         key: Key,
         route: &Route,
         target: &Target,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
         qos: QoS,
         retain: bool,

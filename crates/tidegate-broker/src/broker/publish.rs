@@ -23,7 +23,7 @@ use crate::{
     bundle::Publication,
     config::SessionConfig,
     connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
-    message::{Body, Incoming},
+    message::{Body, MessageRef},
     routes::Route,
     session_state::SessionKey,
     shared::Shared,
@@ -354,7 +354,7 @@ impl Broker {
         };
         let (payload, charge) = held.unzip();
         let seconds = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
-        let message = Incoming {
+        let message = MessageRef {
             topic: &route.topic,
             payload: payload.as_ref().map_or(Body::Read(publish.payload), Body::Held),
             forwarded,
@@ -463,7 +463,7 @@ impl Broker {
         if outcome != Outcome::Refused {
             return outcome;
         }
-        self.refused(now, &letter.as_incoming(now, Some(publisher)))
+        self.refused(now, &letter.borrowed(now, Some(publisher)))
     }
 
     /// Passes a will through the operators as what its owner publishes, then on; false if there was no room for it, or for a dead
@@ -544,7 +544,7 @@ impl Broker {
             return Outcome::Unmatched;
         }
         let route = self.routes.route(&self.shared, &draft.topic);
-        let message = Incoming { topic: &route.topic, ..draft.as_incoming(now, publisher) };
+        let message = MessageRef { topic: &route.topic, ..draft.borrowed(now, publisher) };
         self.decided_by = rules;
         let outcome = self.publish(now, &route, message, charge, answer);
         self.decided_by = u64::MAX;
@@ -552,7 +552,7 @@ impl Broker {
     }
 
     /// A message of the node's own: `$SYS`, what a bridge brought.
-    pub fn publish_internal(&mut self, now: Instant, message: Incoming<'_>) -> bool {
+    pub fn publish_internal(&mut self, now: Instant, message: MessageRef<'_>) -> bool {
         let route = self.routes.route(&self.shared, message.topic);
         !self.publish(now, &route, message, None, Answer::Again).is_refused()
     }

@@ -7,7 +7,7 @@ use tidegate_wire::mqtt::{QoS, ReasonCode};
 use super::{Broker, Peer, journal_writer::done};
 use crate::{
     budget::Charge,
-    message::{Incoming, Message},
+    message::{Message, MessageRef},
     slab::Key,
 };
 
@@ -18,7 +18,7 @@ impl Broker {
     /// The message, held; none and counted if there is no room for it.
     pub(super) fn held(
         &mut self,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) -> Option<Arc<Message>> {
         if held.is_none() {
@@ -30,7 +30,7 @@ impl Broker {
     /// The message, held for a subscriber that must wait; none and counted if there is no room for it and it may be lost.
     pub(super) fn held_to_wait(
         &mut self,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) -> Option<Arc<Message>> {
         if self.held(message, held).is_none() && self.promised && message.qos > QoS::AtMostOnce {
@@ -41,11 +41,11 @@ impl Broker {
         held.clone()
     }
 
-    pub(super) fn hold(&mut self, message: &Incoming<'_>) -> Option<Arc<Message>> {
+    pub(super) fn hold(&mut self, message: &MessageRef<'_>) -> Option<Arc<Message>> {
         self.charge(message.charge_bytes()).map(|charge| self.message_pool.hold(message, charge))
     }
 
-    pub(super) fn has_room(&self, message: &Incoming<'_>) -> bool {
+    pub(super) fn has_room(&self, message: &MessageRef<'_>) -> bool {
         let budget = self.shared.budget();
         budget.used().saturating_add(message.charge_bytes()) <= budget.limit()
     }

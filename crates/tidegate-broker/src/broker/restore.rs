@@ -22,7 +22,7 @@ use crate::{
     budget::Budget,
     config::{Overflow, SessionConfig, TopicConfig},
     connection::WillMessage,
-    message::{Body, Incoming, Message},
+    message::{Body, Message, MessageRef},
     queue::{Held, Ids, Queued},
     session_state::may_receive,
     slab::Key,
@@ -497,16 +497,16 @@ fn split_sent(
 fn hold(budget: &Budget, stored: &StoredMessage, topic: &Arc<str>) -> Arc<Message> {
     // Into memory of its own, so that the journal's can go.
     let payload = stored.payload.to_contiguous();
-    let message = Incoming::stored(topic, Body::Read(&payload), stored);
+    let message = MessageRef::stored(topic, Body::Read(&payload), stored);
     message.hold_charged(budget.charge_beyond(message.charge_bytes()))
 }
 
 fn restored_will(budget: &Budget, now: Instant, will: &StoredWill) -> WillMessage {
-    let message = Incoming {
+    let message = MessageRef {
         forwarded: &will.forwarded,
         qos: will.qos,
         retain: will.retain,
-        ..Incoming::new(&will.topic, Body::Read(&will.payload), now)
+        ..MessageRef::new(&will.topic, Body::Read(&will.payload), now)
     };
     let message = message.hold_charged(budget.charge_beyond(message.charge_bytes()));
     WillMessage { message, delay: will.delay, expiry: will.expiry }

@@ -25,7 +25,7 @@ use crate::{
     budget::Budget,
     bundle::{BundleReader, Publication},
     inflight::Awaits,
-    message::{Body, Incoming},
+    message::{Body, MessageRef},
     outbox::Handed,
     queue::{Held, Ids, Queued},
     session::Session,
@@ -312,10 +312,10 @@ pub(super) fn part(session: &mut Session, budget: &Budget) {
     session.inflight.part_runs(|publication, run| {
         let topic = std::str::from_utf8(publication.topic).expect("it was routed, as text");
         let (topic, payload) = (&Arc::from(topic), Body::Read(publication.payload));
-        let message = Incoming {
+        let message = MessageRef {
             forwarded: publication.forwarded,
             qos: publication.qos.min(QoS::AtLeastOnce),
-            ..Incoming::new(topic, payload, run.received())
+            ..MessageRef::new(topic, payload, run.received())
         };
         // The bundle's memory is given back once its last run is parted.
         let charge = budget.charge_beyond(message.charge_bytes());

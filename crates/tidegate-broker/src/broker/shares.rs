@@ -8,7 +8,7 @@ use crate::{
     budget::{Charge, PartialCharge},
     config::Overflow,
     connection::PassedOver,
-    message::{Incoming, Message},
+    message::{Message, MessageRef},
     queue::Queued,
     session::Session,
     session_state::SessionState,
@@ -39,7 +39,7 @@ impl Broker {
     pub(super) fn hold_in(
         &mut self,
         account: Option<&Arc<Account>>,
-        message: &Incoming<'_>,
+        message: &MessageRef<'_>,
     ) -> Option<Arc<Message>> {
         let charge = self.charge_in(account, message.charge_bytes())?;
         Some(message.hold_charged(charge))

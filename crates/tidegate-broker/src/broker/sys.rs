@@ -8,7 +8,7 @@ use tidegate_message::Instant;
 
 use super::Broker;
 use crate::{
-    message::{Body, Incoming},
+    message::{Body, MessageRef},
     shared::Shared,
     statistics::{SessionReport, Statistics},
 };
@@ -131,7 +131,7 @@ impl Broker {
     fn tell(&mut self, now: Instant, topic: &str, value: &str) {
         let topic: Arc<str> = format!("$SYS/broker/{topic}").into();
         let value = Body::Read(value.as_bytes());
-        let message = Incoming { retain: true, ..Incoming::new(&topic, value, now) };
+        let message = MessageRef { retain: true, ..MessageRef::new(&topic, value, now) };
         if !self.publish_internal(now, message) {
             tracing::debug!(%topic, "no room to retain it");
         }

@@ -323,9 +323,9 @@ impl Broker {
                 queued.qos > QoS::AtMostOnce && (session.is_kept() || queued.group.is_some());
             let is_by_reference = !copied && !is_kept;
             let account = session.account.clone().filter(|_| is_by_reference);
-            let incoming = queued.begun().as_incoming();
+            let message = queued.begun().borrowed();
             let outgoing = Outgoing {
-                message: &incoming,
+                message: &message,
                 qos: queued.qos,
                 retain: queued.retain,
                 dup: false,
@@ -427,9 +427,9 @@ impl Broker {
             if !copied && connection.outbox.data_bytes() > 0 {
                 return Step::Enough;
             }
-            let incoming = queued.begun().as_incoming();
+            let message = queued.begun().borrowed();
             let outgoing = Outgoing {
-                message: &incoming,
+                message: &message,
                 qos: queued.qos,
                 retain: queued.retain,
                 dup: entry.is_sent,

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tidegate_journal::Record;
 use tidegate_message::{Code, Instant, Payload};
 
-use super::{Body, Incoming, Message};
+use super::{Body, Message, MessageRef};
 use crate::{
     accounts::{Account, Holders},
     budget::Charge,
@@ -242,7 +242,7 @@ impl Spilled {
         charge: Charge,
     ) -> Option<Arc<Message>> {
         let Ok(Record::Message(stored)) = Record::decode(bytes) else { return None };
-        let message = Incoming::stored(&self.topic, Body::Held(&stored.payload), &stored);
+        let message = MessageRef::stored(&self.topic, Body::Held(&stored.payload), &stored);
         let message = message.hold_charged(charge);
         // A message on disk already is not written again.
         let known = message.spilled.set(self.clone());

@@ -269,8 +269,8 @@ fn a_bridge_of_another_broker_tells_its_state() {
         }
         // Nor the state of a bridge of this node.
         let own: Arc<str> = "$SYS/broker/connection/own/state".into();
-        let state = crate::Incoming::new(&own, crate::Body::Read(b"1"), world.now);
-        let state = crate::Incoming { retain: true, ..state };
+        let state = crate::MessageRef::new(&own, crate::Body::Read(b"1"), world.now);
+        let state = crate::MessageRef { retain: true, ..state };
         world.shards[0].publish_internal(world.now, state);
         let id = world.publish(p, retained(&own, AtLeastOnce, "0")).unwrap();
         assert_eq!(world.accepted(p, id), ReasonCode::NOT_AUTHORIZED);

@@ -3,7 +3,7 @@
 use std::time::Instant as Stopwatch;
 
 use tidegate_broker::{
-    Body, BrokerConfig, ConnectRequest, Incoming, Output, SessionConfig, Shared,
+    Body, BrokerConfig, ConnectRequest, MessageRef, Output, SessionConfig, Shared,
 };
 use tidegate_message::{AllowAll, Identity};
 use tidegate_wire::mqtt::{
@@ -104,10 +104,10 @@ fn session(shared: &Shared, shards: &mut [Broker], name: &str) {
 
 fn publish(shard: &mut Broker, topic: &str, payload: &[u8], retain: bool) {
     let topic = topic.into();
-    let message = Incoming {
+    let message = MessageRef {
         qos: QoS::AtLeastOnce,
         retain,
-        ..Incoming::new(&topic, Body::Read(payload), clock::now())
+        ..MessageRef::new(&topic, Body::Read(payload), clock::now())
     };
     assert!(shard.publish_internal(clock::now(), message));
 }
@@ -578,9 +578,9 @@ fn fill(shard: &mut Broker, topic: &str, bytes: usize) -> usize {
     let topic = topic.into();
     let payload = vec![7; bytes];
     let accepted = |_: &usize| {
-        let message = Incoming {
+        let message = MessageRef {
             qos: QoS::AtLeastOnce,
-            ..Incoming::new(&topic, Body::Read(&payload), clock::now())
+            ..MessageRef::new(&topic, Body::Read(&payload), clock::now())
         };
         shard.publish_internal(clock::now(), message)
     };
