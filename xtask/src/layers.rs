@@ -66,8 +66,8 @@ const RULES: &[Rule] = &[
     rule(
         "tidegate-api",
         Layer::Noun,
-        // Events have one JSON, for WebSockets and for `--output json`.
-        &["bytes", "prost", "serde_json", "thiserror", "tonic-prost-build"],
+        // Events and boxes have one JSON, for WebSockets, answers and `--output json`.
+        &["bytes", "prost", "serde", "serde_json", "thiserror", "tonic-prost-build"],
         &["tidegate-message"],
     ),
     // The opening of a WebSocket and its masks are made of digests and base64.
@@ -152,14 +152,20 @@ const RULES: &[Rule] = &[
     rule("tidegate-identity", Layer::Shell, &[], &["tidegate-process"]),
     rule("tidegate-link", Layer::Shell, &[], &["tidegate-identity", "tidegate-process"]),
     // Its schedule is a core in a module of its own, which nothing else uses; the processes around it are all the rest.
-    rule("tidegate-workers", Layer::Shell, &[], &[]),
+    rule("tidegate-workers", Layer::Shell, &[], &["tidegate-ports"]),
     // The program at the other end of the protocol; its tests run the worker in Python beside it.
     rule("tidegate-onnx", Layer::Shell, &[], &[]),
     rule(
         "tidegate-camera",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-workers"],
+        &[
+            "tidegate-identity",
+            "tidegate-link",
+            "tidegate-ports",
+            "tidegate-process",
+            "tidegate-workers",
+        ],
     ),
     // The port by which services reach the broker; its twin in memory drives the broker itself.
     rule("tidegate-bus", Layer::Shell, &[], &["tidegate-process"]),
@@ -209,7 +215,13 @@ const RULES: &[Rule] = &[
         "tidegate-vision",
         Layer::Shell,
         &[],
-        &["tidegate-identity", "tidegate-process", "tidegate-rpc", "tidegate-workers"],
+        &[
+            "tidegate-identity",
+            "tidegate-ports",
+            "tidegate-process",
+            "tidegate-rpc",
+            "tidegate-workers",
+        ],
     ),
     // Pictures are those of the API, whose trait is there, and detections come by the bus.
     rule(

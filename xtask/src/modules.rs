@@ -34,7 +34,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
     (
         "tidegate-workers",
         &[
-            ("ground", &["locate", "prediction", "protocol", "schedule"]),
+            ("ground", &["locate", "protocol", "schedule"]),
             ("work", &["models", "work"]),
             ("worker", &["worker"]),
             ("pool", &["pool"]),

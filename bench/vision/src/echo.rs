@@ -17,15 +17,15 @@ use async_trait::async_trait;
 use bench_harness::Owned;
 use bytes::Bytes;
 use tempfile::TempDir;
-use tidegate_frame::score::{Detection, Rect};
 use tidegate_identity::access::Access;
 use tidegate_load::vision::Target;
-use tidegate_message::FrameSize;
+use tidegate_message::{Detection, FrameSize, Rect};
+use tidegate_ports::{DetectError, Looker, Outcome, Request, Times};
 use tidegate_vision::{
     Detector, Listener, ListenerSettings, ModelInfo, Models, Protocol, Vision, VisionSettings,
 };
 use tidegate_wire::NodeId;
-use tidegate_workers::{DetectError, NotLoaded, Outcome, Request, Times, WorkerError};
+use tidegate_workers::{NotLoaded, WorkerError};
 use tokio_util::sync::CancellationToken;
 
 use crate::site::{Cpu, Place, cpu_seconds, free_port, last_words};
@@ -67,13 +67,9 @@ pub fn serve(http: u16, tcp: u16) -> anyhow::Result<()> {
 struct Echo;
 
 #[async_trait]
-impl Detector for Echo {
-    async fn detect(
-        &self,
-        _: NodeId,
-        size: FrameSize,
-        request: Request,
-    ) -> Result<Outcome, DetectError> {
+impl Looker for Echo {
+    async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
+        let size = request.size.unwrap_or(FrameSize { width: 1, height: 1 });
         match request.model {
             Some(name) if name != MODEL => Err(unknown(name)),
             _ => Ok(Outcome {
@@ -87,6 +83,13 @@ impl Detector for Echo {
                 times: Times::default(),
             }),
         }
+    }
+}
+
+#[async_trait]
+impl Detector for Echo {
+    fn looker(self: Arc<Self>, _: NodeId) -> Arc<dyn Looker> {
+        self
     }
 
     async fn models(&self) -> Result<Models, DetectError> {

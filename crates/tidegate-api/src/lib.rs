@@ -11,6 +11,7 @@
 //! Always true: every failure is an [`ApiError`] with a stable [`Code`](tidegate_message::Code); the bytes of a frame are shared
 //! between its message and its type, never copied.
 
+pub mod boxes;
 mod camera;
 mod configuration;
 mod convert;

@@ -18,10 +18,10 @@ use bytes::Bytes;
 
 use tidegate_frame::{
     knob::{self, Applied, FrameLimits, KnobSetting, Transcoder},
-    score::{BOXES_MIN, Detection, Labels, Pool, Report as Score},
+    score::{BOXES_MIN, Labels, Pool, Report as Score},
     table::{Control, Origin, Row, Table, TableError, TableKey},
 };
-use tidegate_message::{AdaptationProfile, FrameSize};
+use tidegate_message::{AdaptationProfile, Detection, FrameSize};
 use tidegate_sys::{clock::thread_cpu_nanos, files};
 
 use crate::{

@@ -14,13 +14,11 @@ use bytes::Bytes;
 
 use tidegate_frame::{
     knob,
-    score::{Detection, Labels, Pool, Report},
+    score::{Labels, Pool, Report},
 };
-use tidegate_message::{Code, FrameSize, command};
-use tidegate_workers::{
-    Client, DetectError, Hello, MessageError, PoolSettings, Program, Request, Scene, SharedPool,
-    WorkerError,
-};
+use tidegate_message::{Code, Detection, FrameSize, command};
+use tidegate_ports::{DetectError, Failure, Request, Scene};
+use tidegate_workers::{Client, Hello, PoolSettings, Program, SharedPool, WorkerError};
 
 /// Which program detects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -319,7 +317,7 @@ pub enum DetectorError {
     #[error(transparent)]
     Program {
         /// How.
-        source: Arc<WorkerError>,
+        source: Failure,
     },
     /// The program answered something that the protocol does not allow.
     #[error("the detector program {program} breaks the protocol")]
@@ -328,7 +326,7 @@ pub enum DetectorError {
         program: String,
         /// How.
         #[source]
-        source: MessageError,
+        source: Failure,
     },
     /// The pool has no answer for another reason.
     #[error(transparent)]
@@ -359,7 +357,9 @@ impl DetectorError {
     pub fn code(&self) -> Code {
         match self {
             Self::Unknown { .. } | Self::Command { .. } => Code::CONFIG_INVALID,
-            Self::Program { source } if matches!(**source, WorkerError::PythonMissing(_)) => {
+            Self::Program { source }
+                if matches!(source.downcast_ref(), Some(WorkerError::PythonMissing(_))) =>
+            {
                 Code::CONFIG_INVALID
             }
             Self::Frame { .. } => Code::FRAME_INVALID,

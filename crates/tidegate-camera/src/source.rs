@@ -26,8 +26,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use tidegate_frame::score::Detection;
-use tidegate_message::{Backoff, Instant};
+use tidegate_message::{Backoff, Detection, Instant};
 
 mod address;
 mod blocking;

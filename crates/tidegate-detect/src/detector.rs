@@ -1,9 +1,10 @@
-//! The port by which images are looked at: a pool of programs.
+//! The detectors that look at cameras: models of a pool of programs.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tidegate_workers::{Client, DetectError, Outcome, PoolState, Request, SharedPool, WorkerError};
+use tidegate_ports::Looker;
+use tidegate_workers::{PoolState, SharedPool, WorkerError};
 use tokio::sync::watch;
 
 /// A detector that can be started.
@@ -22,28 +23,11 @@ pub trait Detector: Send + Sync + 'static {
 /// A detector that runs.
 pub struct Started {
     /// Looks at images, with a turn of its own.
-    pub client: Arc<dyn Look>,
+    pub client: Arc<dyn Looker>,
     /// The state of its programs.
     pub state: watch::Receiver<PoolState>,
     /// The model that it was asked for by name; none: the program's first.
     pub model: Option<String>,
-}
-
-/// Looks at images.
-#[async_trait]
-pub trait Look: Send + Sync + 'static {
-    /// Looks at one.
-    ///
-    /// # Errors
-    /// [`DetectError`].
-    async fn look(&self, request: Request) -> Result<Outcome, DetectError>;
-}
-
-#[async_trait]
-impl Look for Client {
-    async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
-        self.detect(request).await
-    }
 }
 
 /// A model of a pool.

@@ -424,8 +424,7 @@ mod tests {
     use std::time::Duration;
 
     use tidegate_api::Stages;
-    use tidegate_frame::score;
-    use tidegate_message::{FrameSize, Instant};
+    use tidegate_message::{FrameSize, Instant, Rect};
 
     use super::*;
 
@@ -436,8 +435,8 @@ mod tests {
     }
 
     fn detection_at(seconds: u64, labels: &[&str]) -> Report {
-        let found = |label: &&str| score::Detection {
-            rect: score::Rect::new(0.0, 0.0, 9.0, 9.0).unwrap(),
+        let found = |label: &&str| tidegate_message::Detection {
+            rect: Rect::new(0.0, 0.0, 9.0, 9.0).unwrap(),
             score: 1.0,
             label: (*label).into(),
         };

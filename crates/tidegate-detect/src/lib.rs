@@ -42,7 +42,7 @@ use tokio::{sync::watch as channel, task::JoinHandle, time};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 pub use self::{
-    detector::{Detector, Look, PoolDetector, Started},
+    detector::{Detector, PoolDetector, Started},
     left_over::Kept,
     pattern::{CameraPattern, PatternError},
     report::{About, Detection, Infeasible, Party, Pending, Report},

@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
-use tidegate_api::{Missed, Stages};
-use tidegate_frame::score;
+use tidegate_api::{
+    Missed, Stages,
+    boxes::{self, Prediction, Sides},
+};
 use tidegate_message::{CameraName, FrameSize, Instant};
-use tidegate_workers::Prediction;
 use tokio::time;
 
 use crate::budget::Spent;
@@ -100,7 +101,7 @@ pub struct Detection {
     /// Its estimated accuracy.
     pub accuracy: f64,
     /// Boxes.
-    pub boxes: Vec<score::Detection>,
+    pub boxes: Vec<tidegate_message::Detection>,
     /// Classes of the whole image, with their scores.
     pub classes: Vec<(f64, String)>,
     /// People, each as its points: x, y, score.
@@ -318,24 +319,10 @@ impl Report {
 
 impl Detection {
     fn json(&self, about: About<'_>) -> Value {
-        let corner = |value: f64| (value * 100.0).round() / 100.0;
         let size = |size: FrameSize| json!({ "width": size.width, "height": size.height });
-        let boxes = self.boxes.iter().map(|found| {
-            let [left, top, right, bottom] = found.rect.corners().map(corner);
-            json!([left, top, right, bottom, found.score, &*found.label])
-        });
-        let predictions = self.boxes.iter().map(|found| {
-            let found = Prediction::from(found);
-            json!({
-                "x": corner(found.x),
-                "y": corner(found.y),
-                "width": corner(found.width),
-                "height": corner(found.height),
-                "confidence": found.confidence,
-                "class": found.class,
-                "class_id": found.class_id,
-            })
-        });
+        let sides = Sides::Hundredths;
+        let boxes = self.boxes.iter().map(|found| boxes::listed(found, sides));
+        let predictions = self.boxes.iter().map(|found| Prediction::new(found, sides));
         let mut message = json!({
             "model": about.model,
             "captured_at": self.captured_at.as_nanos(),
@@ -460,7 +447,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn detection() -> Detection {
-        let rect = score::Rect::new(10.0, 20.0, 30.125, 60.0).unwrap();
+        let rect = tidegate_message::Rect::new(10.0, 20.0, 30.125, 60.0).unwrap();
         Detection {
             captured_at: Instant::from_nanos(1_700_000_000_000_000_001),
             epoch: 7,
@@ -468,7 +455,7 @@ mod tests {
             source: FrameSize { width: 1920, height: 1080 },
             knobs: "1/2 q60".into(),
             accuracy: 0.97,
-            boxes: vec![score::Detection { rect, score: 0.5, label: "person".into() }],
+            boxes: vec![tidegate_message::Detection { rect, score: 0.5, label: "person".into() }],
             classes: Vec::new(),
             poses: Vec::new(),
             stages: Stages {
@@ -492,7 +479,9 @@ mod tests {
     #[test]
     fn a_detection_is_one_line_for_people() {
         let mut found = detection();
-        found.boxes.push(score::Detection { label: "dog".into(), ..found.boxes[0].clone() });
+        found
+            .boxes
+            .push(tidegate_message::Detection { label: "dog".into(), ..found.boxes[0].clone() });
         found.boxes.push(found.boxes[0].clone());
         let expected = "1700000000.000000001  1 dog, 2 person  36 ms of 200 (network 15, wait 6, detector 15)  1/2 q60 0.97";
         assert_eq!(found.to_string(), expected);

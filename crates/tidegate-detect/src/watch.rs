@@ -21,8 +21,8 @@ use tidegate_message::{
     AdaptationProfile, Backoff, Bounds, CameraName, ControllerKind, Delivery, Demand, FrameRate,
     FrameSize, Instant, WhenInfeasible, error_chain,
 };
-use tidegate_ports::{Frames, Subscription};
-use tidegate_workers::{DetectError, Outcome, PoolState, Request, Scene};
+use tidegate_ports::{DetectError, Frames, Looker, Outcome, Request, Scene, Subscription};
+use tidegate_workers::PoolState;
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
@@ -32,7 +32,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     budget::Budget,
-    detector::{Detector, Look, Started},
+    detector::{Detector, Started},
     report::{Detection, Infeasible, Party, Pending, Report},
 };
 
@@ -295,7 +295,7 @@ impl Watch {
         &self,
         state: &mut State,
         work: &mut JoinSet<Done>,
-        client: &Arc<dyn Look>,
+        client: &Arc<dyn Looker>,
         model: Option<&str>,
         event: Event,
     ) -> Result<(), End> {
@@ -340,7 +340,7 @@ impl Watch {
         &self,
         state: &mut State,
         work: &mut JoinSet<Done>,
-        client: &Arc<dyn Look>,
+        client: &Arc<dyn Looker>,
         model: Option<&str>,
         mut frame: Frame,
     ) {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use tidegate_api::proto;
+use tidegate_api::{
+    boxes::{self, Prediction, Sides},
+    proto,
+};
 use tidegate_message::FrameSize;
-use tidegate_workers::{Outcome, Prediction, Times};
+use tidegate_ports::{Outcome, Times};
 
 /// The findings in an image.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +60,7 @@ impl Serialize for Predictions<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.boxes.len()))?;
         for found in &self.0.boxes {
-            list.serialize_element(&Prediction::from(found))?;
+            list.serialize_element(&Prediction::new(found, Sides::Exact))?;
         }
         list.end()
     }
@@ -67,8 +70,7 @@ impl Serialize for Boxes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.boxes.len()))?;
         for found in &self.0.boxes {
-            let [left, top, right, bottom] = found.rect.corners();
-            list.serialize_element(&(left, top, right, bottom, found.score, &*found.label))?;
+            list.serialize_element(&boxes::listed(found, Sides::Exact))?;
         }
         list.end()
     }
@@ -94,12 +96,7 @@ impl Detected {
 
     /// The answer as a message of `tidegate.v1.Detect`.
     pub(crate) fn message(self) -> proto::Detected {
-        let Outcome { boxes, classes, poses, times, .. } = self.outcome;
-        let boxes = boxes.into_iter().map(|found| {
-            let [left, top, right, bottom] = found.rect.corners();
-            let (score, label) = (found.score, found.label.to_string());
-            proto::DetectedBox { left, top, right, bottom, score, label }
-        });
+        let Outcome { boxes: found, classes, poses, times, .. } = self.outcome;
         let classes =
             classes.into_iter().map(|(score, label)| proto::DetectedClass { score, label });
         let point = |[x, y, score]: [f64; 3]| proto::DetectedPoint { x, y, score };
@@ -108,7 +105,7 @@ impl Detected {
         };
         let (width, height) = (self.size.width.into(), self.size.height.into());
         proto::Detected {
-            boxes: boxes.collect(),
+            boxes: found.iter().map(boxes::message).collect(),
             poses: poses.into_iter().map(pose).collect(),
             image: Some(proto::FrameSize { width, height }),
             times: Some(proto::DetectTimes {
@@ -144,7 +141,7 @@ fn nanoseconds(time: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_workers::class_id;
+    use tidegate_api::boxes::class_id;
 
     use super::*;
     use crate::tests::outcome;

@@ -34,8 +34,8 @@ use futures::stream as streams;
 use http_body_util::BodyExt as _;
 use tidegate_identity::access::Identity;
 use tidegate_message::Action;
+use tidegate_ports::{DetectError, Image};
 use tidegate_rpc::{BodyBound, BodyError};
-use tidegate_workers::{DetectError, Image};
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::stream::converse;

@@ -9,11 +9,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tidegate_message::{FrameSize, error_chain};
+use tidegate_message::error_chain;
+use tidegate_ports::{DetectError, Image, Looker, Outcome, Request, Scene};
 use tidegate_wire::NodeId;
-use tidegate_workers::{
-    Client, DetectError, Image, NotLoaded, Outcome, Pool, Request, Scene, SharedPool, WorkerError,
-};
+use tidegate_workers::{Client, NotLoaded, Pool, SharedPool, WorkerError};
 use tokio::time::Instant;
 
 /// Callers whose turns are remembered; one that is forgotten begins a turn of its own again.
@@ -21,22 +20,11 @@ const TURNS_MAX: usize = 1024;
 /// After a pool that did not start, how long requests are refused before the next try.
 const START_RETRY: Duration = Duration::from_secs(5);
 
-/// Looks at images.
+/// The detector: it looks at images for callers, and has models.
 #[async_trait]
 pub trait Detector: fmt::Debug + Send + Sync + 'static {
-    /// Looks at an image of that size as it is seen. Callers have turns.
-    ///
-    /// # Errors
-    /// [`DetectError`].
-    ///
-    /// # Cancel safety
-    /// A call that is dropped leaves the queue, or wastes its answer.
-    async fn detect(
-        &self,
-        caller: NodeId,
-        size: FrameSize,
-        request: Request,
-    ) -> Result<Outcome, DetectError>;
+    /// Looks at images in the turn of that caller.
+    fn looker(self: Arc<Self>, caller: NodeId) -> Arc<dyn Looker>;
 
     /// The models that there are.
     ///
@@ -145,15 +133,18 @@ impl Pooled {
     }
 }
 
+/// The turn of one caller.
+#[derive(Debug)]
+struct Turn {
+    pooled: Arc<Pooled>,
+    caller: NodeId,
+}
+
 #[async_trait]
-impl Detector for Pooled {
-    async fn detect(
-        &self,
-        caller: NodeId,
-        size: FrameSize,
-        mut request: Request,
-    ) -> Result<Outcome, DetectError> {
-        let pool = self.pool().await?;
+impl Looker for Turn {
+    async fn look(&self, mut request: Request) -> Result<Outcome, DetectError> {
+        let Self { pooled, caller } = self;
+        let pool = pooled.pool().await?;
         let hello = pool.hello();
         // A program of version 1 has one model, itself, and wants a scene for each size.
         if hello.protocol == 1 {
@@ -163,18 +154,26 @@ impl Detector for Pooled {
                 let known = vec![hello.detector.clone()];
                 return Err(DetectError::UnknownModel { name, known });
             }
-            request.scene = Some(Arc::new(Scene::new(size, Vec::new())));
+            let scene = |size| Arc::new(Scene::new(size, Vec::new()));
+            request.scene = request.scene.or_else(|| request.size.map(scene));
         }
-        let client = self.client(&pool, caller);
-        let again = (!self.pool.folder().is_settled).then(|| request.clone());
+        let client = pooled.client(&pool, *caller);
+        let again = (!pooled.pool.folder().is_settled).then(|| request.clone());
         match (client.detect(request).await, again) {
             // It may be one of the folder's, which are loaded after the start.
             (Err(DetectError::UnknownModel { .. }), Some(again)) => {
-                self.pool.settled().await;
+                pooled.pool.settled().await;
                 client.detect(again).await
             }
             (answered, _) => answered,
         }
+    }
+}
+
+#[async_trait]
+impl Detector for Pooled {
+    fn looker(self: Arc<Self>, caller: NodeId) -> Arc<dyn Looker> {
+        Arc::new(Turn { pooled: self, caller })
     }
 
     async fn models(&self) -> Result<Models, DetectError> {

@@ -30,7 +30,7 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tidegate_identity::access::Identity;
 use tidegate_message::Action;
-use tidegate_workers::{DetectError, Image};
+use tidegate_ports::{DetectError, Image};
 use tokio::time::Instant;
 
 use crate::{

@@ -59,7 +59,8 @@ use tidegate_identity::{
     auth::limits::Lease,
 };
 use tidegate_message::{Action, Code, FrameSize, Target};
-use tidegate_workers::{DetectError, Image, Request as Ask, SharedPool, Times};
+use tidegate_ports::{DetectError, Image, Request as Ask, Times};
+use tidegate_workers::SharedPool;
 use tokio::time::{Instant, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -237,9 +238,10 @@ impl Vision {
                 FrameSize { width: side(*width)?, height: side(*height)? }
             }
         };
-        let model_name = Some(model.to_owned());
-        let ask = Ask { image, model: model_name, scene: None, stream: None, wait_max: None };
-        let mut outcome = self.0.detector.detect(identity.key, size, ask).await?;
+        let (model_name, size_known) = (Some(model.to_owned()), Some(size));
+        let ask = Ask { model: model_name, size: size_known, ..Ask::of(image) };
+        let looker = self.0.detector.clone().looker(identity.key);
+        let mut outcome = looker.look(ask).await?;
         let Times { decode, infer, .. } = outcome.times;
         outcome.times = Times::new(since.elapsed(), decode, infer);
         let size = outcome.size.unwrap_or(size);

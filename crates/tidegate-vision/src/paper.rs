@@ -7,9 +7,9 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Value, json, ser::Formatter};
-use tidegate_frame::score::Detection;
 use tidegate_identity::access::Identity;
-use tidegate_workers::{DetectError, Image};
+use tidegate_message::Detection;
+use tidegate_ports::{DetectError, Image};
 use tokio::time::Instant;
 
 use crate::{Detected, Vision, VisionSettings, refused::Refused};

@@ -10,8 +10,9 @@ use axum::{
 use serde_json::json;
 use tidegate_api::ApiError;
 use tidegate_message::{Code, error_chain};
+use tidegate_ports::DetectError;
 use tidegate_rpc::BodyError;
-use tidegate_workers::{DetectError, NotLoaded};
+use tidegate_workers::NotLoaded;
 
 use crate::{budget::NoRoom, image::ImageError};
 

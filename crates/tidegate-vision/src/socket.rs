@@ -38,11 +38,11 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tidegate_identity::{access::Identity, auth::limits::Lease};
 use tidegate_message::Action;
+use tidegate_ports::{DetectError, Image};
 use tidegate_wire::{
     NodeId,
     websocket::{CloseCode, Decoder, Flow, MessageEnd, accept_of, encode_close_with, encode_text},
 };
-use tidegate_workers::{DetectError, Image};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     time::{Instant, sleep_until, timeout},

@@ -23,16 +23,14 @@ use std::{
 use async_trait::async_trait;
 use axum::Extension;
 use bytes::Bytes;
-use tidegate_frame::score::{Detection, Rect};
 use tidegate_identity::{
     access::{Access, Identity},
     auth::{Admitted, Authenticator, Source, Sources, password::DecoyKey},
 };
-use tidegate_message::{FrameSize, IdentityKind};
+use tidegate_message::{Detection, IdentityKind, Rect};
+use tidegate_ports::{DetectError, Looker, Outcome, Request, Times};
 use tidegate_wire::NodeId;
-use tidegate_workers::{
-    DetectError, MessageError, NotLoaded, Outcome, Request, Times, WorkerError,
-};
+use tidegate_workers::{MessageError, NotLoaded, WorkerError};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -124,13 +122,9 @@ impl Echo {
 }
 
 #[async_trait]
-impl Detector for Echo {
-    async fn detect(
-        &self,
-        _: NodeId,
-        size: FrameSize,
-        request: Request,
-    ) -> Result<Outcome, DetectError> {
+impl Looker for Echo {
+    async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
+        let size = request.size.expect("the size of an image is known");
         let _under_way = UnderWay::begin(self);
         let name = request.model.clone().unwrap_or_default();
         self.asked.lock().unwrap().push(request);
@@ -144,7 +138,10 @@ impl Detector for Echo {
             "dead" => return Err(DetectError::Worker { source: Arc::new(WorkerError::NoProgram) }),
             "nonsense" => {
                 let source = MessageError::Field { field: "scores", expected: "finite numbers" };
-                return Err(DetectError::Answer { program: "x".to_owned(), source });
+                return Err(DetectError::Answer {
+                    program: "x".to_owned(),
+                    source: Arc::new(source),
+                });
             }
             "refuses" => return Err(DetectError::Refused { message: "too dark".to_owned() }),
             "gated" => self.gate.acquire().await.unwrap().forget(),
@@ -169,6 +166,13 @@ impl Detector for Echo {
             (found.boxes, found.classes, found.poses) = (Vec::new(), Vec::new(), Vec::new());
         }
         Ok(found)
+    }
+}
+
+#[async_trait]
+impl Detector for Echo {
+    fn looker(self: Arc<Self>, _: NodeId) -> Arc<dyn Looker> {
+        self
     }
 
     async fn models(&self) -> Result<Models, DetectError> {

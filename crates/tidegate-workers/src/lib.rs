@@ -15,7 +15,6 @@
 pub mod locate;
 pub mod models;
 mod pool;
-mod prediction;
 pub mod protocol;
 pub mod schedule;
 mod shared;
@@ -23,12 +22,8 @@ mod work;
 mod worker;
 
 pub use locate::PythonMissing;
-pub use pool::{
-    Client, DetectError, IMAGE_BYTES_MAX, MODELS_MAX, Outcome, Pool, PoolSettings, PoolState,
-    Request, Times,
-};
-pub use prediction::{Prediction, class_id};
+pub use pool::{Client, IMAGE_BYTES_MAX, MODELS_MAX, Pool, PoolSettings, PoolState};
 pub use protocol::{Hello, MessageError, Model};
 pub use shared::{FolderState, NotLoaded, SharedPool};
-pub use work::{Image, ModelFile, Scene};
+pub use work::ModelFile;
 pub use worker::{Program, WorkerError};

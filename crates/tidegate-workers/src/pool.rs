@@ -10,20 +10,20 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinHandle,
     time,
 };
 
-use tidegate_frame::score::{Detection, Rect};
+use async_trait::async_trait;
 use tidegate_message::FrameSize;
+use tidegate_ports::{DetectError, Image, Looker, Outcome, Request, Scene, Times};
 
 use crate::{
-    protocol::{self, Found, Hello, MessageError},
+    protocol::{self, Found, Hello},
     schedule::{ClientId, ScheduleConfig},
-    work::{Image, ModelFile, Scene, Work},
+    work::{ModelFile, Work},
     worker::{Answer, Launch, Program, Worker, WorkerError},
 };
 
@@ -72,87 +72,6 @@ impl PoolSettings {
             models_dir: None,
             schedule: ScheduleConfig::default(),
         }
-    }
-}
-
-/// A request.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The image.
-    pub image: Image,
-    /// The model, of those that the pool has; the program's first if none is named.
-    pub model: Option<String>,
-    /// The scene that the image shows. Without one, boxes are in pixels of the image; a program of version 1 needs one.
-    pub scene: Option<Arc<Scene>>,
-    /// A stream in which a newer request of the same client takes the place of one that still waits; none by default. One of a stream
-    /// goes to a worker that looks at nothing else: behind others there, it could not be replaced.
-    pub stream: Option<u64>,
-    /// How long it may wait for a worker; without end by default.
-    pub wait_max: Option<Duration>,
-}
-
-impl Request {
-    /// For an encoded image.
-    pub const fn encoded(image: Bytes) -> Self {
-        let image = Image::Encoded(image);
-        Self { image, model: None, scene: None, stream: None, wait_max: None }
-    }
-}
-
-/// The findings in an image.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// Boxes, in pixels of the scene's source, or of the image as it is seen where there is no scene. They lie within it where its size is
-    /// known: by the scene, by the shape of pixels, or by the program.
-    pub boxes: Vec<Detection>,
-    /// Classes of the whole image, with their scores, the best first where the program sorts them.
-    pub classes: Vec<(f64, String)>,
-    /// People, each as its points: x, y, score.
-    pub poses: Vec<Vec<[f64; 3]>>,
-    /// Size of the image as it is seen, where the program says it.
-    pub size: Option<FrameSize>,
-    /// Times by stage.
-    pub times: Times,
-}
-
-impl Outcome {
-    /// Brings boxes into a picture of that size, in whose pixels they are: a part outside is cut off, and a box of which nothing is inside
-    /// shows nothing and is left out. Detectors that pad a picture, or follow a thing out of it, give such boxes; readers draw and cut them
-    /// out without a look at the size.
-    pub fn clip(&mut self, size: FrameSize) {
-        let (width, height) = (f64::from(size.width), f64::from(size.height));
-        self.boxes.retain_mut(|found| {
-            let [left, top, right, bottom] = found.rect.corners();
-            let inside =
-                Rect::new(left.max(0.0), top.max(0.0), right.min(width), bottom.min(height));
-            inside.is_ok_and(|inside| {
-                found.rect = inside;
-                true
-            })
-        });
-    }
-}
-
-/// How long each stage of a request took. The first three sum to the last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
-    /// Waiting: until it was whole, until a program took it, and there behind those that the program took before.
-    pub queue: Duration,
-    /// Decoding, by the program's clock.
-    pub decode: Duration,
-    /// Looking, without decoding, by the program's clock.
-    pub infer: Duration,
-    /// From the request to its answer, by ours.
-    pub total: Duration,
-}
-
-impl Times {
-    /// Of a request that took `total`: all that its program did not decode or look in is waiting. A program's clock that says more than there
-    /// was is not believed.
-    pub fn new(total: Duration, decode: Duration, infer: Duration) -> Self {
-        let decode = decode.min(total);
-        let infer = infer.min(total - decode);
-        Self { queue: total - decode - infer, decode, infer, total }
     }
 }
 
@@ -372,14 +291,14 @@ impl Client {
     pub async fn detect(&self, request: Request) -> Result<Outcome, DetectError> {
         let asked = time::Instant::now();
         check(&request.image)?;
-        let Request { image, model, scene, stream, wait_max } = request;
+        let Request { image, model, scene, size: seen, stream, wait_max } = request;
         let known = scene.as_ref().map(|scene| scene.source).or_else(|| image.size());
         let work = Work::Detect { image, model, scene };
         let answer = self.submit(work, stream, wait_max).await?;
         let Found { boxes, classes, poses, size, decode, took } = answer.found;
         let times = Times::new(asked.elapsed(), decode, took.saturating_sub(decode));
         let mut outcome = Outcome { boxes, classes, poses, size, times };
-        if let Some(size) = known.or(size) {
+        if let Some(size) = known.or(size).or(seen) {
             outcome.clip(size);
         }
         Ok(outcome)
@@ -442,6 +361,13 @@ impl Drop for Gone<'_> {
 }
 
 /// Refuses an image that no worker is asked about.
+#[async_trait]
+impl Looker for Client {
+    async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
+        self.detect(request).await
+    }
+}
+
 fn check(image: &Image) -> Result<(), DetectError> {
     let bytes = image.bytes().len();
     if bytes > IMAGE_BYTES_MAX {
@@ -457,100 +383,3 @@ fn check(image: &Image) -> Result<(), DetectError> {
         Err(DetectError::Pixels { shape: *shape, bytes })
     }
 }
-
-/// Why an image was not looked at.
-#[derive(Debug, thiserror::Error)]
-pub enum DetectError {
-    /// As many requests wait as may.
-    #[error("{waiting} requests wait already; try again in {} ms", .retry_after.as_millis())]
-    Busy {
-        /// Requests that wait.
-        waiting: usize,
-        /// When a place is likely, from the measured times of service.
-        retry_after: Duration,
-    },
-    /// No worker runs.
-    #[error("no detector program runs; the next try is in {} ms", .retry_after.as_millis())]
-    NoWorker {
-        /// When the next is started.
-        retry_after: Duration,
-        /// Why the last one does not run.
-        #[source]
-        source: Arc<WorkerError>,
-    },
-    /// A newer request of its stream took its place.
-    #[error("a newer image of the same stream took the place of this one")]
-    Superseded,
-    /// It waited longer than it may.
-    #[error("the image waited for a worker for longer than its request allows")]
-    Overdue,
-    /// The program cannot use the image.
-    #[error("the detector refuses: {message}")]
-    Refused {
-        /// Its words.
-        message: String,
-    },
-    /// The program's answer is not valid.
-    #[error("the detector program {program} breaks the protocol")]
-    Answer {
-        /// Which.
-        program: String,
-        /// How.
-        #[source]
-        source: MessageError,
-    },
-    /// The program ended over the request.
-    #[error("the detector program failed")]
-    Worker {
-        /// How.
-        #[source]
-        source: Arc<WorkerError>,
-    },
-    /// No model of that name.
-    #[error("there is no model {name:?}; there are: {}", .known.join(" "))]
-    UnknownModel {
-        /// The name given.
-        name: String,
-        /// The names that there are.
-        known: Vec<String>,
-    },
-    /// The model cannot be loaded.
-    #[error("the model {name} is not loaded: {message}")]
-    ModelRefused {
-        /// Its name.
-        name: String,
-        /// Why.
-        message: String,
-    },
-    /// A program of version 1 is asked about an image alone.
-    #[error(
-        "the program speaks version 1 of the protocol, in which an image needs a scene; begin one with its size"
-    )]
-    NeedsScene,
-    /// The image is too large.
-    #[error("an image of {bytes} bytes is over the limit of 64 MiB")]
-    ImageTooLarge {
-        /// Its size.
-        bytes: usize,
-    },
-    /// Pixels that are not of their shape.
-    #[error(
-        "{bytes} bytes are not pixels of height, width and channels {shape:?}; sides are 1 to 65535, channels 1 or 3, and the bytes \
-         their product"
-    )]
-    Pixels {
-        /// Height, width, channels.
-        shape: [u32; 3],
-        /// The bytes given.
-        bytes: usize,
-    },
-    /// No program is ready: all of them start.
-    #[error("no detector program is ready yet")]
-    NoneReady,
-    /// The pool has ended.
-    #[error("the pool of detectors has ended")]
-    Closed,
-}
-
-#[cfg(test)]
-mod tests;

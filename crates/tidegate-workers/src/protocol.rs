@@ -7,8 +7,7 @@ use std::{io, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use tidegate_frame::score::{Detection, Rect, RectError};
-use tidegate_message::FrameSize;
+use tidegate_message::{Detection, FrameSize, Rect, RectError};
 
 /// The newest version that we speak.
 pub const VERSION: u32 = 2;

@@ -11,8 +11,10 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
 };
 
+use tidegate_ports::DetectError;
+
 use crate::{
-    DetectError, MODELS_MAX, Pool, PoolSettings, WorkerError,
+    MODELS_MAX, Pool, PoolSettings, WorkerError,
     models::{self, ModelsError},
 };
 

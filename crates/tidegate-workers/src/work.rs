@@ -3,62 +3,13 @@
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use bytes::Bytes;
-use tidegate_message::FrameSize;
+use tidegate_ports::{Image, Scene};
 
 use crate::schedule::JobId;
-
-/// The view of a camera: the size of its frames, and frames to learn from.
-#[derive(Debug)]
-pub struct Scene {
-    pub(crate) id: u64,
-    /// The size of the camera's frames as they are seen. Boxes are in its pixels.
-    pub source: FrameSize,
-    /// Encoded images for a program that learns a background.
-    pub background: Vec<Bytes>,
-}
-
-impl Scene {
-    /// A scene of its own.
-    pub fn new(source: FrameSize, background: Vec<Bytes>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), source, background }
-    }
-}
-
-/// An image to look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Image {
-    /// An encoded image, JPEG or PNG.
-    Encoded(Bytes),
-    /// Pixels.
-    Pixels {
-        /// Height, width and channels (1 gray, 3 BGR).
-        shape: [u32; 3],
-        /// Row-major, `height * width * channels` bytes.
-        bytes: Bytes,
-    },
-}
-
-impl Image {
-    pub(crate) const fn bytes(&self) -> &Bytes {
-        match self {
-            Self::Encoded(bytes) | Self::Pixels { bytes, .. } => bytes,
-        }
-    }
-
-    /// Its size, where it need not be decoded for that.
-    pub(crate) fn size(&self) -> Option<FrameSize> {
-        let Self::Pixels { shape: [height, width, _], .. } = self else { return None };
-        Some(FrameSize { width: (*width).try_into().ok()?, height: (*height).try_into().ok()? })
-    }
-}
 
 /// The file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

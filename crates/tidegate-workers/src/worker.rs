@@ -27,11 +27,13 @@ use tokio::{
 use tidegate_message::{Confidential, FrameSize, error_chain};
 use tidegate_sys::memfile;
 
+use tidegate_ports::{Image, Scene};
+
 use crate::{
     locate::{self, PythonMissing},
     protocol::{self, Ask, Found, Hello, MessageError, Reply, Where},
     schedule::{JobId, WorkerId},
-    work::{Image, ModelFile, Scene, Task, Work},
+    work::{ModelFile, Task, Work},
 };
 
 /// How long a program whose connection broke has to end before it is killed.
@@ -338,11 +340,11 @@ impl Writer<'_> {
         let (mut parts, mut start, mut scenes) = (Vec::new(), 0, BTreeSet::new());
         for (at, (_, work)) in jobs.iter().enumerate() {
             let Some(scene) = work.scene() else { continue };
-            if !scenes.contains(&scene.id) && scenes.len() == self.hello.scenes {
+            if !scenes.contains(&scene.id()) && scenes.len() == self.hello.scenes {
                 parts.push(&jobs[start..at]);
                 (start, scenes) = (at, BTreeSet::new());
             }
-            scenes.insert(scene.id);
+            scenes.insert(scene.id());
         }
         parts.push(&jobs[start..]);
         parts
@@ -359,7 +361,7 @@ impl Writer<'_> {
         }
         let wanted = || jobs.iter().filter_map(|(_, work)| work.scene());
         // One that is known may be forgotten for one that is begun, and is begun again; all of them find room.
-        while let Some(scene) = wanted().find(|scene| !self.scenes.contains(&scene.id)) {
+        while let Some(scene) = wanted().find(|scene| !self.scenes.contains(&scene.id())) {
             self.begin(scene, None).await?;
         }
         let last = jobs.len() - 1;
@@ -380,18 +382,18 @@ impl Writer<'_> {
 
     /// Begins a scene; `job` is answered by the last message of it.
     async fn begin(&mut self, scene: &Scene, job: Option<JobId>) -> Result<(), MessageError> {
-        self.used(scene.id);
+        self.used(scene.id());
         let source = [scene.source.width, scene.source.height];
         let background: &[_] = if self.hello.background { &scene.background } else { &[] };
         let job_at = |left: usize| job.filter(|_| left == 0);
-        let ask = Ask::Scene { scene: scene.id, source };
+        let ask = Ask::Scene { scene: scene.id(), source };
         let of = job_at(background.len());
-        self.send(&ask, &[], of, None, Expects::Scene(scene.id)).await?;
+        self.send(&ask, &[], of, None, Expects::Scene(scene.id())).await?;
         for (at, jpeg) in background.iter().enumerate() {
             let (image, payload) = self.place(jpeg, None);
-            let ask = Ask::Background { scene: scene.id, image };
+            let ask = Ask::Background { scene: scene.id(), image };
             let of = job_at(background.len() - 1 - at);
-            self.send(&ask, payload, of, image.offset, Expects::Background(scene.id)).await?;
+            self.send(&ask, payload, of, image.offset, Expects::Background(scene.id())).await?;
         }
         Ok(())
     }
@@ -401,7 +403,7 @@ impl Writer<'_> {
             Work::Prepare(_) => Ok(()),
             Work::Detect { image, model, scene } => {
                 let (place, payload) = self.place_image(image);
-                let (model, scene) = (model.as_deref(), scene.as_ref().map(|scene| scene.id));
+                let (model, scene) = (model.as_deref(), scene.as_ref().map(|scene| scene.id()));
                 scene.into_iter().for_each(|scene| self.used(scene));
                 let ask = Ask::Detect { model, scene, image: place, more };
                 self.send(&ask, payload, Some(job), place.offset, Expects::Found(scene)).await

@@ -12,9 +12,8 @@ use bytes::Bytes;
 use tidegate_frame::{
     knob::{FrameError, FrameLimits},
     privacy::{Cover, Mask, Masker, Region},
-    score::Detection,
 };
-use tidegate_message::{FrameSize, Instant, error_chain};
+use tidegate_message::{Detection, FrameSize, Instant, error_chain};
 use tidegate_workers::SharedPool;
 use tokio::runtime::Handle;
 

@@ -13,8 +13,8 @@
 
 use std::{num::NonZero, sync::Arc, thread};
 
-use tidegate_frame::score::{Detection, Rect};
 use tidegate_jpeg::{Codec, CodecError, Planes as JpegPlanes, Quality, Sampling};
+use tidegate_message::{Detection, Rect};
 
 use super::{Picture, Rate, SceneSpec};
 

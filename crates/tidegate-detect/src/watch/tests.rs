@@ -11,9 +11,10 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidegate_api::{CameraInfo, Missed, MissedWhy, Stages};
-use tidegate_frame::score;
+use tidegate_message::Rect;
+use tidegate_ports::Times;
 use tidegate_ports::memory::{self, Feed as Events};
-use tidegate_workers::{Times, WorkerError};
+use tidegate_workers::WorkerError;
 use tokio::sync::{Semaphore, watch};
 
 use super::*;
@@ -62,6 +63,7 @@ impl Frames for FakeFrames {
 }
 
 /// One program that looks at one frame at a time; of those that wait, the newest is next.
+#[derive(Debug)]
 struct FakeDetector {
     takes: Mutex<Duration>,
     free: Semaphore,
@@ -72,7 +74,7 @@ struct FakeDetector {
 }
 
 #[async_trait]
-impl Look for Arc<FakeDetector> {
+impl Looker for FakeDetector {
     async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
         if let Some(failure) = self.failures.lock().unwrap().pop_front() {
             return Err(failure);
@@ -87,8 +89,8 @@ impl Look for Arc<FakeDetector> {
         }
         let infer = *self.takes.lock().unwrap();
         time::sleep(infer).await;
-        let found = |score, label: &str| score::Detection {
-            rect: score::Rect::new(10.0, 20.0, 30.0, 60.0).unwrap(),
+        let found = |score, label: &str| tidegate_message::Detection {
+            rect: Rect::new(10.0, 20.0, 30.0, 60.0).unwrap(),
             score,
             label: label.into(),
         };
@@ -105,7 +107,7 @@ impl Look for Arc<FakeDetector> {
 #[async_trait]
 impl Detector for Arc<FakeDetector> {
     async fn start(&self) -> Result<Started, Arc<WorkerError>> {
-        let (client, state) = (Arc::new(self.clone()), self.state.subscribe());
+        let (client, state) = (self.clone(), self.state.subscribe());
         Ok(Started { client, state, model: Some("person".to_owned()) })
     }
 

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use tidegate_message::{FrameSize, Rect};
+
 use super::*;
 
 fn at(x1: f64, y1: f64, x2: f64, y2: f64) -> Detection {

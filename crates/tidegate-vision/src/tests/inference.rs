@@ -5,7 +5,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tidegate_workers::Image;
+use tidegate_ports::Image;
 
 use super::{Echo, Served, assert_stages_sum, client, images};
 

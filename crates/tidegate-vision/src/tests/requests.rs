@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http_body_util::Full;
 use rustls_pki_types::PrivatePkcs8KeyDer;
 use serde_json::json;
+use tidegate_ports::Image;
 use tidegate_process::tls;
 use tidegate_wire::websocket::CloseCode;
-use tidegate_workers::Image;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 

@@ -7,9 +7,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tidegate_api::proto;
 use tidegate_message::{Code, FrameSize};
+use tidegate_ports::Request;
 use tidegate_rpc::Detection;
 use tidegate_wire::NodeId;
-use tidegate_workers::{PoolSettings, Program, Request, SharedPool};
+use tidegate_workers::{PoolSettings, Program, SharedPool};
 use tokio::{runtime::Runtime, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
@@ -98,10 +99,10 @@ impl Fake {
 async fn a_pool_that_has_ended_is_replaced_for_callers_that_it_knew() {
     let fake = Fake::new(PROGRAM);
     let detector = Arc::new(fake.pooled(None));
-    let ask = async |detector: &Pooled| {
-        let size = FrameSize { width: 180, height: 240 };
-        let request = Request::encoded(images::jpeg(180, 240).into());
-        detector.detect(NodeId([1; 32]), size, request).await
+    let ask = async |detector: &Arc<Pooled>| {
+        let size = Some(FrameSize { width: 180, height: 240 });
+        let request = Request { size, ..Request::encoded(images::jpeg(180, 240).into()) };
+        detector.clone().looker(NodeId([1; 32])).look(request).await
     };
     // The pool's task ends with the runtime in which it began.
     let first = detector.clone();

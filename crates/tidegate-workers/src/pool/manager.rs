@@ -17,7 +17,9 @@ use tokio::{
 
 use tidegate_message::Instant;
 
-use super::{Command, DetectError, EVENTS, MODELS_MAX, PoolState, Reply};
+use super::{Command, EVENTS, MODELS_MAX, PoolState, Reply};
+use tidegate_ports::DetectError;
+
 use crate::{
     protocol,
     schedule::{
@@ -223,7 +225,7 @@ impl Manager {
                                 match self.errors.get(&worker) {
                                     Some(source) => DetectError::NoWorker {
                                         retry_after,
-                                        source: Arc::clone(source),
+                                        source: source.clone(),
                                     },
                                     None => DetectError::Closed,
                                 }
@@ -427,7 +429,7 @@ impl Manager {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Refused(message)) => Err(DetectError::Refused { message }),
                     Err(NoAnswer::Invalid(source)) => {
-                        Err(DetectError::Answer { program: program(), source })
+                        Err(DetectError::Answer { program: program(), source: Arc::new(source) })
                     }
                 };
                 answer(reply, result);
@@ -493,7 +495,7 @@ impl Manager {
 
     fn lost(&self, worker: WorkerId) -> DetectError {
         match self.errors.get(&worker) {
-            Some(source) => DetectError::Worker { source: Arc::clone(source) },
+            Some(source) => DetectError::Worker { source: source.clone() },
             None => DetectError::Closed,
         }
     }

@@ -223,7 +223,7 @@ async fn a_worker_that_dies_over_one_request_loses_only_that() {
             tokio::join!(client.detect(image(13)), client.detect(image(1)), other.detect(image(2)));
         let error = killed.unwrap_err();
         let DetectError::Worker { source } = &error else { panic!("{error}") };
-        assert!(matches!(&**source, WorkerError::Ended { status, .. } if status.code() == Some(9)));
+        assert!(matches!(source.downcast_ref(), Some(WorkerError::Ended { status, .. }) if status.code() == Some(9)));
         assert_eq!(one.unwrap().boxes.len(), 1);
         assert_eq!(two.unwrap().boxes.len(), 1);
         client.detect(image(5)).await.expect("it was started again");
@@ -269,7 +269,7 @@ async fn a_worker_that_hangs_is_ended_and_others_are_served() {
     let (stuck, ()) = tokio::join!(stuck, served);
     let error = stuck.unwrap_err();
     let DetectError::Worker { source } = &error else { panic!("{error}") };
-    assert!(matches!(&**source, WorkerError::TimedOut { wanted: "answer", .. }), "{source}");
+    assert!(matches!(source.downcast_ref(), Some(WorkerError::TimedOut { wanted: "answer", .. })), "{source}");
 }
 
 #[tokio::test]
@@ -305,7 +305,9 @@ async fn bytes_that_are_no_message_end_the_worker() {
         let pool = fake.start().await;
         let error = pool.client().detect(image(13)).await.unwrap_err();
         let DetectError::Worker { source } = &error else { panic!("{body}: {error}") };
-        let WorkerError::Answer { source, .. } = &**source else { panic!("{body}: {source}") };
+        let Some(WorkerError::Answer { source, .. }) = source.downcast_ref() else {
+            panic!("{body}: {source}")
+        };
         assert!(source.to_string().contains(part), "{body}: {source}");
     }
 }

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
-use tidegate_workers::{Image, Outcome, Pool, PoolSettings, Program, Request, WorkerError};
+use tidegate_ports::{Image, Outcome, Request};
+use tidegate_workers::{Pool, PoolSettings, Program, WorkerError};
 
 /// A classifier of 2x2 pixels whose values are those of its input.
 const MIRROR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tidegate-onnx/testdata/mirror.onnx");
