@@ -8,6 +8,7 @@ use tidegate_message::{
 };
 use tidegate_wire::mqtt::{QoS, Version};
 
+pub use tidegate_message::words::Overflow;
 use tidegate_schedule::{Policy, PolicyError};
 
 /// Settings of all shards of a node.
@@ -164,35 +165,6 @@ impl TopicConfig {
     }
 }
 
-/// The policy for a message to a subscriber whose queue is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Overflow {
-    /// The oldest waiting messages go, until it fits.
-    DropOldest,
-    /// The new message goes.
-    DropNewest,
-    /// Of each topic only the newest message waits.
-    Latest,
-    /// The subscriber is disconnected; its session and what waits are kept, with the message that found no place. Until half of
-    /// it is gone, QoS 1 and 2 messages for it are refused: their publishers get no acknowledgement of success. Of a QoS 1
-    /// message of MQTT 5, whose publisher reads the reason in its acknowledgement, the other subscribers get theirs; of one that
-    /// is sent again, none gets it before all have a place. Messages that cannot be refused (wills, the output of flows) are
-    /// dropped for this subscriber alone and counted.
-    Disconnect,
-    /// Its publishers are not read from until half of what waits is gone. A subscriber that waits for such a publisher itself,
-    /// directly or through others, is disconnected instead, since it could never acknowledge; so is one that is its own
-    /// publisher. Messages for it until then are refused as under [`Overflow::Disconnect`].
-    BlockPublisher,
-    /// Messages that find no place wait on disk and come back in order. Where the session has as many as may wait, its identity has
-    /// its share of the disk ([`BrokerConfig::identity_share`]), or the disk takes nothing, its own oldest go, one for one: no
-    /// publisher and no other session is refused anything for it. To a part of this program it is
-    /// [`Overflow::SpillDisconnect`], since parts lose nothing that was acknowledged.
-    Spill,
-    /// Messages that find no place wait on disk and come back in order. Where the disk takes nothing, QoS 0 messages that find no
-    /// place are dropped, and for the others [`Overflow::Disconnect`] holds.
-    SpillDisconnect,
-}
-
 impl Default for BrokerConfig {
     fn default() -> Self {
         Self {
@@ -308,57 +280,5 @@ impl SessionConfig {
     fn check_topic_bytes(&self, text: &str) -> Result<(), TopicError> {
         let (bytes, limit) = (text.len(), self.topic_bytes_max);
         if bytes > limit { Err(TopicError::TooLong { bytes, limit }) } else { Ok(()) }
-    }
-}
-
-impl Overflow {
-    const WORDS: [(&str, Self); 7] = [
-        ("drop-oldest", Self::DropOldest),
-        ("drop-newest", Self::DropNewest),
-        ("latest", Self::Latest),
-        ("disconnect", Self::Disconnect),
-        ("block-publisher", Self::BlockPublisher),
-        ("spill", Self::Spill),
-        ("spill-disconnect", Self::SpillDisconnect),
-    ];
-
-    /// Its number, which journals have: those stay.
-    pub(crate) fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// The policy of that number, if there is one.
-    pub(crate) fn of_number(number: u8) -> Option<Self> {
-        Self::WORDS.iter().map(|(_, overflow)| *overflow).find(|it| it.number() == number)
-    }
-
-    /// Whether what waits may be dropped.
-    pub(crate) fn drops(self) -> bool {
-        matches!(self, Self::DropOldest | Self::DropNewest | Self::Latest)
-    }
-
-    /// Whether waiting messages may go to disk.
-    pub(crate) fn spills(self) -> bool {
-        matches!(self, Self::Spill | Self::SpillDisconnect)
-    }
-
-    /// Whether what waits may be dropped once neither memory nor disk has room for it.
-    pub(crate) fn yields(self) -> bool {
-        self.drops() || self == Self::Spill
-    }
-
-    /// Whether waiting messages keep their memory, even if others need it.
-    pub(crate) fn is_firm(self) -> bool {
-        !self.drops() && !self.spills()
-    }
-
-    /// The policy as it holds for a session that is a part's, or a client's.
-    pub(crate) fn for_part(self, is_part: bool) -> Self {
-        if is_part && self == Self::Spill { Self::SpillDisconnect } else { self }
-    }
-
-    /// Its word in configuration.
-    pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, overflow)| *overflow == self).expect("each has its word").0
     }
 }

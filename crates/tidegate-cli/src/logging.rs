@@ -18,7 +18,7 @@ use std::{
 
 use serde_json::{Map, Value};
 use tidegate_auth::escape;
-use tidegate_config::words;
+use tidegate_config::words::LogFormat;
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -38,25 +38,6 @@ use tracing_subscriber::{
 pub const FILTER_VARIABLE: &str = "TIDEGATE_LOG";
 /// The filter where it is not set.
 const USUAL: &str = "warn,tidegate=info";
-
-/// How events are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs: an object a line.
-    Json,
-}
-
-impl From<words::LogFormat> for LogFormat {
-    fn from(word: words::LogFormat) -> Self {
-        match word {
-            words::LogFormat::Text => Self::Text,
-            words::LogFormat::Json => Self::Json,
-        }
-    }
-}
 
 /// There is one log in a process, and it begins before the configuration is read.
 static IS_JSON: AtomicBool = AtomicBool::new(false);

@@ -1,36 +1,17 @@
-//! The words of settings that are one of a few.
-//!
-//! Each has a type of its own here, whatever the part of the program calls it that it is for: the configuration knows no part, and
-//! `run` says which word of it is which of theirs.
+//! The words of settings that are one of a few: nouns where a part of the program goes by them, and here where the configuration alone
+//! has them.
+
+pub use tidegate_message::words::{
+    Cover, DatagramFormat, Durability, IngestKind, Originals, Overflow, Protocol, ProxyProtocol,
+    RemoteVersion, RtspTransport, Transport,
+};
+pub use tidegate_sys::{bpf::Mode as XdpMode, datagram::Method as ReceiveMethod};
 
 use super::value::{Value, quoted};
 
-/// A setting that is one of a few words.
-macro_rules! words {
-    ($(
-        $(#[doc = $doc:literal])+
-        $name:ident is $what:literal {
-            $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal,)+
-        }
-    )+) => {$(
-        $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[doc = $variant_doc])+ $variant,)+
-        }
-
-        impl $name {
-            /// Each with its word.
-            pub const WORDS: &[(&'static str, Self)] = &[$(($word, Self::$variant)),+];
-
-            /// Its word.
-            pub fn word(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
-        }
-
+/// Settings that are one of a few words, each with what it is called where a word is none of them.
+macro_rules! values {
+    ($($name:ident is $what:literal,)+) => {$(
         impl Value for $name {
             fn read(text: &str) -> Result<Self, String> {
                 let found = Self::WORDS.iter().find(|(word, _)| *word == text);
@@ -47,6 +28,28 @@ macro_rules! words {
     )+};
 }
 
+values! {
+    AtRest is "state at rest",
+    Cover is "cover",
+    DatagramFormat is "form of a datagram",
+    Durability is "durability",
+    IngestKind is "kind of listener",
+    LogFormat is "format of a log",
+    OriginalRule is "rule for originals",
+    Originals is "way to give originals",
+    Overflow is "overflow policy",
+    Policy is "policy",
+    Protocol is "protocol",
+    ProxyProtocol is "version of the PROXY protocol",
+    ReceiveMethod is "way to receive",
+    RemoteVersion is "version of MQTT",
+    RtspTransport is "transport of a camera",
+    SinkKind is "kind of sink",
+    Transport is "transport",
+    WorkerRuntime is "runtime",
+    XdpMode is "mode",
+}
+
 /// `a, b or c`.
 fn listed(words: &[&str]) -> String {
     match words {
@@ -55,9 +58,9 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-words! {
+tidegate_message::words! {
     /// Which program of ours looks at images.
-    WorkerRuntime is "runtime" {
+    WorkerRuntime {
         /// The Python worker, with its own models.
         Python = "python",
         /// `tidegate worker`, with ONNX Runtime, for models of the user's alone.
@@ -65,63 +68,15 @@ words! {
     }
 
     /// How frames are on the disk.
-    AtRest is "state at rest" {
+    AtRest {
         /// As they are.
         Clear = "clear",
         /// Encrypted with the node's key.
         Sealed = "sealed",
     }
 
-    /// How the packets of a network camera come.
-    CameraTransport is "transport of a camera" {
-        /// Over the connection by which it is asked.
-        Tcp = "tcp",
-        /// To ports of this machine.
-        Udp = "udp",
-    }
-
-    /// How a region of a frame is covered.
-    Cover is "cover" {
-        /// One gray.
-        Fill = "fill",
-        /// At most 6 x 6 grays.
-        Blur = "blur",
-    }
-
-    /// The format of a datagram.
-    DatagramFormat is "form of a datagram" {
-        /// A payload.
-        Payload = "payload",
-        /// A topic, the end of a line, and a payload.
-        TopicPayload = "topic-payload",
-        /// Lines of InfluxDB's line protocol.
-        Line = "line",
-    }
-
-    /// The worst event that kept messages and frames survive.
-    Durability is "durability" {
-        /// Nothing.
-        Memory = "memory",
-        /// The end of the process, however it ends.
-        Page = "page",
-        /// A loss of power.
-        Disk = "disk",
-    }
-
-    /// Protocol of an ingest listener.
-    IngestKind is "kind of listener" {
-        /// Datagrams.
-        Udp = "udp",
-        /// CoAP over UDP.
-        Coap = "coap",
-        /// HTTP/1.1.
-        Http = "http",
-        /// WebSocket.
-        WebSocket = "websocket",
-    }
-
     /// How the program's own log is written.
-    LogFormat is "format of a log" {
+    LogFormat {
         /// For people.
         Text = "text",
         /// For programs: an object a line.
@@ -129,41 +84,15 @@ words! {
     }
 
     /// When the untouched frame of a detection is fetched.
-    OriginalRule is "rule for originals" {
+    OriginalRule {
         /// Never.
         Never = "never",
         /// When something was found.
         OnDetection = "on-detection",
     }
 
-    /// How an original is given to who asks for it.
-    Originals is "way to give originals" {
-        /// In full quality, and covered.
-        Covered = "covered",
-        /// As it was captured.
-        Clear = "clear",
-    }
-
-    /// The policy for a message to a subscriber whose queue is full.
-    Overflow is "overflow policy" {
-        /// The oldest waiting messages go, until it fits.
-        DropOldest = "drop-oldest",
-        /// The new message goes.
-        DropNewest = "drop-newest",
-        /// Of each topic only the newest message waits.
-        Latest = "latest",
-        /// The subscriber is disconnected; its session and what waits are kept.
-        Disconnect = "disconnect",
-        /// Its publishers are not read from until half of what waits is gone.
-        BlockPublisher = "block-publisher",
-        /// Messages that find no place wait on disk; where that has none either, the oldest go.
-        Spill = "spill",
-        /// Messages that find no place wait on disk; where that has none either, the subscriber is disconnected.
-        SpillDisconnect = "spill-disconnect",
-    }
-
     /// When large messages start; the numbers of each policy have keys of their own.
-    Policy is "policy" {
+    Policy {
         /// At once.
         None = "none",
         /// While they hold up small ones no longer than a budget, or their deadline is over.
@@ -176,52 +105,8 @@ words! {
         Historic = "historic",
     }
 
-    /// Protocol of an MQTT listener.
-    Protocol is "protocol" {
-        /// MQTT over TCP.
-        Tcp = "tcp",
-        /// MQTT over TLS.
-        Tls = "tls",
-        /// MQTT over WebSocket (MQTT 5, section 6).
-        WebSocket = "websocket",
-        /// MQTT over WebSocket over TLS.
-        SecureWebSocket = "secure-websocket",
-    }
-
-    /// Which versions of the header of the PROXY protocol are read.
-    ProxyProtocol is "version of the PROXY protocol" {
-        /// Version 1, a line of text.
-        V1 = "v1",
-        /// Version 2, in binary.
-        V2 = "v2",
-        /// Either.
-        Any = "any",
-    }
-
-    /// How datagrams are received.
-    ReceiveMethod is "way to receive" {
-        /// The first of the others that the system has.
-        Auto = "auto",
-        /// A multishot request of io_uring.
-        Uring = "io-uring",
-        /// `recvmmsg`.
-        Batch = "recvmmsg",
-        /// `recvfrom`.
-        Plain = "plain",
-    }
-
-    /// Which version of MQTT is spoken with the remote of a bridge.
-    RemoteVersion is "version of MQTT" {
-        /// MQTT 5, or 3.1.1 where the remote does not take that.
-        Auto = "auto",
-        /// MQTT 3.1.1.
-        V4 = "3.1.1",
-        /// MQTT 5.
-        V5 = "5",
-    }
-
     /// The kind of destination of a sink.
-    SinkKind is "kind of sink" {
+    SinkKind {
         /// A ring in memory.
         Memory = "memory",
         /// Parquet files in a folder or an object store.
@@ -234,40 +119,6 @@ words! {
         Kafka = "kafka",
         /// Another MQTT broker.
         Mqtt = "mqtt",
-    }
-
-    /// The transport of a link.
-    Transport is "transport" {
-        /// QUIC, and TCP where QUIC does not get through.
-        Auto = "auto",
-        /// QUIC over UDP.
-        Quic = "quic",
-        /// TLS over TCP.
-        Tcp = "tcp",
-    }
-
-    /// Where a filter in the kernel runs.
-    XdpMode is "mode" {
-        /// In the driver if that is possible, else in the kernel's stack.
-        Auto = "auto",
-        /// In the driver.
-        Native = "native",
-        /// At the begin of the kernel's stack.
-        Generic = "generic",
-    }
-}
-
-impl Protocol {
-    /// Whether TLS is below it.
-    pub fn is_secure(self) -> bool {
-        matches!(self, Self::Tls | Self::SecureWebSocket)
-    }
-}
-
-impl IngestKind {
-    /// Whether its listener takes datagrams.
-    pub fn is_of_datagrams(self) -> bool {
-        matches!(self, Self::Udp | Self::Coap)
     }
 }
 

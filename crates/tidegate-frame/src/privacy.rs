@@ -10,7 +10,7 @@
 //! along.
 
 use tidegate_jpeg::{Codec, Header, Read, Recipe};
-pub use tidegate_message::{Region, RegionError, Regions};
+pub use tidegate_message::{Region, RegionError, Regions, words::Cover};
 
 use crate::knob::{FrameError, FrameLimits};
 
@@ -18,15 +18,6 @@ use crate::knob::{FrameError, FrameLimits};
 const BLUR_CELLS: usize = 6;
 /// The gray of what is filled.
 const FILL_GRAY: u8 = 128;
-
-/// How a region is covered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cover {
-    /// One gray: nothing is left, not even whether something moves there.
-    Fill,
-    /// At most 6 x 6 grays: a person's presence can be seen, but not recognized.
-    Blur,
-}
 
 /// A region and how it is covered.
 #[derive(Clone, Copy, Debug, PartialEq)]

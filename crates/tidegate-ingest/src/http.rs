@@ -46,7 +46,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Context, IngestError, Kind, Live, Parts,
+    Context, IngestError, IngestKind, Live, Parts,
     counters::add,
     message::Message,
     publisher::{Publisher, PublisherTask},
@@ -266,7 +266,7 @@ impl Http {
                 return json(StatusCode::OK, body.to_owned());
             }
             "/ingest" if is(Method::GET) => self.open(request, peer, address).await,
-            _ if self.context.live().settings.kind == Kind::WebSocket => {
+            _ if self.context.live().settings.kind == IngestKind::WebSocket => {
                 return self.not_here(StatusCode::NOT_FOUND, "");
             }
             "/write" | "/api/v2/write" if is(Method::POST) => {
@@ -395,7 +395,7 @@ impl Http {
     fn not_here(&self, status: StatusCode, allow: &'static str) -> Answer {
         add(&self.context.counters.invalid, 1);
         let text = match self.context.live().settings.kind {
-            Kind::WebSocket => {
+            IngestKind::WebSocket => {
                 "there are GET /ingest, which opens a WebSocket, GET /ping and GET /health"
             }
             _ => {

@@ -44,11 +44,12 @@ use self::counters::Counters;
 pub use self::xdp::XdpSettings;
 pub use self::{
     counters::IngestReport,
-    settings::{Format, IngestSettings, Kind, ServerTls},
+    settings::{IngestSettings, ServerTls},
 };
 use tidegate_bus::Bus;
 pub use tidegate_device::{NoTag, Place, Template, TemplateError};
 use tidegate_identity::access::Access;
+pub use tidegate_message::words::{DatagramFormat, IngestKind};
 use tidegate_process::{
     health::{Health, Pulse},
     pages::Pages,
@@ -183,17 +184,17 @@ impl Ingest {
         let pulse = health.pulse(format!("ingest {name}"), PULSE);
         let parts = (context.clone(), stop.clone(), pulse);
         let (address, thread) = match kind {
-            Kind::Udp => {
+            IngestKind::Udp => {
                 let socket = UdpSocket::bind(listen).map_err(failed)?;
                 let address = socket.local_addr().map_err(failed)?;
                 (address, udp::start(parts, socket)?)
             }
-            Kind::Http | Kind::WebSocket => {
+            IngestKind::Http | IngestKind::WebSocket => {
                 let listener = TcpListener::bind(listen).map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
                 (address, http::start(parts, listener)?)
             }
-            Kind::Coap => {
+            IngestKind::Coap => {
                 let socket = UdpSocket::bind(listen).map_err(failed)?;
                 let address = socket.local_addr().map_err(failed)?;
                 (address, coap::start(parts, socket)?)

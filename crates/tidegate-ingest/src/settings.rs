@@ -7,7 +7,11 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_bus::SessionConfig;
 use tidegate_device::{MessageLimits, Place, Template};
 use tidegate_identity::pki::servers::{NotCertified, certified};
-use tidegate_message::{Identity, TopicError, origins::Origins};
+use tidegate_message::{
+    Identity, TopicError,
+    origins::Origins,
+    words::{DatagramFormat, IngestKind},
+};
 use tidegate_process::tls;
 use tidegate_sys::datagram::Method;
 
@@ -17,16 +21,16 @@ pub struct IngestSettings {
     /// Its name, unique in the node.
     pub name: Arc<str>,
     /// Its protocol.
-    pub kind: Kind,
+    pub kind: IngestKind,
     /// Its address; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The format of a datagram, of [`Kind::Udp`].
-    pub format: Format,
+    /// The format of a datagram, of [`IngestKind::Udp`].
+    pub format: DatagramFormat,
     /// Where what comes in goes that does not name its topic.
     pub topic: Template,
     /// Whether messages are retained.
     pub retain: bool,
-    /// TLS, if it is spoken, of [`Kind::Http`] and [`Kind::WebSocket`].
+    /// TLS, if it is spoken, of [`IngestKind::Http`] and [`IngestKind::WebSocket`].
     pub tls: Option<ServerTls>,
     /// How datagrams are received.
     pub method: Method,
@@ -36,7 +40,7 @@ pub struct IngestSettings {
     pub joins: bool,
     /// The identity of every client without a proof; none where a proof is required.
     pub identity: Option<Identity>,
-    /// The pages of other sites that may send, of [`Kind::Http`] and [`Kind::WebSocket`].
+    /// The pages of other sites that may send, of [`IngestKind::Http`] and [`IngestKind::WebSocket`].
     pub origins: Origins,
     /// Longest payload of a message.
     pub message_bytes_max: usize,
@@ -88,53 +92,15 @@ impl ServerTls {
     }
 }
 
-/// The protocol of a listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// Datagrams.
-    #[default]
-    Udp,
-    /// CoAP over UDP.
-    Coap,
-    /// HTTP/1.1.
-    Http,
-    /// WebSocket.
-    WebSocket,
-}
-
-impl Kind {
-    /// Its name, for logs.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Coap => "coap",
-            Self::Http => "http",
-            Self::WebSocket => "websocket",
-        }
-    }
-}
-
-/// The format of a datagram.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// A payload.
-    #[default]
-    Payload,
-    /// A topic, the end of a line, and a payload.
-    TopicPayload,
-    /// Lines of InfluxDB's line protocol.
-    Line,
-}
-
 impl IngestSettings {
     /// A listener with the default configuration, which refuses anonymous clients.
-    pub fn new(name: &str, kind: Kind, listen: SocketAddr) -> Self {
+    pub fn new(name: &str, kind: IngestKind, listen: SocketAddr) -> Self {
         let session = SessionConfig::default();
         Self {
             name: name.into(),
             kind,
             listen,
-            format: Format::Payload,
+            format: DatagramFormat::Payload,
             topic: Template::parse(Place::Datagram.usual(), Place::Datagram)
                 .expect("the usual template is one"),
             retain: false,
@@ -177,7 +143,9 @@ impl IngestSettings {
 
     /// Whether a topic is made of who sent a datagram.
     pub(super) fn names_sources(&self) -> bool {
-        self.kind == Kind::Udp && self.format == Format::Payload && self.topic.names_source()
+        self.kind == IngestKind::Udp
+            && self.format == DatagramFormat::Payload
+            && self.topic.names_source()
     }
 
     /// Whether another one of this name can take its place without opening its socket again.
@@ -185,7 +153,8 @@ impl IngestSettings {
         let fixed = |it: &Self| {
             (it.kind, it.listen, it.method, it.receive_buffer_bytes, it.joins, it.session.clone())
         };
-        let longest = self.kind != Kind::Udp || self.message_bytes_max == old.message_bytes_max;
+        let longest =
+            self.kind != IngestKind::Udp || self.message_bytes_max == old.message_bytes_max;
         fixed(self) == fixed(old) && self.identity == old.identity && longest
     }
 }

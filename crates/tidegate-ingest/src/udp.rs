@@ -27,7 +27,7 @@ use tidegate_wire::line_protocol::{Batch, Precision};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Format, IngestError, IngestSettings, Live, Parts,
+    Context, DatagramFormat, IngestError, IngestSettings, Live, Parts,
     counters::add,
     hand_over::{HandOver, Outcome},
     message::put_time,
@@ -204,9 +204,9 @@ impl Udp {
             live.meter.spend(now, 1, 0);
         }
         match settings.format {
-            Format::Payload => self.take_payload(settings, datagram),
-            Format::TopicPayload => self.take_named(settings, datagram.bytes),
-            Format::Line => self.take_lines(settings, datagram.bytes),
+            DatagramFormat::Payload => self.take_payload(settings, datagram),
+            DatagramFormat::TopicPayload => self.take_named(settings, datagram.bytes),
+            DatagramFormat::Line => self.take_lines(settings, datagram.bytes),
         }
     }
 

@@ -24,7 +24,7 @@
 //! allocates beyond the limits; the tasks of a link end when its last handle is dropped or it goes down; a
 //! peer that is silent for [`LinkSettings::idle_timeout`] takes the link down.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tidegate_identity::pki::{PeerIdentity, PkiError};
@@ -43,6 +43,7 @@ mod tcp;
 
 pub use connect::{Listener, dial};
 pub use frame::{FrameSending, Outcome, Priority, Progress};
+pub use tidegate_message::words::Transport;
 
 /// The protocol's name in TLS (ALPN).
 pub const PROTOCOL: &[u8] = b"tidegate/1";
@@ -99,29 +100,6 @@ impl Default for LinkSettings {
             tcp_unsent_bytes_max: 32 << 10,
             clock: Arc::new(clock::now),
         }
-    }
-}
-
-/// The transport of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// QUIC, and TCP where QUIC does not get through: the first to connect, after a head start for QUIC.
-    #[default]
-    Auto,
-    /// QUIC over UDP.
-    Quic,
-    /// TLS over TCP.
-    Tcp,
-}
-
-impl fmt::Display for Transport {
-    /// Its word in configuration.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Quic => "quic",
-            Self::Tcp => "tcp",
-        })
     }
 }
 

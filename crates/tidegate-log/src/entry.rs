@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+pub use tidegate_message::words::Durability;
 use tidegate_message::{Instant, Position};
 
 /// One entry, shared with its log and not copied.
@@ -55,15 +56,4 @@ impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
-}
-
-/// The failures that an entry survives once its append, or the wait for it, has returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Durability {
-    /// Nothing: it goes with the process.
-    Memory,
-    /// The end of the process, kill -9 included: it is in the kernel's page cache.
-    Page,
-    /// A loss of power: it is on the disk, as far as the disk tells the truth.
-    Disk,
 }

@@ -30,6 +30,7 @@ pub mod suggest;
 mod topic;
 pub mod transfer;
 pub mod varint;
+pub mod words;
 
 pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,

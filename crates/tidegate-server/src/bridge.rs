@@ -51,6 +51,7 @@ use std::{
 
 use mio::{Poll, Token};
 use tidegate_broker::{SessionConfig, part_id};
+pub use tidegate_message::words::RemoteVersion;
 use tidegate_message::{Secret, TopicError, check_topic_filter};
 use tidegate_wire::mqtt::QoS;
 
@@ -167,18 +168,6 @@ impl PartialEq for RemoteTls {
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
-}
-
-/// Which version of MQTT is spoken with the remote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RemoteVersion {
-    /// MQTT 5, or 3.1.1 where the remote does not take that.
-    #[default]
-    Auto,
-    /// MQTT 3.1.1, with the bridge bit where the remote takes it.
-    V4,
-    /// MQTT 5.
-    V5,
 }
 
 /// Why a bridge cannot be.

@@ -14,11 +14,13 @@ use tidegate_identity::{
     auth::limits::Lease,
     pki::{Revocations, known::Known},
 };
+pub use tidegate_message::words::Protocol;
 use tidegate_message::{
     Authorize, Identity, IdentityKind, Proof, Refusal, origins::Origins, quantity,
+    words::ProxyProtocol,
 };
 use tidegate_schedule::{PolicyConfig, Threshold};
-use tidegate_wire::{mqtt::Connect, proxy, websocket::Paths};
+use tidegate_wire::{mqtt::Connect, websocket::Paths};
 
 use super::{
     journal::JournalSettings,
@@ -65,7 +67,7 @@ pub struct ListenerSettings {
     /// The protocol.
     pub protocol: Protocol,
     /// Which headers of the PROXY protocol stand before all else; none if it is not spoken.
-    pub proxy_protocol: Option<proxy::Accepted>,
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Where MQTT is, with WebSocket.
     pub paths: Paths,
     /// The pages of other sites that may open a WebSocket.
@@ -171,32 +173,6 @@ impl SessionSettings {
 pub const POLICY_PROPERTY: &str = "tidegate-policy";
 /// The user property of CONNECT by which a client names threshold_l of the paper's policies, such as `500ms`.
 pub const THRESHOLD_PROPERTY: &str = "tidegate-latency-threshold";
-
-/// The protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Protocol {
-    /// MQTT over TCP.
-    #[default]
-    Tcp,
-    /// MQTT over TLS.
-    Tls,
-    /// MQTT over WebSocket (MQTT 5, section 6).
-    WebSocket,
-    /// MQTT over WebSocket over TLS.
-    SecureWebSocket,
-}
-
-impl Protocol {
-    /// Whether TLS is below it.
-    pub fn is_secure(self) -> bool {
-        matches!(self, Self::Tls | Self::SecureWebSocket)
-    }
-
-    /// Whether WebSocket is below it.
-    pub fn is_websocket(self) -> bool {
-        matches!(self, Self::WebSocket | Self::SecureWebSocket)
-    }
-}
 
 /// Authenticates clients.
 pub trait Authenticate: Send + Sync + std::fmt::Debug {

@@ -11,9 +11,9 @@ use std::{
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, ServerName};
-use tidegate_message::{IdentityKind, origins::Origins};
+use tidegate_message::{IdentityKind, origins::Origins, words::ProxyProtocol};
 use tidegate_wire::{
-    proxy::{self, HEADER_BYTES_MAX, Header, Source},
+    proxy::{HEADER_BYTES_MAX, Header, Source},
     websocket::{CloseCode, Decoder, Flow, Handshake, Paths, Step, binary_header, encode_close},
 };
 
@@ -83,7 +83,7 @@ impl Write for Wire {
 pub(super) struct Transport {
     wire: Wire,
     /// A header of the PROXY protocol is to come before all else.
-    proxy: Option<proxy::Accepted>,
+    proxy: Option<ProxyProtocol>,
     /// The source of the connection by its header, until it is taken.
     source: Option<Source>,
     tls: Option<Box<Connection>>,
@@ -172,7 +172,7 @@ impl Transport {
     }
 
     /// Reads a header of the PROXY protocol before all else.
-    pub(super) fn behind_proxy(self, accepted: proxy::Accepted) -> Self {
+    pub(super) fn behind_proxy(self, accepted: ProxyProtocol) -> Self {
         Self { proxy: Some(accepted), ..self }
     }
 
@@ -255,7 +255,7 @@ impl Transport {
     /// it: the bytes after it belong to TLS, and may come in the same segment.
     fn read_header(
         &mut self,
-        accepted: proxy::Accepted,
+        accepted: ProxyProtocol,
         buffer: &mut [u8],
     ) -> io::Result<ReadOutcome> {
         let room = buffer.len().min(HEADER_BYTES_MAX);

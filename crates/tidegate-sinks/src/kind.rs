@@ -1,43 +1,9 @@
-//! The kinds of destinations, and the settings of each.
+//! The settings of each kind of destination.
 
 use async_recursion::async_recursion as boxed;
 use tidegate_process::reach::server;
 
 use super::{Destination, SinkError, memory::Ring};
-
-/// The kind of destination of a sink.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SinkKind {
-    /// A ring in memory.
-    #[default]
-    Memory,
-    /// Parquet files in a folder or an object store.
-    Parquet,
-    /// A table of PostgreSQL or TimescaleDB.
-    Postgres,
-    /// A database that takes InfluxDB's line protocol over HTTP.
-    Influx,
-    /// A topic of Kafka.
-    Kafka,
-    /// Another MQTT broker.
-    Mqtt,
-}
-
-impl SinkKind {
-    const WORDS: [(&str, Self); 6] = [
-        ("memory", Self::Memory),
-        ("parquet", Self::Parquet),
-        ("postgres", Self::Postgres),
-        ("influx", Self::Influx),
-        ("kafka", Self::Kafka),
-        ("mqtt", Self::Mqtt),
-    ];
-
-    /// Its word in configuration.
-    pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, kind)| *kind == self).expect("each has its word").0
-    }
-}
 
 /// Where the messages of a sink go, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,21 +90,6 @@ impl DestinationSettings {
             Self::Mqtt(settings) => {
                 server(&settings.host, settings.port, settings.tls.clone()).await
             }
-        }
-    }
-
-    /// Its kind.
-    pub fn kind(&self) -> SinkKind {
-        match self {
-            Self::Memory(_) => SinkKind::Memory,
-            #[cfg(feature = "parquet")]
-            Self::Parquet(_) => SinkKind::Parquet,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => SinkKind::Postgres,
-            Self::Influx(_) => SinkKind::Influx,
-            #[cfg(feature = "kafka")]
-            Self::Kafka(_) => SinkKind::Kafka,
-            Self::Mqtt(_) => SinkKind::Mqtt,
         }
     }
 }

@@ -50,7 +50,7 @@ mod runtime;
 mod session;
 
 pub use destination::{Destination, Refusal, Trouble};
-pub use kind::{DestinationSettings, SinkKind};
+pub use kind::DestinationSettings;
 pub use record::{Batch, Record};
 pub use refused::RefusedFile;
 
@@ -68,6 +68,8 @@ pub struct SinkSettings {
     pub name: String,
     /// The client identifier of its session here: the same in each process.
     pub client_id: String,
+    /// The word of its kind, for people.
+    pub kind: &'static str,
     /// Filters of what it takes.
     pub topics: Vec<String>,
     /// Where messages go that the destination refuses for good.
@@ -99,6 +101,7 @@ impl Default for SinkSettings {
         Self {
             name: "sink".to_owned(),
             client_id: SinkSettings::session_of("sink"),
+            kind: "memory",
             topics: Vec::new(),
             dead_letter: None,
             refused: None,

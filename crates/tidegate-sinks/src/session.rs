@@ -15,7 +15,7 @@ use tidegate_wire::mqtt::{
     SubscribeFilter, Will,
 };
 
-use super::{SinkKind, SinkSettings, record::Record};
+use super::{DestinationSettings as Settings, SinkSettings, record::Record};
 
 /// Payloads up to this are copied, one behind the other into pieces of memory of [`ROOM_BYTES`].
 const COPIED_BYTES_MAX: usize = 4 << 10;
@@ -81,7 +81,7 @@ impl Session {
         };
         let Attached { publisher, deliveries, .. } = bus.attach(attachment).await?;
         let keeps_properties =
-            matches!(settings.destination.kind(), SinkKind::Mqtt | SinkKind::Influx);
+            matches!(settings.destination, Settings::Mqtt(_) | Settings::Influx(_));
         Ok(Self { publisher, deliveries, room: BytesMut::new(), keeps_properties })
     }
 

@@ -23,7 +23,6 @@ use std::{
     io,
     net::{SocketAddr, UdpSocket},
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
-    str::FromStr,
     time::Duration,
 };
 
@@ -44,14 +43,6 @@ pub enum Method {
     Batch,
     /// `recvfrom`, without what is Linux's alone.
     Plain,
-}
-
-/// A word that names no method.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is not a receive method; choose auto, io-uring, recvmmsg or plain")]
-pub struct UnknownMethod {
-    /// The word.
-    pub word: String,
 }
 
 /// Options of a [`Receiver`].
@@ -202,7 +193,8 @@ impl Receiver {
 }
 
 impl Method {
-    const WORDS: [(&str, Self); 4] = [
+    /// Each with its word.
+    pub const WORDS: &[(&'static str, Self)] = &[
         ("auto", Self::Auto),
         ("io-uring", Self::Uring),
         ("recvmmsg", Self::Batch),
@@ -212,15 +204,6 @@ impl Method {
     /// Its word in configuration.
     pub fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(_, method)| *method == self).expect("each has its word").0
-    }
-}
-
-impl FromStr for Method {
-    type Err = UnknownMethod;
-
-    fn from_str(word: &str) -> Result<Self, UnknownMethod> {
-        let found = Self::WORDS.iter().find(|(known, _)| *known == word);
-        found.map(|(_, method)| *method).ok_or_else(|| UnknownMethod { word: word.to_owned() })
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+pub use tidegate_message::words::ProxyProtocol;
+
 /// Longest header that is read: addresses, and what a balancer adds to them (TLVs, such as a certificate of its client).
 pub const HEADER_BYTES_MAX: usize = 4 << 10;
 
@@ -17,17 +19,6 @@ const WORD: &[u8] = b"PROXY ";
 const LINE_BYTES_MAX: usize = 107;
 /// Signature, version and command, family and protocol, length.
 const HEAD_BYTES: usize = 16;
-
-/// Which versions of the header are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepted {
-    /// Version 1, a line of text.
-    V1,
-    /// Version 2, in binary.
-    V2,
-    /// Either.
-    Any,
-}
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +46,12 @@ impl Header {
     ///
     /// # Errors
     /// [`HeaderError`] if these bytes begin no header that is accepted, whatever follows.
-    pub fn decode(input: &[u8], accepted: Accepted) -> Result<Option<Self>, HeaderError> {
+    pub fn decode(input: &[u8], accepted: ProxyProtocol) -> Result<Option<Self>, HeaderError> {
         let begins = |start: &[u8]| input.iter().zip(start).all(|(byte, known)| byte == known);
-        if accepted != Accepted::V1 && begins(&SIGNATURE) {
+        if accepted != ProxyProtocol::V1 && begins(&SIGNATURE) {
             return decode_binary(input);
         }
-        if accepted != Accepted::V2 && begins(WORD) {
+        if accepted != ProxyProtocol::V2 && begins(WORD) {
             return decode_line(input);
         }
         Err(HeaderError::NoHeader)
@@ -240,18 +231,21 @@ mod tests {
             ("PROXX", Err(HeaderError::NoHeader)),
             ("\x10\x10", Err(HeaderError::NoHeader)),
         ] {
-            for accepted in [Accepted::V1, Accepted::Any] {
+            for accepted in [ProxyProtocol::V1, ProxyProtocol::Any] {
                 let found = Header::decode(line.as_bytes(), accepted);
                 let found = found.map(|header| header.map(|header| header.source));
                 assert_eq!(found, expected, "{line:?}");
             }
         }
         let long = format!("PROXY UNKNOWN {}", "x".repeat(LINE_BYTES_MAX));
-        assert_eq!(Header::decode(&long.as_bytes()[..106], Accepted::V1), Ok(None));
-        assert_eq!(Header::decode(&long.as_bytes()[..107], Accepted::V1), Err(HeaderError::Line));
+        assert_eq!(Header::decode(&long.as_bytes()[..106], ProxyProtocol::V1), Ok(None));
+        assert_eq!(
+            Header::decode(&long.as_bytes()[..107], ProxyProtocol::V1),
+            Err(HeaderError::Line)
+        );
         let line = b"PROXY UNKNOWN\r\n";
-        assert_eq!(Header::decode(line, Accepted::V2), Err(HeaderError::NoHeader));
-        assert_eq!(Header::decode(line, Accepted::V1).unwrap().unwrap().bytes, line.len());
+        assert_eq!(Header::decode(line, ProxyProtocol::V2), Err(HeaderError::NoHeader));
+        assert_eq!(Header::decode(line, ProxyProtocol::V1).unwrap().unwrap().bytes, line.len());
     }
 
     #[test]
@@ -283,12 +277,12 @@ mod tests {
             (binary(0x21, 0x11, 4081, &[]), Err(HeaderError::TooLong { bytes: 4097 })),
             (binary(0x21, 0x11, 4080, &[]), Ok(None)),
         ] {
-            for accepted in [Accepted::V2, Accepted::Any] {
+            for accepted in [ProxyProtocol::V2, ProxyProtocol::Any] {
                 let found = Header::decode(&input, accepted);
                 let found = found.map(|header| header.map(|header| header.source));
                 assert_eq!(found, expected, "{input:02x?}");
             }
-            assert_eq!(Header::decode(&input, Accepted::V1), Err(HeaderError::NoHeader));
+            assert_eq!(Header::decode(&input, ProxyProtocol::V1), Err(HeaderError::NoHeader));
         }
     }
 
@@ -310,10 +304,10 @@ mod tests {
                 *at = byte;
             }
             input.extend(rest);
-            let whole = Header::decode(&input, Accepted::Any);
+            let whole = Header::decode(&input, ProxyProtocol::Any);
             let mut first = None;
             for length in 0..=input.len() {
-                match Header::decode(&input[..length], Accepted::Any) {
+                match Header::decode(&input[..length], ProxyProtocol::Any) {
                     Ok(None) => {}
                     found => {
                         first = Some(found);

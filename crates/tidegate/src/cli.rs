@@ -206,7 +206,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         _ => load()?,
     };
-    logging::set_format(config.log.format.into());
+    logging::set_format(config.log.format);
     match cli.command {
         Command::Init(args) => init::run(&config, &file, &cli.set, &args),
         Command::Invite(args) => enrol::invite(&config, &args),

@@ -1,11 +1,11 @@
 //! A load balancer's header before a connection.
 
-use tidegate_wire::proxy::{Accepted, HEADER_BYTES_MAX, Header};
+use tidegate_wire::proxy::{HEADER_BYTES_MAX, Header, ProxyProtocol};
 
 /// A header of the PROXY protocol and what follows it: however much has come, what is found is the same, within its bound, and
 /// nothing is waited for beyond that.
 pub fn proxy_header(data: &[u8]) {
-    for accepted in [Accepted::V1, Accepted::V2, Accepted::Any] {
+    for accepted in [ProxyProtocol::V1, ProxyProtocol::V2, ProxyProtocol::Any] {
         let whole = Header::decode(data, accepted);
         let first = (0..=data.len())
             .map(|length| Header::decode(&data[..length], accepted))

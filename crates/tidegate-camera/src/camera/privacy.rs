@@ -13,6 +13,7 @@ use tidegate_frame::{
     knob::{FrameError, FrameLimits},
     privacy::{Cover, Mask, Masker, Region},
 };
+pub use tidegate_message::words::Originals;
 use tidegate_message::{Detection, FrameSize, Instant, error_chain};
 use tidegate_workers::SharedPool;
 use tokio::runtime::Handle;
@@ -56,16 +57,6 @@ impl Privacy {
     pub(super) fn covers_originals(&self) -> bool {
         self.covers() && self.originals == Originals::Covered
     }
-}
-
-/// How an original is given to who asks for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Originals {
-    /// In full quality, and covered.
-    #[default]
-    Covered,
-    /// As it was captured.
-    Clear,
 }
 
 /// A detection stays covered so long in other frames: a detector overlooks now and then an object that it saw a moment

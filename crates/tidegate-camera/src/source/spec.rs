@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+pub use tidegate_message::words::RtspTransport;
 use tidegate_message::{
     FrameSize,
     confidential::{PLACES, without_secrets},
@@ -119,16 +120,6 @@ pub struct NetworkOptions {
     pub silent_max: Option<Duration>,
     /// The hardware that decodes what comes by RTSP, by ffmpeg's name for it; `None` is none.
     pub hwaccel: Option<String>,
-}
-
-/// How the packets of a camera come that is asked by RTSP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RtspTransport {
-    /// Over the connection by which it is asked.
-    #[default]
-    Tcp,
-    /// By UDP, to ports of this machine; not where the connection is encrypted.
-    Udp,
 }
 
 /// The content of the generated street.

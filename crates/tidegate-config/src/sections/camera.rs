@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use tidegate_message::Confidential;
 
 use super::seconds;
-use crate::words::CameraTransport;
+use crate::words::RtspTransport;
 
 section! {
     /// `[camera.NAME]`: a camera that this node runs itself, without a process or a certificate of its own; see the chapter on sources.
@@ -26,7 +26,7 @@ section! {
             => "from 0.1 to 240" if |it, _| it.fps.is_none_or(|fps| (0.1..=240.0).contains(&fps)),
         /// How the packets of an rtsp:// camera come: `tcp`, over the connection by which it is asked, or `udp`, to ports of this machine, for cameras that know no other or are
         /// slow with it; what is lost is then lost. Default `tcp`.
-        transport: CameraTransport = CameraTransport::Tcp,
+        transport: RtspTransport = RtspTransport::Tcp,
         /// How long a network camera may say nothing until it is opened again. Default none: 15 s.
         timeout: Option<Duration> = None
             => "from 1s to 10min" if |it, _| it.timeout.is_none_or(|timeout| (seconds(1)..=seconds(600)).contains(&timeout)),

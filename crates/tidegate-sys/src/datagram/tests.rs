@@ -224,9 +224,8 @@ fn nothing_to_receive_is_not_waited_for_longer_than_asked() {
 #[test]
 fn methods_are_known_by_their_words() {
     for method in [Method::Auto, Method::Uring, Method::Batch, Method::Plain] {
-        assert_eq!(method.word().parse(), Ok(method));
+        assert!(Method::WORDS.contains(&(method.word(), method)), "{method:?}");
     }
-    assert_eq!("uring".parse::<Method>().unwrap_err().word, "uring");
 }
 
 #[test]

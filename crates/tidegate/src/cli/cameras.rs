@@ -423,7 +423,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use clap::Parser as _;
-    use tidegate_config::words::CameraTransport;
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -484,7 +483,7 @@ mod tests {
         cameras(&file, &[&given[..], &more].concat()).await.expect("it is added");
         let config = Config::load(Some(&file), &[]).expect("a configuration");
         run::check::cameras(&config).expect("a start takes it");
-        assert_eq!(config.cameras["hall"].transport, CameraTransport::Udp);
+        assert_eq!(config.cameras["hall"].transport, RtspTransport::Udp);
 
         let error = cameras(&file, &["remove", "hall-sub"]).await.expect_err("it is none");
         assert!(error.chain().contains("it has hall"), "{}", error.chain());

@@ -37,7 +37,6 @@ use super::{
     node_name::numbered_node,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped, gone},
     policies::{policies, tuned},
-    words::Translate,
 };
 
 /// The part that has the bridges.
@@ -240,8 +239,8 @@ fn bridge(
     let usual = &broker.session;
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Translate::translated),
-        overflow: section.overflow.map_or(usual.overflow, Translate::translated),
+        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+        overflow: section.overflow.unwrap_or(usual.overflow),
         policy: section
             .policy
             .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
@@ -257,7 +256,7 @@ fn bridge(
         client_id,
         host: host.to_owned(),
         port,
-        version: section.version.translated(),
+        version: section.version,
         bridge_aware: section.bridge_aware,
         tls,
         username,

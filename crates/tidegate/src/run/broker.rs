@@ -17,7 +17,7 @@ use super::{
     audited_access::AuditedAccess,
     invalid, listeners,
     policies::{policies, tuned},
-    words::{Translate, qos_of},
+    words::{qos_of, versions_of},
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -75,7 +75,7 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
         Ok(TopicConfig {
             filter: topic.filter.clone(),
             large_bytes: topic.large_bytes.map(bytes),
-            overflow: topic.overflow.map(Translate::translated),
+            overflow: topic.overflow,
         })
     });
     let topics = problems.take_all(marks.chain(topics));
@@ -126,14 +126,14 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         queue_bytes_max: section.queue_bytes_max.0,
         queue_messages_max: section.queue_messages_max as usize,
         queue_idle_max: section.queue_idle_max,
-        versions: section.accept_protocol_versions.translated(),
+        versions: versions_of(section.accept_protocol_versions),
         max_qos: qos_of(section.max_qos),
         retain_available: section.retain_available,
         allow_zero_length_client_id: section.allow_zero_length_clientid,
         auto_id_prefix: section.auto_id_prefix.as_str().into(),
         topic_control_characters: section.topic_control_characters,
-        overflow_qos0: section.overflow_qos0.translated(),
-        overflow: section.overflow.translated(),
+        overflow_qos0: section.overflow_qos0,
+        overflow: section.overflow,
         policy: tuned(policies, section.policy),
         large_bytes: bytes(section.large_bytes),
         ..SessionConfig::default()

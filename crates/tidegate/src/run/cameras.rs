@@ -34,7 +34,7 @@ use tidegate_workers::SharedPool;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-use super::{certificates::credentials, link_settings, words::Translate as _};
+use super::{certificates::credentials, link_settings};
 
 /// Where the logs of this node are. Keys that cannot be had leave them in memory: nothing is written in clear text that is to be
 /// sealed, and a node delivers nevertheless.
@@ -65,7 +65,7 @@ fn camera_log(config: &Config, name: &CameraName) -> FrameLogSettings {
     FrameLogSettings {
         size: log_config(bytes.0, config.frames.frame_bytes_max.0),
         age: (!age.is_zero()).then_some(age),
-        place: place(config, durability.translated()),
+        place: place(config, durability),
     }
 }
 
@@ -216,7 +216,7 @@ fn network(
     sources: &[SourceSpec],
 ) -> Result<NetworkOptions, (&'static str, &'static str)> {
     let options = NetworkOptions {
-        transport: section.transport.translated(),
+        transport: section.transport,
         silent_max: section.timeout,
         hwaccel: section.hwaccel.clone(),
     };
@@ -342,8 +342,8 @@ fn privacy(config: &Config) -> Privacy {
     let found = detector(section);
     Privacy {
         masks: masks.into(),
-        found: found.map(|spec| (spec, section.detected.translated())),
-        originals: section.originals.translated(),
+        found: found.map(|spec| (spec, section.detected)),
+        originals: section.originals,
     }
 }
 
@@ -390,7 +390,7 @@ pub async fn dial_settings(
 ) -> Result<DialSettings, ApiError> {
     Ok(DialSettings {
         edge: resolve(edge.unwrap_or(config.link.edge.expose())).await?,
-        transport: config.link.transport.translated(),
+        transport: config.link.transport,
         credentials: credentials(config, Kind::Camera, name.as_str())?,
         link: link_settings(config),
         reconnects_max: (config.link.max_reconnects > 0).then_some(config.link.max_reconnects),

@@ -7,7 +7,9 @@ use tidegate_api::ApiError;
 use tidegate_broker::{SessionConfig, part_id};
 use tidegate_config::{Config, IngestSection, Misplaced, problems::Problems};
 use tidegate_identity::access::Access;
-use tidegate_ingest::{Format, Ingest, IngestSettings, Kind, Place, ServerTls, Template};
+use tidegate_ingest::{
+    DatagramFormat, Ingest, IngestKind, IngestSettings, Place, ServerTls, Template,
+};
 use tidegate_message::{Code, Identity, IdentityKind, origins::Origins};
 use tidegate_sys::datagram::DATAGRAM_BYTES_MAX;
 
@@ -17,7 +19,6 @@ use super::{
     findings::Findings,
     node_name::node_of_paths,
     part::{Exchange, Listen, Part, Ports, Running, Started, dropped},
-    words::Translate,
 };
 
 /// The part that has the ways in other than MQTT.
@@ -130,7 +131,7 @@ fn one(
         ApiError::new(Code::CONFIG_INVALID, format!("ingest.{name}.{key} {bound}"))
     };
     let mut problems = Problems::default();
-    let (kind, format): (Kind, Format) = (section.kind.translated(), section.format.translated());
+    let (kind, format) = (section.kind, section.format);
     let is_named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if !(1..=64).contains(&name.len()) || !name.chars().all(is_named) {
         let text =
@@ -147,10 +148,11 @@ fn one(
         problems.note(wrong(key, &text));
     }
     let place = match (kind, format) {
-        (Kind::Udp, Format::Payload) => Some(Place::Datagram),
-        (Kind::Udp, Format::Line) | (Kind::Http, _) => Some(Place::Line),
+        (IngestKind::Udp, DatagramFormat::Payload) => Some(Place::Datagram),
+        (IngestKind::Udp, DatagramFormat::Line) | (IngestKind::Http, _) => Some(Place::Line),
         // The topic comes with the message.
-        (Kind::Udp, Format::TopicPayload) | (Kind::Coap | Kind::WebSocket, _) => None,
+        (IngestKind::Udp, DatagramFormat::TopicPayload)
+        | (IngestKind::Coap | IngestKind::WebSocket, _) => None,
     };
     let topic = match (place, &section.topic) {
         (None, Some(_)) => {
@@ -166,10 +168,10 @@ fn one(
         (None, None) => Template::default(),
     };
     let tls = match (kind, section.tls) {
-        (Kind::Http | Kind::WebSocket, true) => {
+        (IngestKind::Http | IngestKind::WebSocket, true) => {
             problems.take(tls(config, &|key| format!("ingest.{name}.{key}"), section))
         }
-        (Kind::Udp | Kind::Coap, true) => None,
+        (IngestKind::Udp | IngestKind::Coap, true) => None,
         (_, false) if section.certificate.is_some() || section.key.is_some() => {
             problems.note(wrong("certificate", "and key need tls = true"));
             None
@@ -179,7 +181,7 @@ fn one(
     let packet_bytes_max = session.packet_bytes_max as usize;
     let message_bytes = section.message_bytes_max.0 as usize;
     let message_most = match kind {
-        Kind::Udp => DATAGRAM_BYTES_MAX,
+        IngestKind::Udp => DATAGRAM_BYTES_MAX,
         _ => packet_bytes_max.saturating_sub(PACKET_OVERHEAD_BYTES),
     };
     for (key, holds, bound) in [
@@ -224,7 +226,7 @@ fn one(
         Some(user) => Some(of_listener(IdentityKind::User, user, name, ip)),
         None => anonymous.then(|| of_listener(IdentityKind::Anonymous, "", name, ip)),
     };
-    if identity.is_none() && matches!(kind, Kind::Udp | Kind::Coap) {
+    if identity.is_none() && matches!(kind, IngestKind::Udp | IngestKind::Coap) {
         let text = "must name the user whose rights hold for messages that come in here, since their senders cannot authenticate; or set \
                     allow_anonymous = true";
         problems.note(wrong("identity", text));
@@ -247,7 +249,7 @@ fn one(
         topic,
         retain: section.retain,
         tls,
-        method: section.receive.translated(),
+        method: section.receive,
         receive_buffer_bytes: section.receive_buffer_bytes.0 as usize,
         joins: section.receive_joined,
         identity,
@@ -289,11 +291,10 @@ fn of_listener(kind: IdentityKind, user: &str, name: &str, ip: IpAddr) -> Identi
 /// Filters in the kernel.
 #[cfg(feature = "xdp")]
 mod xdp {
-    use tidegate_config::words::IngestKind;
-    use tidegate_ingest::XdpSettings;
+    use tidegate_ingest::{IngestKind, XdpSettings};
     use tidegate_xdp::{FilterError, parse_conditions, parse_fields};
 
-    use super::{IngestSection, Translate as _, xdp_key};
+    use super::{IngestSection, xdp_key};
 
     /// Which setting is wrong, and what would be right.
     pub(super) struct Wrong {
@@ -325,7 +326,7 @@ mod xdp {
             parse_conditions(keep).map_err(|error| said("xdp_keep", &error))?;
         let settings = XdpSettings {
             interface: interface.clone(),
-            mode: section.xdp_mode.translated(),
+            mode: section.xdp_mode,
             payload_bytes: section.xdp_payload_bytes,
             fields,
             combine,

@@ -42,7 +42,7 @@ use super::{
     certificates::{certificate, write_shown},
     invalid,
     policies::{policies, tuned},
-    words::{Translate, qos_of},
+    words::{qos_of, versions_of},
 };
 
 /// The settings of each listener.
@@ -68,7 +68,7 @@ pub(super) fn all<'c>(
             listener.topic_bytes_max.map_or(session.topic_bytes_max, |count| count.0 as usize);
         session.max_qos = listener.max_qos.map_or(session.max_qos, qos_of);
         session.retain_available = listener.retain_available.unwrap_or(session.retain_available);
-        session.versions = listener.accept_protocol_versions.map_or(session.versions, Translate::translated);
+        session.versions = listener.accept_protocol_versions.map_or(session.versions, versions_of);
         session.allow_zero_length_client_id =
             listener.allow_zero_length_clientid.unwrap_or(session.allow_zero_length_client_id);
         if let Some(prefix) = &listener.auto_id_prefix {
@@ -76,8 +76,8 @@ pub(super) fn all<'c>(
         }
         session.queue_bytes_max =
             listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-        session.overflow_qos0 = listener.overflow_qos0.map_or(session.overflow_qos0, Translate::translated);
-        session.overflow = listener.overflow.map_or(session.overflow, Translate::translated);
+        session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
+        session.overflow = listener.overflow.unwrap_or(session.overflow);
         session.policy =
             listener.policy.map_or(session.policy, |policy| tuned(&policies, policy));
         session.large_bytes = listener.large_bytes.map_or(session.large_bytes, bytes);
@@ -85,8 +85,8 @@ pub(super) fn all<'c>(
             let mut session = session.clone();
             session.queue_bytes_max =
                 section.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-            session.overflow_qos0 = section.overflow_qos0.map_or(session.overflow_qos0, Translate::translated);
-            session.overflow = section.overflow.map_or(session.overflow, Translate::translated);
+            session.overflow_qos0 = section.overflow_qos0.unwrap_or(session.overflow_qos0);
+            session.overflow = section.overflow.unwrap_or(session.overflow);
             session.policy =
                 section.policy.map_or(session.policy, |policy| tuned(&policies, policy));
             session.large_bytes = section.large_bytes.map_or(session.large_bytes, bytes);
@@ -112,8 +112,8 @@ pub(super) fn all<'c>(
             name: name.as_str().into(),
             listen: listener.listen.clone(),
             socket_mode: listener.socket_mode.unwrap_or_default(),
-            protocol: listener.protocol.translated(),
-            proxy_protocol: listener.proxy_protocol.map(Translate::translated),
+            protocol: listener.protocol,
+            proxy_protocol: listener.proxy_protocol,
             paths: paths(&listener.paths).ok_or_else(|| {
                 let text = format!(
                     "mqtt.listener.{name}.paths must be paths such as /mqtt, separated by commas, or * for any; it is {:?}",

@@ -34,7 +34,6 @@ use super::{
     broker::usual_session,
     findings::Findings,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped, gone},
-    words::Translate,
 };
 
 /// Messages that wait for a sink at most, unless another limit is set.
@@ -142,7 +141,7 @@ impl RunningSinks {
                 let text = format!("sink.{name} cannot start");
                 ApiError::new(Code::INTERNAL, text).caused_by(tidegate_message::error_chain(&error))
             })?;
-            tracing::info!(sink = %name, kind = settings.destination.kind().word(), "sink started");
+            tracing::info!(sink = %name, kind = settings.kind, "sink started");
             changes.note("sink", &name);
             running.insert(name, (settings, sink));
         }
@@ -156,7 +155,7 @@ impl RunningSinks {
             let report = sink.report();
             SinkRow {
                 name: name.clone(),
-                kind: settings.destination.kind().word(),
+                kind: settings.kind,
                 up: sink.is_up(),
                 topics: settings.topics.clone(),
                 messages: report.messages,
@@ -293,8 +292,8 @@ fn sink(
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
         queue_messages_max: section.queue_messages_max.unwrap_or(QUEUE_MESSAGES_MAX) as usize,
-        overflow: section.overflow.map_or(Overflow::Spill, Translate::translated),
-        overflow_qos0: section.overflow_qos0.map_or(usual.overflow_qos0, Translate::translated),
+        overflow: section.overflow.unwrap_or(Overflow::Spill),
+        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
         policy: Policy::None,
         inflight_max: Some(under_way_max),
         inflight_bytes_max: Some(batch_bytes.saturating_mul(2)),
@@ -303,6 +302,7 @@ fn sink(
         ..usual.clone()
     };
     Ok(SinkSettings {
+        kind: section.kind.word(),
         topics: list.map(str::to_owned).collect(),
         dead_letter: section.dead_letter.clone(),
         batch_messages,

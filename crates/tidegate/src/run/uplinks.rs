@@ -30,7 +30,6 @@ use super::{
     link_settings,
     node_name::node_of_paths,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped},
-    words::Translate,
 };
 
 /// The part that has the uplinks, and takes what comes over those of other nodes.
@@ -276,11 +275,11 @@ fn uplink(
         0 => usual.overflow,
         _ => Overflow::Spill,
     };
-    let overflow = section.overflow.map_or(overflow, Translate::translated);
+    let overflow = section.overflow.unwrap_or(overflow);
     Ok(UplinkSettings {
         name: name.to_owned(),
         to: section.to.expose().to_owned(),
-        transport: section.transport.translated(),
+        transport: section.transport,
         topics,
         critical,
         critical_bytes_per_second: section.critical_bytes_per_second.0,
@@ -301,7 +300,7 @@ fn uplink(
             queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |bytes| bytes.0),
             queue_messages_max: section.queue_messages_max as usize,
             overflow,
-            overflow_qos0: section.overflow_qos0.map_or(overflow, Translate::translated),
+            overflow_qos0: section.overflow_qos0.unwrap_or(overflow),
             // A batch of thousands is one round trip, and what is under way is bounded by the window alone.
             inflight_max: Some(u16::MAX),
             inflight_bytes_max: Some(section.window_bytes.0),

@@ -1,12 +1,8 @@
-//! Which word of the configuration is which of the parts'.
+//! Words and numbers of the configuration that the parts have as types of their own.
 
 use tidegate_broker::Versions;
-use tidegate_camera::{camera::Originals, source::RtspTransport};
-use tidegate_config::words;
-use tidegate_ingest::{Format, Kind};
-use tidegate_link::link::Transport;
-use tidegate_server::{bridge::RemoteVersion, journal, settings::Protocol};
-use tidegate_sys::{bpf::Mode, datagram::Method};
+use tidegate_config::words::MqttVersions;
+use tidegate_server::journal;
 use tidegate_wire::mqtt::{QoS, Version};
 
 // Limits of other crates that the configuration repeats.
@@ -23,52 +19,17 @@ pub(super) fn qos_of(number: u32) -> QoS {
     u8::try_from(number).ok().and_then(QoS::of_bits).expect("it was checked")
 }
 
-/// A word of the configuration, as the part of the program has it that it is for.
-pub(super) trait Translate<T> {
-    fn translated(self) -> T;
-}
-
-macro_rules! same {
-    ($($word:ident is $of:path { $($variant:ident),+ })+) => {$(
-        impl Translate<$of> for words::$word {
-            fn translated(self) -> $of {
-                type Of = $of;
-                match self {
-                    $(words::$word::$variant => Of::$variant,)+
-                }
-            }
-        }
-    )+};
-}
-
-same! {
-    CameraTransport is RtspTransport { Tcp, Udp }
-    Cover is tidegate_frame::privacy::Cover { Fill, Blur }
-    DatagramFormat is Format { Payload, TopicPayload, Line }
-    Durability is tidegate_log::Durability { Memory, Page, Disk }
-    IngestKind is Kind { Udp, Coap, Http, WebSocket }
-    Originals is Originals { Covered, Clear }
-    Overflow is tidegate_broker::Overflow { DropOldest, DropNewest, Latest, Disconnect, BlockPublisher, Spill, SpillDisconnect }
-    Protocol is Protocol { Tcp, Tls, WebSocket, SecureWebSocket }
-    ProxyProtocol is tidegate_wire::proxy::Accepted { V1, V2, Any }
-    ReceiveMethod is Method { Auto, Uring, Batch, Plain }
-    RemoteVersion is RemoteVersion { Auto, V4, V5 }
-    Transport is Transport { Auto, Quic, Tcp }
-    XdpMode is Mode { Auto, Native, Generic }
-}
-
-impl Translate<Versions> for words::MqttVersions {
-    fn translated(self) -> Versions {
-        let known = [Version::V3, Version::V4, Version::V5];
-        Versions::of(
-            known.into_iter().zip(self.spoken()).filter_map(|(known, is)| is.then_some(known)),
-        )
-    }
+/// The versions of MQTT of those words.
+pub(super) fn versions_of(words: MqttVersions) -> Versions {
+    let known = [Version::V3, Version::V4, Version::V5];
+    Versions::of(
+        known.into_iter().zip(words.spoken()).filter_map(|(known, is)| is.then_some(known)),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_config::Config;
+    use tidegate_config::{Config, words::Policy};
     use tidegate_frame::{
         controller::{LinkModel, MezPiConfig},
         coordinator::CoordinatorConfig,
@@ -78,27 +39,13 @@ mod tests {
 
     #[test]
     fn words_and_defaults_are_those_of_the_parts() {
-        for (word, overflow) in words::Overflow::WORDS {
-            let overflow: tidegate_broker::Overflow = overflow.translated();
-            assert_eq!(overflow.word(), *word);
-        }
-        for (word, method) in words::ReceiveMethod::WORDS {
-            let method: Method = method.translated();
-            assert_eq!(method.word(), *word);
-        }
-        for (word, mode) in words::XdpMode::WORDS {
-            let mode: Mode = mode.translated();
-            assert_eq!(mode.word(), *word);
-        }
-        for (word, policy) in words::Policy::WORDS {
+        for (word, policy) in Policy::WORDS {
             assert_eq!(policy.word(), *word);
             let known: tidegate_schedule::Policy = word.parse().expect("it is known");
             assert_eq!(known.as_str(), *word);
         }
-        let all: Versions = words::MqttVersions::ALL.translated();
-        assert_eq!(all, Versions::default());
-        let some: words::MqttVersions = "3.1, 5".parse().expect("two versions");
-        let some: Versions = some.translated();
+        assert_eq!(versions_of(MqttVersions::ALL), Versions::default());
+        let some = versions_of("3.1, 5".parse().expect("two versions"));
         assert_eq!(some, Versions::of([Version::V3, Version::V5]));
         let config = Config::default();
         let (mez_pi, usual, line) = (&config.mez_pi, MezPiConfig::default(), LinkModel::paper());

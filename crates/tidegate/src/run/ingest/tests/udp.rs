@@ -1,6 +1,6 @@
 use std::net::UdpSocket;
 
-use tidegate_sys::datagram::set_segment;
+use tidegate_sys::datagram::{Method, set_segment};
 
 use super::*;
 
@@ -13,8 +13,9 @@ fn listener(rest: &str) -> String {
 /// Whether this machine has the method; a word about it if not.
 fn has(method: &str) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (_, method) = Method::WORDS.iter().find(|(word, _)| *word == method).expect("it is known");
     let options = tidegate_sys::datagram::ReceiverOptions {
-        method: method.parse().unwrap(),
+        method: *method,
         bytes_max: 1500,
         joins: false,
         names_sources: true,
@@ -22,7 +23,7 @@ fn has(method: &str) -> bool {
     match tidegate_sys::datagram::Receiver::new(socket, options) {
         Ok(_) => true,
         Err(error) => {
-            println!("skipped: no {method} here: {error}");
+            println!("skipped: no {} here: {error}", method.word());
             false
         }
     }
