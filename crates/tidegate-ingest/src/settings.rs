@@ -5,7 +5,7 @@ use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate_bus::SessionConfig;
-use tidegate_device::{MessageLimits, Place, Template};
+use tidegate_device::{MessageLimits, Template};
 use tidegate_identity::pki::servers::{NotCertified, certified};
 use tidegate_message::{
     Identity, TopicError,
@@ -93,35 +93,6 @@ impl ServerTls {
 }
 
 impl IngestSettings {
-    /// A listener with the default configuration, which refuses anonymous clients.
-    pub fn new(name: &str, kind: IngestKind, listen: SocketAddr) -> Self {
-        let session = SessionConfig::default();
-        Self {
-            name: name.into(),
-            kind,
-            listen,
-            format: DatagramFormat::Payload,
-            topic: Template::parse(Place::Datagram.usual(), Place::Datagram)
-                .expect("the usual template is one"),
-            retain: false,
-            tls: None,
-            method: Method::Auto,
-            receive_buffer_bytes: 4 << 20,
-            joins: true,
-            identity: None,
-            origins: Origins::default(),
-            message_bytes_max: 64_000,
-            body_bytes_max: 4 << 20,
-            connections_max: 1024,
-            rate_max: None,
-            request_timeout: Duration::from_secs(30),
-            topic_max: (session.topic_levels_max, session.topic_bytes_max),
-            session,
-            #[cfg(feature = "xdp")]
-            xdp: None,
-        }
-    }
-
     /// Whether a message may have that topic, by its form.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Words of the configuration, each one type for the configuration and for the parts of the program that go by it.
 //!
 //! No part sees the configuration, so that a key that changes builds no part, and the configuration sees no part, so that it is read and
-//! checked without one. What both name is therefore a noun.
+//! checked without one. A word of both is therefore a noun.
 
 /// Enums that are one of a few words each.
 #[macro_export]

@@ -181,13 +181,11 @@ pub enum SinkError {
     },
     /// The program was built without it.
     #[error(
-        "this build has no {kind} sink; build with --features {feature}, which is among the defaults"
+        "this build has no {kind} sink; build with --features sink-{kind}, which is among the defaults"
     )]
     LeftOut {
         /// The kind of sink.
         kind: &'static str,
-        /// The feature that brings it.
-        feature: &'static str,
     },
     /// The destination cannot be made.
     #[error("{problem}")]

@@ -5,8 +5,8 @@
 //!                                             └ Bus, Frames, Links, pool of workers, tables of the page
 //! ```
 //!
-//! Always true: a service is given settings of its own and never the configuration; no service starts another one. A reader who asks what
-//! a key of the configuration does finds the answer here.
+//! Always true: a service is given settings of its own and never the configuration, since each new key would build all of them; no service
+//! starts another one. A reader who asks what a key of the configuration does finds the answer here.
 
 mod access;
 mod audited_access;
@@ -21,6 +21,7 @@ mod findings;
 mod flows;
 mod ingest;
 mod kept;
+mod keys;
 mod listeners;
 mod mqtt;
 mod node;
@@ -34,7 +35,6 @@ mod uplinks;
 pub mod users;
 mod vision;
 mod web;
-mod words;
 mod workers;
 
 use std::{sync::Arc, time::Duration};

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tidegate_message::{Confidential, Secret};
 
+use super::{millis, seconds};
 use crate::{
     ByteCount,
     words::{Overflow, SinkKind},
@@ -71,5 +72,37 @@ section! {
         topic: Option<String> = None; of Kafka,
         /// Of `postgres` and `kafka`: whether the table or topic is made where there is none. Default none: true.
         create: Option<bool> = None; of Postgres | Kafka,
+    }
+}
+
+/// The values of keys that are not set, where they are not for every kind or not the same for each.
+impl SinkSection {
+    /// `queue_messages_max`.
+    pub const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
+    /// `memory_messages`.
+    pub const MEMORY_MESSAGES: u32 = 10_000;
+    /// `region`.
+    pub const REGION: &str = "us-east-1";
+    /// `table`.
+    pub const TABLE: &str = "messages";
+    /// `measurement`.
+    pub const MEASUREMENT: &str = "mqtt";
+    /// `topic`.
+    pub const TOPIC: &str = "tidegate";
+
+    /// Messages and bytes of a batch, and the longest wait of its first message: as the keys say, else as is usual for the kind.
+    pub fn batch(&self) -> (u32, u64, Duration) {
+        let (messages, bytes, age) = match self.kind {
+            // Few large files are what those who read them want.
+            SinkKind::Parquet => (50_000, 32 << 20, seconds(60)),
+            // A ring takes few as easily as many, and what waits is not kept twice for long.
+            SinkKind::Memory => (1_000, 1 << 20, millis(100)),
+            _ => (10_000, 8 << 20, seconds(1)),
+        };
+        (
+            self.batch_messages.unwrap_or(messages),
+            self.batch_bytes.map_or(bytes, |count| count.0),
+            self.batch_age.unwrap_or(age),
+        )
     }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rustls::client::danger::ServerCertVerifier;
 use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
-use tidegate_broker::{BrokerConfig, PART_GRACE, SessionConfig};
+use tidegate_broker::{BrokerConfig, PART_GRACE};
 use tidegate_config::{Config, MqttBridgeSection, Purpose, problems::Problems};
 use tidegate_identity::{
     access::Access,
@@ -34,9 +34,10 @@ use super::{
     broker,
     findings::Findings,
     invalid,
+    keys::{list, password, queued, username},
     node_name::numbered_node,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped, gone},
-    policies::{policies, tuned},
+    policies::policies,
 };
 
 /// The part that has the bridges.
@@ -206,48 +207,22 @@ fn bridge(
             problems.say(Code::CONFIG_INVALID, text);
         }
     }
-    let username = section
-        .username
-        .as_deref()
-        .map(|name| str::from_utf8(name).expect("it was read as text").to_owned());
+    let username = username(section.username.as_ref());
     if section.password_file.is_some() && username.is_none() {
         let text = format!("{} needs a username as well", key_of("password_file"));
         problems.say(Code::CONFIG_INVALID, text);
     }
     let qos = u8::try_from(section.qos).ok().and_then(QoS::of_bits);
     let qos = problems.take(qos.ok_or_else(|| wrong("qos", "0, 1 or 2")));
-    let list = |text: &str| {
-        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-        filters.map(str::to_owned).collect()
-    };
     let keep_alive = u16::try_from(section.keepalive.as_secs());
     let keep_alive = problems.take(keep_alive.map_err(|_| wrong("keepalive", "at most 65535s")));
     let password = section.password_file.as_ref().and_then(|path| {
-        let read = regular::read(path);
+        let read = password(path);
         problems.take(read.map_err(|error| unreadable(&key_of("password_file"), path, &error)))
-    });
-    let password = password.map(|mut password| {
-        while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
-            password.pop();
-        }
-        password.into()
     });
     let tls = match section.tls {
         true => problems.take(bridge_tls(&key_of, section, access)),
         false => None,
-    };
-    let usual = &broker.session;
-    let session = SessionConfig {
-        queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
-        overflow: section.overflow.unwrap_or(usual.overflow),
-        policy: section
-            .policy
-            .map_or_else(|| usual.policy.clone(), |policy| tuned(policies, policy)),
-        large_bytes: section
-            .large_bytes
-            .map_or(usual.large_bytes, |count| u32::try_from(count.0).unwrap_or(u32::MAX)),
-        ..usual.clone()
     };
     let client_id = section.client_id.clone().unwrap_or_else(|| format!("{node}.{name}"));
     let settings = BridgeSettings {
@@ -269,7 +244,7 @@ fn bridge(
         retain: section.retain,
         keep_alive: keep_alive.unwrap_or_default(),
         backoff_max: section.reconnect_backoff_max,
-        session,
+        session: queued!(section, broker.session.clone(), policies),
         receive_maximum: broker.receive_maximum,
         packet_bytes_max: broker.session.packet_bytes_max,
         ..BridgeSettings::default()

@@ -4,9 +4,7 @@ use std::{sync::Arc, thread};
 
 use tidegate_api::ApiError;
 use tidegate_broker::{BrokerConfig, SessionConfig, TopicConfig};
-use tidegate_config::{
-    ByteCount, Config, MqttSection, Purpose, problems::Problems, words::Durability,
-};
+use tidegate_config::{Config, MqttSection, Purpose, problems::Problems, words::Durability};
 use tidegate_identity::access::Access;
 use tidegate_message::check_topic_filter;
 use tidegate_schedule::PolicyConfig;
@@ -15,9 +13,10 @@ use tidegate_uplink::hand_over;
 
 use super::{
     audited_access::AuditedAccess,
-    invalid, listeners,
+    invalid,
+    keys::{bytes_of, qos_of, versions_of},
+    listeners,
     policies::{policies, tuned},
-    words::{qos_of, versions_of},
 };
 
 /// The settings of the MQTT server that `config` describes.
@@ -62,7 +61,6 @@ pub(super) fn settings(
 /// [`Code::CONFIG_INVALID`](tidegate_message::Code::CONFIG_INVALID), naming the keys.
 pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
     let section = &config.mqtt;
-    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     let mut problems = Problems::default();
     let policies = problems.take(policies(section)).unwrap_or_default();
     let marks = hand_over::sizes().map(|(filter, large_bytes)| {
@@ -74,7 +72,7 @@ pub(super) fn broker(config: &Config) -> Result<BrokerConfig, ApiError> {
             .map_err(|error| invalid(&key, &error))?;
         Ok(TopicConfig {
             filter: topic.filter.clone(),
-            large_bytes: topic.large_bytes.map(bytes),
+            large_bytes: topic.large_bytes.map(bytes_of),
             overflow: topic.overflow,
         })
     });
@@ -118,9 +116,8 @@ pub(super) fn usual_session(config: &Config) -> Result<SessionConfig, ApiError> 
 }
 
 fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
-    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     SessionConfig {
-        packet_bytes_max: bytes(section.packet_bytes_max),
+        packet_bytes_max: bytes_of(section.packet_bytes_max),
         topic_levels_max: section.topic_levels_max as usize,
         topic_bytes_max: section.topic_bytes_max.0 as usize,
         queue_bytes_max: section.queue_bytes_max.0,
@@ -135,7 +132,7 @@ fn session(section: &MqttSection, policies: &PolicyConfig) -> SessionConfig {
         overflow_qos0: section.overflow_qos0,
         overflow: section.overflow,
         policy: tuned(policies, section.policy),
-        large_bytes: bytes(section.large_bytes),
+        large_bytes: bytes_of(section.large_bytes),
         ..SessionConfig::default()
     }
 }

@@ -10,7 +10,7 @@ use tidegate_message::Code;
 use tidegate_process::random::random_bytes;
 use tidegate_server::settings::Operators;
 
-use super::kept::kept_random;
+use super::{kept::kept_random, keys::list};
 
 /// The files of flows that are to run.
 pub(super) fn settings(config: &Config) -> Vec<FlowSettings> {
@@ -19,10 +19,7 @@ pub(super) fn settings(config: &Config) -> Vec<FlowSettings> {
         section: name.clone(),
         file: section.file.clone(),
         models_dir: section.models_dir.clone(),
-        topics: section.topics.as_deref().map(|text| {
-            let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-            filters.map(str::to_owned).collect()
-        }),
+        topics: section.topics.as_deref().map(list),
         state_interval: section.state_interval,
     });
     settings.collect()

@@ -17,8 +17,8 @@ use rustls_pki_types::CertificateDer;
 use tidegate_api::ApiError;
 use tidegate_broker::BrokerConfig;
 use tidegate_config::{
-    ByteCount, Config, ID_PREFIX_BOUND, Misplaced, MqttListenerSection, MqttSection,
-    PACKET_BYTES_LEAST, Purpose, is_id_prefix, problems::Problems,
+    Config, ID_PREFIX_BOUND, Misplaced, MqttListenerSection, MqttSection, PACKET_BYTES_LEAST,
+    Purpose, is_id_prefix, problems::Problems,
 };
 use tidegate_identity::{
     access::Access,
@@ -41,8 +41,8 @@ use tidegate_wire::websocket::Paths;
 use super::{
     certificates::{certificate, write_shown},
     invalid,
-    policies::{policies, tuned},
-    words::{qos_of, versions_of},
+    keys::{bytes_of, qos_of, queued, versions_of},
+    policies::policies,
 };
 
 /// The settings of each listener.
@@ -53,7 +53,6 @@ pub(super) fn all<'c>(
     purpose: Purpose,
 ) -> impl Iterator<Item = Result<ListenerSettings, ApiError>> + 'c {
     let section = &config.mqtt;
-    let bytes = |count: ByteCount| u32::try_from(count.0).unwrap_or(u32::MAX);
     // Their problems were reported for the whole broker.
     let policies = Arc::new(policies(section).unwrap_or_default());
     config.mqtt_listeners.iter().map(move |(name, listener)| {
@@ -61,7 +60,7 @@ pub(super) fn all<'c>(
         check_listener(name, listener, section, &mut problems);
         let mut session = broker.session.clone();
         session.packet_bytes_max =
-            listener.packet_bytes_max.map_or(session.packet_bytes_max, bytes);
+            listener.packet_bytes_max.map_or(session.packet_bytes_max, bytes_of);
         session.topic_levels_max =
             listener.topic_levels_max.map_or(session.topic_levels_max, |levels| levels as usize);
         session.topic_bytes_max =
@@ -74,22 +73,9 @@ pub(super) fn all<'c>(
         if let Some(prefix) = &listener.auto_id_prefix {
             session.auto_id_prefix = prefix.as_str().into();
         }
-        session.queue_bytes_max =
-            listener.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-        session.overflow_qos0 = listener.overflow_qos0.unwrap_or(session.overflow_qos0);
-        session.overflow = listener.overflow.unwrap_or(session.overflow);
-        session.policy =
-            listener.policy.map_or(session.policy, |policy| tuned(&policies, policy));
-        session.large_bytes = listener.large_bytes.map_or(session.large_bytes, bytes);
+        let session = queued!(listener, session, &policies);
         let users = config.mqtt_users.iter().map(|(user, section)| {
-            let mut session = session.clone();
-            session.queue_bytes_max =
-                section.queue_bytes_max.map_or(session.queue_bytes_max, |count| count.0);
-            session.overflow_qos0 = section.overflow_qos0.unwrap_or(session.overflow_qos0);
-            session.overflow = section.overflow.unwrap_or(session.overflow);
-            session.policy =
-                section.policy.map_or(session.policy, |policy| tuned(&policies, policy));
-            session.large_bytes = section.large_bytes.map_or(session.large_bytes, bytes);
+            let session = queued!(section, session.clone(), &policies);
             (user.clone(), Arc::new(session))
         });
         let users: HashMap<_, _> = users.collect();
@@ -158,10 +144,10 @@ fn paths(text: &str) -> Option<Paths> {
 /// The pages that may open a WebSocket.
 fn origins(name: &str, listener: &MqttListenerSection) -> Result<Arc<Origins>, ApiError> {
     let key = format!("mqtt.listener.{name}.origins");
-    let invalid =
-        |text: &dyn std::fmt::Display| ApiError::new(Code::CONFIG_INVALID, format!("{key} {text}"));
     let origins = Origins::parse(listener.origins.as_deref(), &key);
-    origins.map(Arc::new).map_err(|error| invalid(&format!("must be origins: {error}")))
+    origins.map(Arc::new).map_err(|error| {
+        ApiError::new(Code::CONFIG_INVALID, format!("{key} must be origins: {error}"))
+    })
 }
 
 /// Checks across the settings of a listener.

@@ -16,9 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
 use tidegate_bus::Bus;
-use tidegate_config::{
-    Config, Misplaced, Purpose, SinkSection, problems::Problems, words::SinkKind,
-};
+use tidegate_config::{Config, Misplaced, Purpose, SinkSection, problems::Problems};
 use tidegate_identity::access::Access;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_schedule::Policy;
@@ -33,11 +31,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     broker::usual_session,
     findings::Findings,
+    keys::list,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped, gone},
 };
 
-/// Messages that wait for a sink at most, unless another limit is set.
-const QUEUE_MESSAGES_MAX: u32 = 1_000_000;
 /// Bytes of a dead letter in addition to the message: a topic, a reason, names.
 const LETTER_BYTES: u32 = 192 << 10;
 
@@ -213,12 +210,7 @@ fn planned(
     let mut problems = Problems::default();
     let sinks = problems.take_all(config.sinks.iter().map(|(name, section)| {
         let invalid = |error: SinkError| invalid(name, &error);
-        let mut settings = sink(name, section, config, usual, purpose).map_err(invalid)?;
-        settings.name.clone_from(name);
-        settings.client_id = SinkSettings::session_of(name);
-        let bytes_max = section.refused_bytes_max.0;
-        settings.refused =
-            (bytes_max > 0).then(|| RefusedFile::new(&folder(config), name, bytes_max));
+        let settings = sink(name, section, config, usual, purpose).map_err(invalid)?;
         settings.check().map_err(invalid)?;
         // A kind that this build does not have, and one that cannot be made, is reported before anything changes.
         match purpose {
@@ -278,20 +270,18 @@ fn sink(
     usual: &SessionConfig,
     purpose: Purpose,
 ) -> Result<SinkSettings, SinkError> {
-    let kind = Kind::of(section.kind);
     if let Some(Misplaced { key, kinds }) = section.misplaced().into_iter().next() {
         let (kind, kinds) = (section.kind.word(), kinds.join(", "));
         let problem = format!("{key} means nothing for {kind}; it is for {kinds}");
         return Err(SinkError::Destination { problem, source: None });
     }
-    let list = section.topics.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-    let batch_messages = section.batch_messages.unwrap_or(kind.batch_messages);
-    let batch_bytes = section.batch_bytes.map_or(kind.batch_bytes, |count| count.0);
+    let (batch_messages, batch_bytes, batch_age) = section.batch();
     // One batch is under way while the next one grows.
     let under_way_max = u16::try_from(batch_messages.saturating_mul(2)).unwrap_or(u16::MAX);
     let session = SessionConfig {
         queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
-        queue_messages_max: section.queue_messages_max.unwrap_or(QUEUE_MESSAGES_MAX) as usize,
+        queue_messages_max: section.queue_messages_max.unwrap_or(SinkSection::QUEUE_MESSAGES_MAX)
+            as usize,
         overflow: section.overflow.unwrap_or(Overflow::Spill),
         overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
         policy: Policy::None,
@@ -301,20 +291,23 @@ fn sink(
         packet_bytes_max: usual.packet_bytes_max.saturating_add(LETTER_BYTES).min(PACKET_BYTES_MAX),
         ..usual.clone()
     };
+    let refused_max = section.refused_bytes_max.0;
     Ok(SinkSettings {
+        name: name.to_owned(),
+        client_id: SinkSettings::session_of(name),
         kind: section.kind.word(),
-        topics: list.map(str::to_owned).collect(),
+        topics: list(&section.topics),
         dead_letter: section.dead_letter.clone(),
+        refused: (refused_max > 0).then(|| RefusedFile::new(&folder(config), name, refused_max)),
         batch_messages,
         batch_bytes,
-        batch_age: section.batch_age.unwrap_or(kind.batch_age),
+        batch_age,
         backoff_max: section.backoff_max,
         timeout: section.timeout,
         sys_interval: config.mqtt.sys_interval,
         session,
         destination: destinations::of(name, section, config, under_way_max, purpose)?,
         trust: section.ca.as_deref().map(trust).transpose()?,
-        ..SinkSettings::default()
     })
 }
 
@@ -325,26 +318,6 @@ fn trust(path: &Path) -> Result<[u8; 32], SinkError> {
         source: Some(error.into()),
     })?;
     Ok(Sha256::digest(read).into())
-}
-
-/// The defaults of a kind of destination.
-struct Kind {
-    batch_messages: u32,
-    batch_bytes: u64,
-    batch_age: Duration,
-}
-
-impl Kind {
-    fn of(kind: SinkKind) -> Self {
-        let (batch_messages, batch_bytes, millis) = match kind {
-            // Few large files are what those who read them want.
-            SinkKind::Parquet => (50_000, 32 << 20, 60_000),
-            // A ring takes few as easily as many, and what waits is not kept twice for long.
-            SinkKind::Memory => (1_000, 1 << 20, 100),
-            _ => (10_000, 8 << 20, 1_000),
-        };
-        Self { batch_messages, batch_bytes, batch_age: Duration::from_millis(millis) }
-    }
 }
 
 #[cfg(test)]

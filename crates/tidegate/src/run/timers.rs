@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 
 use super::{
     findings::Findings,
+    keys::qos_of,
     part::{Changes, Exchange, Part, Ports, Running, Started},
-    words::qos_of,
 };
 
 /// The part that has the timers.

@@ -27,6 +27,7 @@ use super::{
     cameras::resolve,
     certificates::credentials,
     findings::Findings,
+    keys::list,
     link_settings,
     node_name::node_of_paths,
     part::{Changes, Exchange, Part, Ports, Reach, Running, Started, dropped},
@@ -209,20 +210,20 @@ fn uplink(
         problems.note(wrong("to", "a host and a port, such as core.example:7443"));
     }
     let levels = config.mqtt.topic_levels_max as usize;
-    let list = |key: &str, text: &str| {
-        let filters = text.split(',').map(str::trim).filter(|filter| !filter.is_empty());
-        let checked = filters.map(|filter| match check_topic_filter(filter, levels) {
-            Ok(()) if !filter.starts_with("$share/") => Ok(filter.to_owned()),
-            Ok(()) => Err(wrong(key, "of filters that are not shared")),
-            Err(error) => Err(wrong(key, "of filters").caused_by(error_chain(&error))),
-        });
+    let filters = |key: &str, text: &str| {
+        let checked =
+            list(text).into_iter().map(|filter| match check_topic_filter(&filter, levels) {
+                Ok(()) if !filter.starts_with("$share/") => Ok(filter),
+                Ok(()) => Err(wrong(key, "of filters that are not shared")),
+                Err(error) => Err(wrong(key, "of filters").caused_by(error_chain(&error))),
+            });
         checked.collect::<Result<Vec<_>, _>>()
     };
-    let topics = problems.take(list("topics", &section.topics));
+    let topics = problems.take(filters("topics", &section.topics));
     if topics.as_ref().is_some_and(Vec::is_empty) {
         problems.note(wrong("topics", "at least one filter; `#` stands for all topics"));
     }
-    let critical = problems.take(list("critical", &section.critical));
+    let critical = problems.take(filters("critical", &section.critical));
     let layouts = layouts::read(&section.layouts, levels).map_err(|problem| {
         ApiError::new(Code::CONFIG_INVALID, format!("uplink.{name}.layouts: {problem}"))
     });

@@ -10,6 +10,7 @@ use tidegate_web::WebSettings;
 
 use super::{
     findings::Findings,
+    keys::list,
     part::{Listen, Part, Ports, Started},
 };
 
@@ -71,11 +72,10 @@ async fn listen(config: &Config, known: Router, public: Router) -> Result<Option
 
 fn plain(config: &Config) -> Option<PlainSettings> {
     let section = &config.web;
-    let names = section.plain_hosts.as_deref().unwrap_or_default().split(',').map(str::trim);
     Some(PlainSettings {
         listen: section.plain?,
         user: user(config)?.to_owned(),
-        hosts: names.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        hosts: list(section.plain_hosts.as_deref().unwrap_or_default()),
         connections_max: section.plain_connections_max as usize,
     })
 }

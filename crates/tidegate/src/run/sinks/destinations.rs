@@ -4,12 +4,8 @@ use tidegate_config::{Config, Purpose, SinkSection, words::SinkKind};
 use tidegate_identity::pki::servers;
 use tidegate_message::{Confidential, Secret, host::host_and_port};
 use tidegate_sinks::{DestinationSettings, SinkError, memory::Ring};
-use tidegate_sys::regular;
 
-use crate::run::node_name::numbered_node;
-
-/// Messages of a `memory` sink where nothing else is said.
-const MEMORY_MESSAGES: u32 = 10_000;
+use crate::run::{keys, node_name::numbered_node};
 
 /// Where the messages of the sink called `name` go, which has so many messages under way at most.
 ///
@@ -26,29 +22,24 @@ pub(super) fn of(
     let _ = under_way_max;
     match section.kind {
         SinkKind::Memory => {
-            let messages = section.memory_messages.unwrap_or(MEMORY_MESSAGES);
+            let messages = section.memory_messages.unwrap_or(SinkSection::MEMORY_MESSAGES);
             Ok(DestinationSettings::Memory(Ring::new(messages.max(1) as usize)))
         }
         #[cfg(feature = "sink-parquet")]
         SinkKind::Parquet => parquet(name, section, config),
-        #[cfg(not(feature = "sink-parquet"))]
-        SinkKind::Parquet => left_out(section.kind, "sink-parquet"),
         #[cfg(feature = "sink-postgres")]
         SinkKind::Postgres => postgres(name, section),
-        #[cfg(not(feature = "sink-postgres"))]
-        SinkKind::Postgres => left_out(section.kind, "sink-postgres"),
         SinkKind::Influx => influx(name, section, config, purpose),
         #[cfg(feature = "sink-kafka")]
         SinkKind::Kafka => kafka(name, section, under_way_max),
-        #[cfg(not(feature = "sink-kafka"))]
-        SinkKind::Kafka => left_out(section.kind, "sink-kafka"),
         SinkKind::Mqtt => mqtt(name, section, config, purpose),
+        #[cfg(not(all(
+            feature = "sink-parquet",
+            feature = "sink-postgres",
+            feature = "sink-kafka"
+        )))]
+        kind => Err(SinkError::LeftOut { kind: kind.word() }),
     }
-}
-
-#[cfg(not(all(feature = "sink-parquet", feature = "sink-postgres", feature = "sink-kafka")))]
-fn left_out(kind: SinkKind, feature: &'static str) -> Result<DestinationSettings, SinkError> {
-    Err(SinkError::LeftOut { kind: kind.word(), feature })
 }
 
 fn wrong(problem: impl Into<String>) -> SinkError {
@@ -65,23 +56,36 @@ fn shown(url: &str) -> Confidential {
     url.into()
 }
 
-/// User name, as text.
-fn username(section: &SinkSection) -> Option<String> {
-    let name = section.username.as_deref()?;
-    Some(str::from_utf8(name).expect("it was read as text").to_owned())
+/// The user name, and the password in its file.
+fn login(section: &SinkSection) -> Result<(Option<String>, Option<Secret>), SinkError> {
+    let read = section.password_file.as_ref().map(|path| {
+        keys::password(path).map_err(|error| SinkError::Destination {
+            problem: format!("password_file {} cannot be read", path.display()),
+            source: Some(error.into()),
+        })
+    });
+    Ok((keys::username(section.username.as_ref()), read.transpose()?))
 }
 
-/// The content of the password file, without the end of its line.
-fn password(section: &SinkSection) -> Result<Option<Secret>, SinkError> {
-    let Some(path) = &section.password_file else { return Ok(None) };
-    let mut password = regular::read(path).map_err(|error| SinkError::Destination {
-        problem: format!("password_file {} cannot be read", path.display()),
-        source: Some(error.into()),
-    })?;
-    while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
-        password.pop();
+/// Both of these, or none.
+#[cfg(any(feature = "sink-parquet", feature = "sink-kafka"))]
+fn whole_login(section: &SinkSection) -> Result<Option<(String, Secret)>, SinkError> {
+    match login(section)? {
+        (Some(user), Some(password)) => Ok(Some((user, password))),
+        (None, None) => Ok(None),
+        _ => Err(wrong("username and password_file go together; name both")),
     }
-    Ok(Some(password.into()))
+}
+
+/// The choice of a key among these words, of which the first stands for none.
+#[cfg(any(feature = "sink-parquet", feature = "sink-kafka"))]
+fn chosen<T: Clone>(key: &str, text: Option<&str>, words: &[(&str, T)]) -> Result<T, SinkError> {
+    let text = text.unwrap_or(words[0].0);
+    let found = words.iter().find(|(word, _)| *word == text);
+    found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        wrong(format!("{key} is {text:?}; choose {}", tidegate_config::words::listed(&words)))
+    })
 }
 
 /// The trusted authorities: those in `ca`, else those of the system. Without TLS no authorities are needed, and a
@@ -117,27 +121,14 @@ fn parquet(
     };
 
     let url = url(section, "a folder, or s3://BUCKET/PREFIX")?;
-    let compression = match section.compression.as_deref() {
-        None | Some("zstd") => Compression::Zstd,
-        Some("snappy") => Compression::Snappy,
-        Some("none") => Compression::None,
-        Some(other) => {
-            return Err(wrong(format!("compression is {other:?}; choose zstd, snappy or none")));
-        }
-    };
-    let partition = match section.partition.as_deref() {
-        None | Some("hour") => Partition::Hour,
-        Some("day") => Partition::Day,
-        Some("none") => Partition::None,
-        Some(other) => {
-            return Err(wrong(format!("partition is {other:?}; choose hour, day or none")));
-        }
-    };
-    let time_unit = match section.time_unit.as_deref() {
-        None | Some("us") => TimeUnit::Microseconds,
-        Some("ns") => TimeUnit::Nanoseconds,
-        Some(other) => return Err(wrong(format!("time_unit is {other:?}; choose us or ns"))),
-    };
+    let compressions =
+        [("zstd", Compression::Zstd), ("snappy", Compression::Snappy), ("none", Compression::None)];
+    let compression = chosen("compression", section.compression.as_deref(), &compressions)?;
+    let partitions =
+        [("hour", Partition::Hour), ("day", Partition::Day), ("none", Partition::None)];
+    let partition = chosen("partition", section.partition.as_deref(), &partitions)?;
+    let units = [("us", TimeUnit::Microseconds), ("ns", TimeUnit::Nanoseconds)];
+    let time_unit = chosen("time_unit", section.time_unit.as_deref(), &units)?;
     let place = match url.split_once("://") {
         None => Place::Folder(config.path_of(&format!("sink.{name}.url"), url.as_ref())),
         Some(("file", path)) if path.starts_with('/') => Place::Folder(path.into()),
@@ -157,17 +148,12 @@ fn parquet(
             if !is_tls && !is_plain {
                 return Err(wrong("endpoint must be an http:// or https:// address"));
             }
-            let keys = match (username(section), password(section)?) {
-                (Some(access), Some(secret)) => Some((access, secret)),
-                (None, None) => None,
-                _ => return Err(wrong("username and password_file go together; name both")),
-            };
             Place::S3(S3Place {
                 bucket: bucket.to_owned(),
                 prefix: prefix.trim_matches('/').to_owned(),
                 endpoint,
-                region: section.region.clone().unwrap_or_else(|| "us-east-1".to_owned()),
-                keys,
+                region: section.region.as_deref().unwrap_or(SinkSection::REGION).to_owned(),
+                keys: whole_login(section)?,
                 tls: tls(name, section, is_tls)?,
             })
         }
@@ -200,16 +186,17 @@ fn postgres(name: &str, section: &SinkSection) -> Result<DestinationSettings, Si
     use tidegate_sinks::postgres::PostgresSettings;
 
     let url = url(section, "an address such as postgresql://user@host/database")?;
-    let table = section.table.as_deref().unwrap_or("messages");
+    let table = section.table.as_deref().unwrap_or(SinkSection::TABLE);
     if table.is_empty() || table.split('.').any(str::is_empty) || table.contains('\0') {
         return Err(wrong(format!("table is {table:?}; it must be a name, or SCHEMA.NAME")));
     }
     let mut settings = PostgresSettings::new(url, table)?;
     settings.create = section.create.unwrap_or(true);
-    if let Some(username) = username(section) {
+    let (username, password) = login(section)?;
+    if let Some(username) = username {
         settings.config.user(username);
     }
-    if let Some(password) = password(section)? {
+    if let Some(password) = password {
         settings.config.password(&*password);
     }
     let speaks_tls = settings.speaks_tls();
@@ -244,13 +231,13 @@ fn influx(
             return Err(wrong("measurement means nothing where payloads are lines already"));
         }
         (None | Some("values"), measurement) => Encoding::Values {
-            measurement: measurement.clone().unwrap_or_else(|| "mqtt".to_owned()),
+            measurement: measurement.as_deref().unwrap_or(SinkSection::MEASUREMENT).to_owned(),
         },
         (Some(other), _) => {
             return Err(wrong(format!("encoding is {other:?}; choose lines or values")));
         }
     };
-    let authorization = match (username(section), password(section)?) {
+    let authorization = match login(section)? {
         (None, None) => None,
         (None, Some(token)) => Some([&b"Token "[..], &token].concat().into()),
         (Some(user), Some(password)) => {
@@ -296,8 +283,8 @@ fn mqtt(
     let (host, port) = host_and_port(remote)
         .filter(|(host, _)| !host.contains(['@', '/']))
         .ok_or_else(wrong_url)?;
-    let password = password(section)?;
-    if password.is_some() && section.username.is_none() {
+    let (username, password) = login(section)?;
+    if password.is_some() && username.is_none() {
         return Err(wrong("password_file needs a username as well"));
     }
     let tls = tls(name, section, is_tls)?;
@@ -307,7 +294,7 @@ fn mqtt(
         port,
         tls: is_tls.then_some(tls),
         client_id: format!("{node}.sink.{name}"),
-        username: username(section),
+        username,
         password,
         node,
     }))
@@ -334,27 +321,20 @@ fn kafka(
     if !brokers.iter().all(|broker| host_and_port(broker).is_some()) {
         return Err(wrong_url());
     }
-    let topic = section.topic.clone().unwrap_or_else(|| "tidegate".to_owned());
+    let topic = section.topic.as_deref().unwrap_or(SinkSection::TOPIC).to_owned();
     let is_named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if topic.is_empty() || topic.len() > 249 || !topic.chars().all(is_named) {
         let rule = "from 1 to 249 letters, digits, dots, underscores and hyphens";
         return Err(wrong(format!("topic is {topic:?}; Kafka's have {rule}")));
     }
-    let compression = match section.compression.as_deref() {
-        None | Some("zstd") => Compression::Zstd,
-        Some("snappy") => Compression::Snappy,
-        Some("gzip") => Compression::Gzip,
-        Some("none") => Compression::None,
-        Some(other) => {
-            let words = "zstd, snappy, gzip or none";
-            return Err(wrong(format!("compression is {other:?}; choose {words}")));
-        }
-    };
-    let login = match (username(section), password(section)?) {
-        (Some(user), Some(password)) => Some((user, password)),
-        (None, None) => None,
-        _ => return Err(wrong("username and password_file go together; name both")),
-    };
+    let compressions = [
+        ("zstd", Compression::Zstd),
+        ("snappy", Compression::Snappy),
+        ("gzip", Compression::Gzip),
+        ("none", Compression::None),
+    ];
+    let compression = chosen("compression", section.compression.as_deref(), &compressions)?;
+    let login = whole_login(section)?;
     let tls = tls(name, section, is_tls)?;
     Ok(DestinationSettings::Kafka(KafkaSettings {
         brokers,

@@ -1,8 +1,12 @@
-//! Words and numbers of the configuration that the parts have as types of their own.
+//! Keys that several sections have, and what they stand for.
+
+use std::{io, path::Path};
 
 use tidegate_broker::Versions;
-use tidegate_config::words::MqttVersions;
+use tidegate_config::{ByteCount, words::MqttVersions};
+use tidegate_message::Secret;
 use tidegate_server::journal;
+use tidegate_sys::regular;
 use tidegate_wire::mqtt::{QoS, Version};
 
 // Limits of other crates that the configuration repeats.
@@ -26,6 +30,50 @@ pub(super) fn versions_of(words: MqttVersions) -> Versions {
         known.into_iter().zip(words.spoken()).filter_map(|(known, is)| is.then_some(known)),
     )
 }
+
+/// Bytes of a limit that the broker counts in 32 bits.
+pub(super) fn bytes_of(count: ByteCount) -> u32 {
+    u32::try_from(count.0).unwrap_or(u32::MAX)
+}
+
+/// The parts of a text that is a list with commas between.
+pub(super) fn list(text: &str) -> Vec<String> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(str::to_owned).collect()
+}
+
+/// A user name, which was read as text.
+pub(super) fn username(name: Option<&Secret>) -> Option<String> {
+    name.map(|name| str::from_utf8(name).expect("it was read as text").to_owned())
+}
+
+/// The content of a password file, without the end of its line.
+pub(super) fn password(file: &Path) -> io::Result<Secret> {
+    let mut password = regular::read(file)?;
+    while password.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+        password.pop();
+    }
+    Ok(password.into())
+}
+
+/// The session `$usual`, with the queue that a section describes in place of its own.
+macro_rules! queued {
+    ($section:expr, $usual:expr, $policies:expr) => {{
+        let (section, usual) = ($section, $usual);
+        tidegate_broker::SessionConfig {
+            queue_bytes_max: section.queue_bytes_max.map_or(usual.queue_bytes_max, |count| count.0),
+            overflow_qos0: section.overflow_qos0.unwrap_or(usual.overflow_qos0),
+            overflow: section.overflow.unwrap_or(usual.overflow),
+            policy: match section.policy {
+                Some(policy) => $crate::run::policies::tuned($policies, policy),
+                None => usual.policy,
+            },
+            large_bytes: section.large_bytes.map_or(usual.large_bytes, $crate::run::keys::bytes_of),
+            ..usual
+        }
+    }};
+}
+pub(super) use queued;
 
 #[cfg(test)]
 mod tests {
