@@ -110,6 +110,8 @@ const RULES: &[Rule] = &[
         &["crc32c", "serde", "serde_json", "thiserror"],
         &["tidegate-sys"],
     ),
+    // A rule and nothing that carries it out: it needs neither a clock nor bytes.
+    rule("tidegate-fabric", Layer::Core, &[], &[]),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // Its lines are those of the line protocol; JSON is read by serde, and has the bytes of CBOR in base64.
     rule(

@@ -123,6 +123,7 @@ struct Machine<P: Process> {
     random: Random,
     clock: Clock,
     disk: Disk,
+    memory: Vec<u8>,
     extra_lag: Duration,
     last_sync: Instant,
     state: State,
@@ -201,6 +202,7 @@ impl<P: Process> World<P> {
             random: Random::new(plan.seed, STREAMS + node as u64),
             clock: Clock::new(BEGIN, clock.ahead_nanos, clock.drift_ppm),
             disk: Disk::default(),
+            memory: Vec::new(),
             extra_lag: Duration::ZERO,
             last_sync: BEGIN,
             state: State::Down { has_power: true },
@@ -411,6 +413,7 @@ impl<P: Process> World<P> {
             // Of the node and the time alone, so that it does not change when other events are taken out of a plan.
             let mut random = Random::new(*seed ^ now.as_nanos() as u64, STREAMS + node as u64);
             machine.disk.lose_power(&mut random);
+            machine.memory.clear();
         }
         let peers: Vec<usize> = network.peers(node).collect();
         if has_power {
@@ -633,6 +636,11 @@ impl<P: Process> Node<'_, P> {
     /// Its disk.
     pub fn disk(&mut self) -> &mut Disk {
         &mut self.ground.machines[self.me].disk
+    }
+
+    /// A file in the memory of its machine, as `/run` has them: it outlives the process, no loss of power, and no backup has it.
+    pub fn memory(&mut self) -> &mut Vec<u8> {
+        &mut self.ground.machines[self.me].memory
     }
 
     /// Asks that all that was written is put on the disk; [`Input::Synced`] says when it is, in the order of the calls.

@@ -2,6 +2,7 @@
 
 mod broker;
 mod control;
+mod fabric;
 mod offer;
 mod paper;
 mod register;
