@@ -1,7 +1,7 @@
 //! A member of the fabric in the simulated world: its links, its files, and the requests of its users.
 //!
-//! Twice a second a member dials those it has no link to, says its view, loses those it has not heard for a while, asks for what it lacks to
-//! be in sync, and sends again what was not answered; once in two seconds it has the other owners of its buckets take what they lack.
+//! Twice a second a member dials those it has no link to, says its view, loses those it has not heard for a while, asks for what it lacks
+//! to be in sync, and sends again what was not answered; once in two seconds it has the other owners of its buckets take what they lack.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
