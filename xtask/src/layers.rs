@@ -142,7 +142,7 @@ const RULES: &[Rule] = &[
     ),
     rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
-    // The port by which services read frames, and its twin in memory.
+    // The ports by which services read frames and look at images, and cameras in memory.
     rule("tidegate-ports", Layer::Shell, &[], &[]),
     // A service may read another node's frames by it.
     rule("tidegate-client", Layer::Shell, &[], &["tidegate-ports"]),

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -53,7 +53,7 @@ const BESIDE_LINES_MAX: usize = 150;
 /// Checks all tracked Rust files.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (mut violations, mut sleeps) = (Vec::new(), BTreeMap::new());
-    let mut folders = BTreeMap::new();
+    let (mut folders, mut codes) = (BTreeMap::new(), BTreeMap::new());
     for file in crate::house::tracked()? {
         let is_rust = file.extension().is_some_and(|extension| extension == "rs");
         if !is_rust || !ROOTS.iter().any(|root| file.starts_with(root)) {
@@ -67,12 +67,32 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         if !lines.is_empty() {
             sleeps.insert(file.display().to_string(), lines);
         }
+        codes.insert(file, code);
     }
     violations.extend(without_main(&folders));
+    violations.extend(orphans(&codes));
     violations.extend(judge(&sleeps, SLEEPS));
     let stay: usize = SLEEPS.iter().map(|(_, count, _)| count).sum();
     let well = format!("each lives in its place, and none sleeps but for {stay} with a reason");
     Ok(crate::verdict("tests", &well, &violations))
+}
+
+/// Violations of sources that no module declares: they are not built, and their tests not run, without a word of anything.
+fn orphans(codes: &BTreeMap<PathBuf, String>) -> Vec<String> {
+    let is_orphan = |file: &&PathBuf| {
+        let (Some(folder), Some(stem)) = (file.parent(), file.file_stem()) else { return false };
+        let is_root = folder.ends_with("src") && (stem == "lib" || stem == "main");
+        let is_source = file.iter().any(|part| part == "src") && !folder.ends_with("src/bin");
+        let declared = format!("mod {};", stem.display());
+        let parents = match folder.ends_with("src") {
+            true => vec![folder.join("lib.rs"), folder.join("main.rs")],
+            false => vec![folder.with_extension("rs")],
+        };
+        let parents = parents.iter().filter_map(|parent| codes.get(parent));
+        is_source && !is_root && !parents.into_iter().any(|code| code.contains(&declared))
+    };
+    let found = codes.keys().filter(is_orphan);
+    found.map(|file| format!("{} is declared by no module", file.display())).collect()
 }
 
 /// Whether a file holds nothing but tests.
@@ -249,6 +269,24 @@ mod tests {
         assert_eq!(lines("crates/x/src/a.rs"), [7, 14, 17]);
         assert_eq!(lines("crates/x/src/a/tests.rs"), [1, 7, 14, 17]);
         assert_eq!(lines("crates/x/tests/it/a.rs"), [1, 7, 14, 17]);
+    }
+
+    #[test]
+    fn source_that_no_module_declares_is_found() {
+        let file = |path: &str, code: &str| (PathBuf::from(path), code.to_owned());
+        let codes = BTreeMap::from([
+            file("crates/a/src/lib.rs", "mod pool;"),
+            file("crates/a/src/pool.rs", "mod manager;"),
+            file("crates/a/src/pool/manager.rs", ""),
+            file("crates/a/src/pool/tests.rs", "#[test] fn one() {}"),
+            file("crates/a/src/tests.rs", ""),
+            file("crates/a/tests/it/main.rs", ""),
+        ]);
+        let expected = ["crates/a/src/pool/tests.rs", "crates/a/src/tests.rs"];
+        assert_eq!(
+            orphans(&codes),
+            expected.map(|file| format!("{file} is declared by no module"))
+        );
     }
 
     #[test]

@@ -9,9 +9,9 @@ use tidegate_message::{
 /// Metadata key of the stable code in a failed call.
 pub const CODE_METADATA: &str = "tidegate-code";
 /// Metadata key of the node that serves what was asked for, in a call that failed with [`Code::CAMERA_ELSEWHERE`].
-pub const NODE_METADATA: &str = "tidegate-node";
+pub const NODE_METADATA: &str = "tidegate-place-node";
 /// Metadata key of an address of that node's API, once for each, the best first.
-pub const ADDRESS_METADATA: &str = "tidegate-address";
+pub const ADDRESS_METADATA: &str = "tidegate-place-address";
 
 /// A node that serves what was asked for at another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,10 @@ impl ApiError {
     /// That another node serves a camera: [`Code::CAMERA_ELSEWHERE`].
     pub fn elsewhere(camera: &CameraName, place: Place) -> Self {
         let Place { node, addresses } = &place;
-        let text =
-            format!("camera {camera} is at node {node}; ask it at {}", addresses.join(" or "));
+        let mut text = format!("camera {camera} is at node {node}");
+        if !addresses.is_empty() {
+            text = format!("{text}; ask it at {}", addresses.join(" or "));
+        }
         Self::new(Code::CAMERA_ELSEWHERE, text).at(place)
     }
 
@@ -215,6 +217,27 @@ mod tests {
             assert!((1..=7).contains(&exit_status(*code)));
             assert!((400..=599).contains(&http_status(*code)));
         }
+    }
+
+    #[test]
+    fn camera_elsewhere_says_where_as_far_as_it_is_known() {
+        let camera = "cam1".parse().expect("a name");
+        let place = |addresses: &[&str]| Place {
+            node: "yard".to_owned(),
+            addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+        };
+        let error = ApiError::elsewhere(&camera, place(&["10.0.0.7:7080", "yard.local:7080"]));
+        let json = crate::json::failure(&error).to_string();
+        assert!(json.contains("\"node\":\"yard\"") && json.contains("yard.local:7080"), "{json}");
+        let text = "camera cam1 is at node yard; ask it at 10.0.0.7:7080 or yard.local:7080";
+        assert_eq!(error.to_string(), text);
+        let bare = ApiError::elsewhere(&camera, place(&[]));
+        assert_eq!(bare.to_string(), "camera cam1 is at node yard");
+        let other = crate::json::failure(&ApiError::new(Code::INTERNAL, "a mistake"));
+        assert_eq!(
+            other.to_string(),
+            r#"{"code":"internal","message":"a mistake","type":"error"}"#
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tidegate_message::Demand;
 
-use crate::{ApiError, Event, Frame, Stages, SubscriptionId, Verdict};
+use crate::{ApiError, Event, Frame, Place, Stages, SubscriptionId, Verdict};
 
 /// The subscription has begun (`started`), or keeps other bounds from now on (`updated`).
 pub fn bounds(word: &str, id: SubscriptionId, demand: &Demand) -> Value {
@@ -120,7 +120,19 @@ pub fn verdict(verdict: &Verdict) -> Value {
 
 /// A failure, beside others that go on.
 pub fn failure(error: &ApiError) -> Value {
-    json!({ "type": "error", "code": error.code().as_str(), "message": error.chain() })
+    let mut failure = reason(error);
+    failure["type"] = json!("error");
+    failure
+}
+
+/// The code and the sentence of a failure, and the node that serves what was asked for, if another one does.
+pub fn reason(error: &ApiError) -> Value {
+    let mut reason = json!({ "code": error.code().as_str(), "message": error.chain() });
+    if let Some(Place { node, addresses }) = error.place() {
+        reason["node"] = json!(node);
+        reason["addresses"] = json!(addresses);
+    }
+    reason
 }
 
 fn stages(stages: &Stages) -> Value {

@@ -1,4 +1,4 @@
-//! The words of settings that are one of a few: nouns where a part of the program goes by them, and here where the configuration alone
+//! The words of settings that are one of a few: nouns, or words of `tidegate-sys`, where a part of the program goes by them, and here where the configuration alone
 //! has them.
 
 pub use tidegate_message::words::{

@@ -88,7 +88,7 @@ words! {
         Clear = "clear",
     }
 
-    /// The policy for a message to a subscriber whose queue is full.
+    /// The policy for a message to a subscriber whose queue is full. Their order is a format: journals have their numbers.
     Overflow {
         /// The oldest waiting messages go, until it fits.
         DropOldest = "drop-oldest",
@@ -229,5 +229,27 @@ impl Protocol {
     /// Whether WebSocket is below it.
     pub fn is_websocket(self) -> bool {
         matches!(self, Self::WebSocket | Self::SecureWebSocket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_the_numbers_that_journals_have() {
+        let numbers = Overflow::WORDS.iter().map(|(word, overflow)| (*word, overflow.number()));
+        let expected = [
+            ("drop-oldest", 0),
+            ("drop-newest", 1),
+            ("latest", 2),
+            ("disconnect", 3),
+            ("block-publisher", 4),
+            ("spill", 5),
+            ("spill-disconnect", 6),
+        ];
+        assert_eq!(numbers.collect::<Vec<_>>(), expected);
+        assert_eq!(Overflow::of_number(6), Some(Overflow::SpillDisconnect));
+        assert_eq!(Overflow::of_number(7), None);
     }
 }

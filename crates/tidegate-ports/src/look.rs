@@ -87,9 +87,10 @@ pub struct Request {
     /// The model, of those that there are; the first if none is named.
     pub model: Option<String>,
     /// The scene that the image shows. Without one, boxes are in pixels of the image; a program of version 1 of the detector protocol
-    /// needs one.
+    /// needs one ([`DetectError::NeedsScene`]).
     pub scene: Option<Arc<Scene>>,
-    /// Size of the image as it is seen, where the caller knows it. A program of version 1 is given a scene of it.
+    /// Size of the image as it is seen, where the caller knows it: boxes are brought into it where the program says no size. A service that
+    /// has images alone makes a scene of it for a program of version 1.
     pub size: Option<FrameSize>,
     /// A stream in which a newer request of the same caller takes the place of one that still waits; none by default. One of a stream
     /// goes to a worker that looks at nothing else: behind others there, it could not be replaced.
@@ -114,7 +115,7 @@ impl Request {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Boxes, in pixels of the scene's source, or of the image as it is seen where there is no scene. They lie within it where its size is
-    /// known: by the scene, by the shape of pixels, or by the program.
+    /// known: by the scene, by the shape of pixels, by the program, or by the request.
     pub boxes: Vec<Detection>,
     /// Classes of the whole image, with their scores, the best first where the program sorts them.
     pub classes: Vec<(f64, String)>,

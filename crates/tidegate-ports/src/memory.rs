@@ -50,7 +50,9 @@ impl Cameras {
 
     /// Has another node serve a camera.
     pub fn move_to(&self, camera: CameraName, place: Place) {
-        self.known().elsewhere.insert(camera, place);
+        let mut known = self.known();
+        known.cameras.remove(&camera);
+        known.elsewhere.insert(camera, place);
     }
 
     /// Keeps an untouched frame of a camera.
@@ -182,6 +184,27 @@ mod tests {
         SubscribeRequest::new("cam1", Duration::from_secs(1), 0.5).expect("bounds")
     }
 
+    fn camera(name: &CameraName) -> CameraInfo {
+        CameraInfo {
+            name: name.clone(),
+            online: true,
+            size: None,
+            frames_per_second: 5.0,
+            frame_bytes: 0,
+            oldest_at: None,
+            newest_at: None,
+            log_bytes: 0,
+            log_bytes_max: 0,
+            transfers: 0,
+            subscriptions: 0,
+            transport: String::new(),
+            clock_offset: None,
+            no_frames: None,
+            capture_clock: None,
+            substream_of: None,
+        }
+    }
+
     #[tokio::test]
     async fn prepared_subscription_gets_its_events_and_no_other_is_granted() {
         let cameras = Cameras::default();
@@ -205,9 +228,12 @@ mod tests {
         let (cam1, at) = (name("cam1"), Instant::from_millis(5));
         let original = Original { captured_at: at, jpeg: Bytes::from_static(b"jpeg") };
         cameras.keep(cam1.clone(), original.clone());
+        cameras.add(camera(&cam1));
+        assert_eq!(cameras.camera(&cam1).await.expect("it is here"), camera(&cam1));
         assert_eq!(cameras.fetch_original(&cam1, at).await.expect("it is kept"), original);
         let place = Place { node: "yard".to_owned(), addresses: vec!["10.0.0.7:7080".to_owned()] };
         cameras.move_to(cam1.clone(), place.clone());
+        assert_eq!(cameras.cameras().await.expect("they are listed"), []);
         let refused = [
             cameras.camera(&cam1).await.err(),
             cameras.subscribe(request()).await.err(),

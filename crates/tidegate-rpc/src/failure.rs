@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
-use tidegate_api::{ApiError, http_status};
+use tidegate_api::{ApiError, http_status, json};
 use tidegate_message::Code;
 
 /// Why a request of HTTP is answered with an error.
@@ -90,14 +90,9 @@ pub(crate) struct Sentence(pub(crate) String);
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let (code, message) = (self.error.code().as_str(), self.error.chain());
-        let mut text = json!({ "error": { "code": code, "message": message } });
-        if let Some(place) = self.error.place() {
-            text["error"]["node"] = json!(place.node);
-            text["error"]["addresses"] = json!(place.addresses);
-        }
-        let mut answer = Response::new(Body::from(text.to_string()));
-        answer.extensions_mut().insert(Sentence(message));
+        let text = json!({ "error": json::reason(&self.error) }).to_string();
+        let mut answer = Response::new(Body::from(text));
+        answer.extensions_mut().insert(Sentence(self.error.chain()));
         *answer.status_mut() = self.status;
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

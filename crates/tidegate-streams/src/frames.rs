@@ -290,7 +290,7 @@ impl Frames for Seen {
     }
 }
 
-/// A subscription of a caller in this process. Dropping `events` ends it as Unsubscribe would.
+/// A subscription of a caller in this process. Dropping it ends it as Unsubscribe would.
 struct Running {
     seen: Seen,
     started: Mutex<Started>,

@@ -279,7 +279,7 @@ impl Driver<'_> {
         let seed = random().map_err(LinkError::Socket)?;
         self.session.handle_connected(now, ready, seed)?;
         let path = link.path();
-        tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = path.transport.word(),
+        tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = %path.transport.word(),
             resumed = ready.resume.is_some(), next = ready.next, "uplink up");
         self.told.clear();
         self.sender.counters.connects.fetch_add(1, Relaxed);

@@ -360,7 +360,6 @@ impl Drop for Gone<'_> {
     }
 }
 
-/// Refuses an image that no worker is asked about.
 #[async_trait]
 impl Looker for Client {
     async fn look(&self, request: Request) -> Result<Outcome, DetectError> {
@@ -368,6 +367,7 @@ impl Looker for Client {
     }
 }
 
+/// Refuses an image that no worker is asked about.
 fn check(image: &Image) -> Result<(), DetectError> {
     let bytes = image.bytes().len();
     if bytes > IMAGE_BYTES_MAX {
@@ -383,3 +383,6 @@ fn check(image: &Image) -> Result<(), DetectError> {
         Err(DetectError::Pixels { shape: *shape, bytes })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,8 +97,8 @@ class Refused(grpc.RpcError):
 
 def test_a_camera_at_another_node_is_a_failure_that_names_the_node() -> None:
     code = ("tidegate-code", "frames.camera.elsewhere")
-    addresses = [("tidegate-address", "10.0.0.7:7080"), ("tidegate-address", "[fe80::1]:7080")]
-    failure = errors.of_rpc(Refused(code, ("tidegate-node", "yard"), *addresses))
+    addresses = [("tidegate-place-address", "10.0.0.7:7080"), ("tidegate-place-address", "[fe80::1]:7080")]
+    failure = errors.of_rpc(Refused(code, ("tidegate-place-node", "yard"), *addresses))
     assert isinstance(failure, tidegate.CameraElsewhereError)
     assert (failure.code, failure.node, failure.addresses) == (code[1], "yard", [text for _, text in addresses])
     bare = errors.of_rpc(Refused(code))

@@ -6,7 +6,7 @@
  *        └────────────────────────────┘
  */
 
-import { CameraOfflineError, InvalidRequestError, LimitReachedError, LinkDownError, malformed, ofCode, TidegateError } from "./errors.js";
+import { CameraOfflineError, InvalidRequestError, LimitReachedError, LinkDownError, malformed, TidegateError } from "./errors.js";
 import { liveDetectionOf, type LiveDetection } from "./detections.js";
 import {
   boundsTold,
@@ -20,11 +20,11 @@ import {
   type Notice,
   type Silent,
 } from "./frames.js";
-import { fields, parse, string, type Fields } from "./json.js";
+import { fields, parse, type Fields } from "./json.js";
 import { NewestQueue } from "./queue.js";
 import { pause, waitMs, type Retries } from "./retries.js";
 import { LOOK_EVERY_MS, noPicture, REOPEN_AFTER_MS, Silence } from "./silence.js";
-import type { Socket, Transport } from "./transport.js";
+import { ofError, type Socket, type Transport } from "./transport.js";
 
 /** Makes items of the messages of one stream, over all its connections. */
 interface Reader<T> {
@@ -336,7 +336,7 @@ class FrameReader<T extends Event> implements Reader<T> {
       this.#head = message;
       return;
     }
-    if (message["type"] === "error") throw ofCode(string(message["code"]), string(message["message"]));
+    if (message["type"] === "error") throw ofError(message);
     if (message["type"] === "started" || message["type"] === "updated") this.#bounds = boundsTold(message, this.#bounds);
     const notice = noticeOf(message, this.#bounds);
     if (notice === undefined) return;

@@ -3,8 +3,8 @@
  * authority of a site to the `fetch` that it has, so there both stand on `node:https`.
  */
 
-import { CameraElsewhereError, InvalidRequestError, LinkDownError, ofAnswer, ofClose, type TidegateError } from "./errors.js";
-import { fields, items, parse, string } from "./json.js";
+import { CameraElsewhereError, InvalidRequestError, LinkDownError, ofAnswer, ofClose, ofCode, type TidegateError } from "./errors.js";
+import { fields, items, parse, string, type Fields } from "./json.js";
 
 /** Bytes of an image. */
 export type Bytes = Uint8Array | ArrayBuffer | Blob;
@@ -109,6 +109,15 @@ export function authorizationOf(credentials: Credentials): string | undefined {
   return `Basic ${btoa(String.fromCharCode(...pair))}`;
 }
 
+const ELSEWHERE = "frames.camera.elsewhere";
+
+/** The failure that the error of a node stands for; that of a camera at another node has the node with it. */
+export function ofError(error: Fields): TidegateError {
+  const [code, text] = [string(error["code"]), string(error["message"])];
+  if (code !== ELSEWHERE) return ofCode(code, text);
+  return new CameraElsewhereError(text, code, string(error["node"]) || undefined, items(error["addresses"], "addresses").map(string));
+}
+
 /** The failure that an answer stands for, or undefined if it is none. */
 export function failureOf(answer: Answer, what: string): TidegateError | undefined {
   if (answer.status >= 200 && answer.status < 300) return undefined;
@@ -118,10 +127,7 @@ export function failureOf(answer: Answer, what: string): TidegateError | undefin
     const error = fields(fields(parse(new TextDecoder().decode(answer.body)), "an answer")["error"], "an error");
     code = string(error["code"]) || undefined;
     text = string(error["message"]) || text;
-    if (code === "frames.camera.elsewhere") {
-      const addresses = items(error["addresses"], "addresses").map(string);
-      return new CameraElsewhereError(text, code, string(error["node"]) || undefined, addresses);
-    }
+    if (code === ELSEWHERE) return ofError(error);
   } catch {
     // Another server than a node answered.
   }

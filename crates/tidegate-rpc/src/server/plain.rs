@@ -61,7 +61,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Listens. Requests to paths of `known` have the extensions `Arc<Identity>`, the configured user, and `Arc<dyn Frames>`; those of
+    /// Listens. Requests to paths of `known` have the extensions `Arc<Identity>`, the configured user, `Arc<dyn Frames>` and `Arc<dyn Cameras>`; those of
     /// `public` have none.
     ///
     /// # Errors

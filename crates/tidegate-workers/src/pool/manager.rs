@@ -16,10 +16,9 @@ use tokio::{
 };
 
 use tidegate_message::Instant;
-
-use super::{Command, EVENTS, MODELS_MAX, PoolState, Reply};
 use tidegate_ports::DetectError;
 
+use super::{Command, EVENTS, MODELS_MAX, PoolState, Reply};
 use crate::{
     protocol,
     schedule::{

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -223,7 +224,9 @@ async fn a_worker_that_dies_over_one_request_loses_only_that() {
             tokio::join!(client.detect(image(13)), client.detect(image(1)), other.detect(image(2)));
         let error = killed.unwrap_err();
         let DetectError::Worker { source } = &error else { panic!("{error}") };
-        assert!(matches!(source.downcast_ref(), Some(WorkerError::Ended { status, .. }) if status.code() == Some(9)));
+        assert!(
+            matches!(source.downcast_ref(), Some(WorkerError::Ended { status, .. }) if status.code() == Some(9))
+        );
         assert_eq!(one.unwrap().boxes.len(), 1);
         assert_eq!(two.unwrap().boxes.len(), 1);
         client.detect(image(5)).await.expect("it was started again");
@@ -269,7 +272,10 @@ async fn a_worker_that_hangs_is_ended_and_others_are_served() {
     let (stuck, ()) = tokio::join!(stuck, served);
     let error = stuck.unwrap_err();
     let DetectError::Worker { source } = &error else { panic!("{error}") };
-    assert!(matches!(source.downcast_ref(), Some(WorkerError::TimedOut { wanted: "answer", .. })), "{source}");
+    assert!(
+        matches!(source.downcast_ref(), Some(WorkerError::TimedOut { wanted: "answer", .. })),
+        "{source}"
+    );
 }
 
 #[tokio::test]
@@ -585,6 +591,7 @@ async fn boxes_are_within_the_picture_however_its_size_is_known() {
     for request in [
         Request { scene: Some(scene), ..image(3) },
         Request { image: pixels, ..image(3) },
+        Request { size: Some(FrameSize { width: 64, height: 48 }), ..image(3) },
         Request::encoded(Bytes::from_static(b"says")),
     ] {
         let found = client.detect(request).await.unwrap().boxes;

@@ -232,6 +232,7 @@ fn one(
         problems.note(wrong("identity", text));
     }
     if cfg!(not(feature = "xdp"))
+        && kind == IngestKind::Udp
         && let Some(key) = xdp_key(section)
     {
         let text = "means nothing, for this build has no filter in the kernel; build with --features xdp, or leave it out";

@@ -27,8 +27,8 @@ from typing import Any
 import grpc
 
 _CODE_METADATA = "tidegate-code"
-_NODE_METADATA = "tidegate-node"
-_ADDRESS_METADATA = "tidegate-address"
+_NODE_METADATA = "tidegate-place-node"
+_ADDRESS_METADATA = "tidegate-place-address"
 
 
 class TidegateError(Exception):
