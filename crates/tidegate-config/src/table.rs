@@ -78,7 +78,8 @@ pub struct Misplaced {
 
 /// The keys of one kind, of a section that has a key for its kind.
 macro_rules! kinds {
-    ($struct:ident [] $($key:tt)+) => {};
+    // Without a kind no mark may name one: it would hold nothing.
+    ($struct:ident [] $([$field:ident $(fixed;)*])+) => {};
     ($struct:ident [$of_kind:ident $kinds:ident] $([$field:ident $($mark:ident $($of:ident)*;)*])+) => {
         impl $struct {
             /// The keys that are not as they are by default.

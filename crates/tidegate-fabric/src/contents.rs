@@ -30,7 +30,9 @@ impl Clock {
     /// Whether it has the dot.
     pub fn has(&self, dot: Dot) -> bool {
         let intervals = self.0.get(&(dot.origin, dot.start)).map_or(&[][..], Vec::as_slice);
-        intervals.iter().any(|(first, last)| (*first..=*last).contains(&dot.number))
+        // They are sorted and apart.
+        let at = intervals.partition_point(|(first, _)| *first <= dot.number);
+        intervals[..at].last().is_some_and(|(_, last)| dot.number <= *last)
     }
 
     /// Has that dot from now on.

@@ -50,7 +50,7 @@ pub const EVENTS_BUFFERED: usize = 1;
 #[async_trait]
 pub trait Cameras: Send + Sync + 'static {
     /// The frames that a caller may read.
-    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames>;
+    fn frames(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames>;
 
     /// Makes a camera whose frames `identity` will publish; `CAMERA_TAKEN` if another live one holds the
     /// name.

@@ -57,8 +57,8 @@ static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(1);
 
 #[async_trait]
 impl Cameras for NodeState {
-    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames> {
-        Arc::new(Seen { node: self, identity: identity.clone() })
+    fn frames(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames> {
+        Arc::new(Seen { node: self, identity })
     }
 
     async fn register(
@@ -156,7 +156,7 @@ impl Cameras for NodeState {
 #[derive(Clone)]
 struct Seen {
     node: Arc<NodeState>,
-    identity: Identity,
+    identity: Arc<Identity>,
 }
 
 #[async_trait]
@@ -208,7 +208,7 @@ impl Frames for Seen {
         let (switch, switches) = mpsc::channel(SWITCHES_MAX);
         let (caught_up, reached) = oneshot::channel();
         let live = Live {
-            identity: identity.clone(),
+            identity: Identity::clone(identity),
             camera,
             stream: stream.clone(),
             reads,

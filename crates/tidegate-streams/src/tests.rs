@@ -92,7 +92,7 @@ impl Rig {
         let mut request = SubscribeRequest::new("cam1", Duration::from_secs(60), 0.5).unwrap();
         request.demand.delivery = delivery;
         request.from = from;
-        self.node.clone().frames(&self.application).subscribe(request).await.unwrap()
+        self.node.clone().frames(self.application.clone().into()).subscribe(request).await.unwrap()
     }
 
     /// Lowers the latency bound, so that the subscription moves if it is not alone.
@@ -316,7 +316,7 @@ async fn each_call_checks_its_right() {
     ] {
         let rig = rig_with_roles(&of_application(rights));
         let (node, who) = (&rig.node, &rig.application);
-        let seen = node.clone().frames(who);
+        let seen = node.clone().frames(who.clone().into());
         // It is away, so that it may be unregistered, and does not answer.
         rig.camera.detach(rig.link.id, "gone");
         let allowed = |code: Option<Code>| code != Some(Code::ACTION_DENIED);
@@ -345,7 +345,7 @@ async fn unknown_camera_names_none_that_its_caller_may_not_see() {
     ] {
         let rig = rig_with_roles(&of_application(rights));
         let request = SubscribeRequest::new("cam7", Duration::from_secs(60), 0.5).unwrap();
-        let seen = rig.node.clone().frames(&rig.application);
+        let seen = rig.node.clone().frames(rig.application.clone().into());
         let errors = [
             seen.camera(&wrong).await.map(drop).unwrap_err(),
             seen.subscribe(request).await.map(drop).unwrap_err(),

@@ -62,7 +62,7 @@ impl Service {
     }
 
     /// The frames that a caller may read.
-    fn frames(&self, identity: &Identity) -> Arc<dyn Frames> {
+    fn frames(&self, identity: Arc<Identity>) -> Arc<dyn Frames> {
         self.cameras.clone().frames(identity)
     }
 }
@@ -186,7 +186,7 @@ impl wire::Frames for Service {
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
         let identity = caller(&request)?;
-        let cameras = self.frames(&identity).cameras().await.or_status()?;
+        let cameras = self.frames(identity).cameras().await.or_status()?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
     }
@@ -197,7 +197,7 @@ impl wire::Frames for Service {
     ) -> Answer<proto::GetCameraInfoResponse> {
         let identity = caller(&request)?;
         let camera = name(&request.get_ref().camera)?;
-        let camera = self.frames(&identity).camera(&camera).await.or_status()?;
+        let camera = self.frames(identity).camera(&camera).await.or_status()?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
 
@@ -211,7 +211,7 @@ impl wire::Frames for Service {
         let lease = self.callers.enter(&identity).or_status()?;
         let request = SubscribeRequest::try_from(request.into_inner()).or_status()?;
         future_is_left(&request, clock::now()).or_status()?;
-        let subscription = self.frames(&identity).subscribe(request).await.or_status()?;
+        let subscription = self.frames(identity).subscribe(request).await.or_status()?;
         let started = event::Event::Started(subscription.started().into());
         let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
         let events = stream::unfold(subscription, |mut subscription| async {
@@ -257,7 +257,7 @@ impl wire::Frames for Service {
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
-        let frames = self.frames(&identity);
+        let frames = self.frames(identity);
         let original = frames.fetch_original(&camera, captured_at).await.or_status()?;
         Ok(Response::new(original.into()))
     }

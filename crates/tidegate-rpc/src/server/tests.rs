@@ -165,8 +165,8 @@ impl Admin for Node {
 
 #[async_trait]
 impl Cameras for Node {
-    fn frames(self: Arc<Self>, identity: &Identity) -> Arc<dyn Frames> {
-        Arc::new(Seen { node: self, identity: identity.clone() })
+    fn frames(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames> {
+        Arc::new(Seen { node: self, identity })
     }
 
     async fn register(&self, _: &Identity, registration: Registration) -> Result<(), ApiError> {
@@ -249,7 +249,7 @@ impl Cameras for Node {
 /// The frames of the node for one caller.
 struct Seen {
     node: Arc<Node>,
-    identity: Identity,
+    identity: Arc<Identity>,
 }
 
 #[async_trait]
@@ -276,7 +276,7 @@ impl Frames for Seen {
         let id = SubscriptionId(self.node.ids.fetch_add(1, Ordering::Relaxed));
         let started = Started { id, demand: request.demand };
         self.node.demands.lock().unwrap().insert(id, request.demand);
-        let session = Session { identity: self.identity.clone(), request, events: sender };
+        let session = Session { identity: (*self.identity).clone(), request, events: sender };
         self.node.sessions.send(session).map_err(|_| ApiError::new(Code::INTERNAL, "no test"))?;
         Ok(Box::new(Running { started, events }))
     }

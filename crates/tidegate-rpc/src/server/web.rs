@@ -74,7 +74,7 @@ pub(super) struct Web {
 impl Web {
     /// Gives a request its caller, and what that caller may use.
     fn extend(&self, parts: &mut Parts, identity: Arc<Identity>) {
-        parts.extensions.insert(self.cameras.clone().frames(&identity));
+        parts.extensions.insert(self.cameras.clone().frames(identity.clone()));
         parts.extensions.insert(self.cameras.clone());
         parts.extensions.insert(self.admin.clone());
         parts.extensions.insert(identity);

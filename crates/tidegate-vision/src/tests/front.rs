@@ -60,7 +60,7 @@ impl Admin for Bare {
 
 #[async_trait]
 impl Cameras for Bare {
-    fn frames(self: Arc<Self>, _: &Identity) -> Arc<dyn Frames> {
+    fn frames(self: Arc<Self>, _: Arc<Identity>) -> Arc<dyn Frames> {
         Arc::new(memory::Cameras::default())
     }
 

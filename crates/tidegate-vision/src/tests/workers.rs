@@ -24,6 +24,18 @@ use crate::{
     detector::{Detector as _, Pooled},
 };
 
+/// The beginning of a program, by which it is connected and sends messages.
+const CONNECTED: &str = r#"
+import json, os, socket, struct, time
+stream = socket.socket(socket.AF_UNIX)
+stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
+stream = stream.makefile("rwb")
+def send(message):
+    text = json.dumps(message).encode()
+    stream.write(struct.pack(">II", len(text), 0) + text)
+    stream.flush()
+"#;
+
 /// A program that speaks version 2 of the detector protocol; a model does what its name says.
 const PROGRAM: &str = r#"
 import array, hashlib, json, mmap, os, socket, struct, sys
@@ -205,14 +217,6 @@ async fn a_pool_that_does_not_start_is_an_answer_at_once() {
 #[tokio::test]
 async fn a_program_of_version_1_is_a_model_of_its_own_name() {
     let program = r#"
-import json, os, socket, struct
-stream = socket.socket(socket.AF_UNIX)
-stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
-stream = stream.makefile("rwb")
-def send(message):
-    text = json.dumps(message).encode()
-    stream.write(struct.pack(">II", len(text), 0) + text)
-    stream.flush()
 send({"type": "hello", "protocol": 1, "detector": "whole", "background": False})
 while lengths := stream.read(8):
     text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
@@ -223,7 +227,7 @@ while lengths := stream.read(8):
     else:
         send({"id": request["id"], "boxes": [[0, 0, width, height, 1.0, "picture"]], "took_ms": 0.0})
 "#;
-    let fake = Fake::new(program);
+    let fake = Fake::new(&format!("{CONNECTED}{program}"));
     let served = fake.serve(None).await;
     for (width, height) in [(180, 240), (9, 7)] {
         let reply = served.post("/v1/detect/whole", images::jpeg(width, height)).await;
@@ -237,14 +241,6 @@ while lengths := stream.read(8):
 #[tokio::test]
 async fn calls_of_grpc_are_answered_by_programs_of_the_pool() {
     let program = r#"
-import json, os, socket, struct, time
-stream = socket.socket(socket.AF_UNIX)
-stream.connect(os.environ["TIDEGATE_DETECTOR_SOCKET"])
-stream = stream.makefile("rwb")
-def send(message):
-    text = json.dumps(message).encode()
-    stream.write(struct.pack(">II", len(text), 0) + text)
-    stream.flush()
 send({"type": "hello", "protocol": 2, "detector": "whole", "models": [{"name": "whole"}]})
 while lengths := stream.read(8):
     text, payload = (stream.read(length) for length in struct.unpack(">II", lengths))
@@ -253,7 +249,7 @@ while lengths := stream.read(8):
     send({"id": json.loads(text)["id"], "boxes": [[1, 2, 3, 4, 0.5, "x"]], "classes": [[0.25, "y"]],
           "poses": [[[1, 2, 0.5]]], "size": [64, 48], "took_ms": 3, "decode_ms": 1})
 "#;
-    let fake = Fake::new(program);
+    let fake = Fake::new(&format!("{CONNECTED}{program}"));
     let detector = Arc::new(fake.pooled(None));
     let stop = CancellationToken::new();
     let vision = Vision::with(VisionSettings::default(), detector, access(None), stop);

@@ -221,7 +221,7 @@ impl Part for Watching {
     async fn start(&self, config: &Config, ports: &mut Ports) -> Result<Started, ApiError> {
         let (detectors, configured) = Detectors::of(config)?;
         let (Some(site), Some(bus)) = (&ports.site, &ports.bus) else { return Ok(None) };
-        let frames = site.streams.cameras().frames(&identity());
+        let frames = site.streams.cameras().frames(identity().into());
         let shared =
             Shared { frames, bus: bus.clone(), pool: ports.pool.clone(), kept: kept(config) };
         let (begun, stop) = (ports.begun.clone(), ports.stop.child_token());
