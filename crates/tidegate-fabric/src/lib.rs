@@ -1,4 +1,5 @@
-//! The rule by which members, views, owners and replicas of many nodes behave, and what an answer may claim.
+//! Many nodes as one: how members know of each other ([`members`]), which messages they send each other ([`interest`]), which connection of a
+//! client stays ([`clients`]), and the rule by which views, owners and replicas behave, and what an answer may claim.
 //!
 //! ```text
 //!  records of members ─▶ View ─▶ owners of each Bucket ─▶ Replica: enters, offers, is in sync ─▶ Gathering: the answer, complete or not
@@ -52,6 +53,10 @@ mod contents;
 mod replica;
 mod rule;
 mod view;
+
+pub mod clients;
+pub mod interest;
+pub mod members;
 
 pub use self::{
     answer::Gathering,

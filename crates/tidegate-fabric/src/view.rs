@@ -96,7 +96,7 @@ fn weight(member: MemberId, bucket: Bucket) -> u64 {
 }
 
 /// The output function of SplitMix64 (Steele, Lea, Flood 2014): written out, so that no release places buckets differently.
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

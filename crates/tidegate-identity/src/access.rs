@@ -2,7 +2,9 @@
 //! administration are written to the audit log.
 //!
 //! Always true: a client whose proof is no longer valid, such as an expired token, is refused from then on, also in the
-//! middle of a stream.
+//! middle of a stream; of a caller on whose behalf a node asks, both need the right.
+
+mod behalf;
 
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
@@ -34,6 +36,8 @@ pub struct Identity {
     pub serial: Option<Serial>,
     /// Tells those who hold cameras apart: the hash of the key, or of the name of a user.
     pub key: NodeId,
+    /// The node that asks on its behalf; none where it asks itself.
+    pub through: Option<Arc<Identity>>,
 }
 
 impl Identity {
@@ -49,6 +53,7 @@ impl Identity {
             certificate: Some(peer.kind),
             serial: Some(peer.serial.clone()),
             key: peer.node,
+            through: None,
         }
     }
 
@@ -57,7 +62,7 @@ impl Identity {
         // No key of a certificate hashes to it, since no public key begins so.
         let name = format!("user {}", admitted.identity.name);
         let key = NodeId(Sha256::digest(name).into());
-        Self { admitted, certificate: None, serial: None, key }
+        Self { admitted, certificate: None, serial: None, key, through: None }
     }
 
     /// As rules name it.
@@ -70,10 +75,14 @@ impl Identity {
         &self.who().name
     }
 
-    /// Whether both are the same name of the same kind.
+    /// Whether both are the same name of the same kind, and ask by the same way.
     pub fn is(&self, other: &Self) -> bool {
+        let by_the_same_way = match (&self.through, &other.through) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
         let (one, other) = (self.who(), other.who());
-        (one.kind, &one.name) == (other.kind, &other.name)
+        by_the_same_way && (one.kind, &one.name) == (other.kind, &other.name)
     }
 }
 
@@ -85,11 +94,15 @@ pub fn kind_of(kind: Kind) -> IdentityKind {
     }
 }
 
-/// `application counter`, `user ada`.
+/// `application counter`, `user ada`, `user ada through node yard`.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.certificate.map_or("user", Kind::as_str);
-        write!(f, "{kind} {}", self.name())
+        write!(f, "{kind} {}", self.name())?;
+        match &self.through {
+            Some(node) => write!(f, " through {node}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -153,6 +166,9 @@ impl Access {
     /// # Errors
     /// [`Code::IDENTITY_REVOKED`] for a certificate that is revoked, [`Code::IDENTITY_REFUSED`] for anything else.
     pub fn still_holds(&self, identity: &Identity) -> Result<(), ApiError> {
+        if let Some(node) = &identity.through {
+            self.still_holds(node)?;
+        }
         if let Some(serial) = &identity.serial
             && let Some(Revoked { reason, .. }) = self.revocations.find_serial(serial)
         {
@@ -175,6 +191,15 @@ impl Access {
         target: Target<'_>,
     ) -> Result<(), ApiError> {
         self.still_holds(identity)?;
+        if let Some(node) = &identity.through {
+            // Nothing else is asked for on behalf of others: a member has no part in what its clients administer.
+            if !matches!(action, Action::Frames | Action::FetchOriginal) {
+                let text =
+                    format!("{identity} may see frames and originals, and not {}", action.word());
+                return Err(ApiError::new(Code::ACTION_DENIED, text));
+            }
+            self.look(node, action, target)?;
+        }
         let decision = self.authenticator.decide(identity.who(), action, target);
         if decision.allow {
             return Ok(());

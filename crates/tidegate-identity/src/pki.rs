@@ -49,6 +49,7 @@ mod join;
 pub mod known;
 pub mod revocation;
 mod revoke;
+mod seal;
 pub mod servers;
 mod signatures;
 mod validity;
@@ -59,6 +60,7 @@ pub use self::{
     join::{Authority, NewKey, fingerprint, is_writable, pinned_client_tls, signed, write_joined},
     revocation::{Revocations, Serial},
     revoke::{Revocation, revoke},
+    seal::SealError,
     validity::validity,
 };
 
@@ -97,6 +99,7 @@ pub struct Credentials {
     identity: PeerIdentity,
     authority: CertificateDer<'static>,
     revocations: Arc<Revocations>,
+    sealers: Arc<seal::VerifiedCertificates>,
     certified: Arc<CertifiedKey>,
     key: Arc<PrivateKeyDer<'static>>,
     authority_pem: Arc<[u8]>,
@@ -135,6 +138,7 @@ fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Credentials, PkiErro
         identity,
         authority,
         revocations: Arc::new(revocations),
+        sealers: Arc::default(),
         certified: Arc::new(certified),
         key: Arc::new(key),
         authority_pem: authority_pem.into(),
@@ -352,19 +356,20 @@ fn verify(
         webpki::Error::CertNotValidYet { .. } => PkiError::NotYetValid { path: path.to_owned() },
         source => PkiError::Untrusted { path: path.to_owned(), source },
     };
-    let anchor = webpki::anchor_from_trusted_cert(authority).map_err(refuse)?;
-    let parsed = webpki::EndEntityCert::try_from(certificate).map_err(refuse)?;
-    parsed
-        .verify_for_usage(
-            provider().signature_verification_algorithms.all,
-            &[anchor],
-            &[],
-            now,
-            webpki::KeyUsage::client_auth(),
-            None,
-            None,
-        )
-        .map_err(refuse)?;
+    verify_chain(certificate, authority, now).map_err(refuse)
+}
+
+/// Fails unless that authority has made the certificate, and it is valid at `now`.
+fn verify_chain(
+    certificate: &CertificateDer<'_>,
+    authority: &CertificateDer<'_>,
+    now: UnixTime,
+) -> Result<(), webpki::Error> {
+    let anchor = webpki::anchor_from_trusted_cert(authority)?;
+    let parsed = webpki::EndEntityCert::try_from(certificate)?;
+    let algorithms = provider().signature_verification_algorithms.all;
+    let usage = webpki::KeyUsage::client_auth();
+    parsed.verify_for_usage(algorithms, &[anchor], &[], now, usage, None, None)?;
     Ok(())
 }
 
@@ -374,9 +379,14 @@ fn verify_signature(
     authority: &CertificateDer<'_>,
     path: &Path,
 ) -> Result<(), PkiError> {
+    verify(certificate, authority, path, first_second(certificate))
+}
+
+/// When the certificate began to be valid; at that time it can be verified whether or not it is valid now.
+fn first_second(certificate: &CertificateDer<'_>) -> UnixTime {
     let (from, _) = validity(certificate).unwrap_or_default();
     let then = u64::try_from(from.as_nanos() / 1_000_000_000).unwrap_or_default();
-    verify(certificate, authority, path, UnixTime::since_unix_epoch(Duration::from_secs(then)))
+    UnixTime::since_unix_epoch(Duration::from_secs(then))
 }
 
 /// Whether that authority has made the certificate, which was valid when it was shown.

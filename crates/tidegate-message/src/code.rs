@@ -72,6 +72,12 @@ codes! {
     IDENTITY_REVOKED = "auth.identity.revoked";
     /// The identity may not do this.
     ACTION_DENIED = "auth.action.denied";
+    /// The node is a member of no fabric: none is configured, or it has left.
+    FABRIC_OFF = "fabric.off";
+    /// The fabric has no member of that name or identity.
+    MEMBER_UNKNOWN = "fabric.member.unknown";
+    /// The member is here, so that it cannot be forgotten.
+    MEMBER_HERE = "fabric.member.here";
     /// The peer broke the link protocol.
     LINK_PROTOCOL = "link.protocol";
     /// Input at a listener other than MQTT makes no message.

@@ -257,7 +257,10 @@ impl Site {
         | Output::Resume(key)
         | Output::Auth(key, _)
         | Output::Denied(key, _)
-        | Output::Subscribed(key, ..)) = &output;
+        | Output::Subscribed(key, ..)) = &output
+        else {
+            panic!("no word of clients is asked for")
+        };
         let Some(&at) = self.by_key[shard].get(key) else { return };
         match output {
             Output::Close(key) => {
@@ -282,6 +285,7 @@ impl Site {
             Output::Auth(..) => panic!("our clients show nothing"),
             Output::Denied(..) => {}
             Output::Subscribed(..) => panic!("no SUBACK is held"),
+            Output::Client(..) => unreachable!("looked at above"),
         }
     }
 

@@ -3,6 +3,7 @@
 mod broker;
 mod control;
 mod fabric;
+mod members;
 mod offer;
 mod paper;
 mod register;

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use rustls_pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
 use tidegate_message::Instant;
+use tidegate_wire::NodeId;
 use webpki::{BorrowedCertRevocationList, CertRevocationList, EndEntityCert};
 
 use crate::pki::{
@@ -19,6 +21,8 @@ use crate::pki::{
 pub struct RevocationList {
     /// The authority's name, in DER without its tag.
     pub(super) issuer: Vec<u8>,
+    /// The hash of the key of the authority that signed it (SHA-256 of the SubjectPublicKeyInfo).
+    pub authority: NodeId,
     /// The whole list, as it was signed.
     pub(super) der: Arc<[u8]>,
     /// Grows from list to list; zero if the authority does not count them.
@@ -71,11 +75,31 @@ impl RevocationList {
         }
         let issuer = CertRevocationList::from(borrowed).issuer().to_vec();
         let outline = Outline::of(der).ok_or(ListError::Outline)?;
-        if !authorities.iter().any(|authority| outline.is_signed_by(authority, &issuer)) {
-            return Err(ListError::Foreign);
-        }
+        let mut authorities = authorities.iter();
+        let signer = authorities.find(|authority| outline.is_signed_by(authority, &issuer));
+        let signer = signer.and_then(Fields::of).ok_or(ListError::Foreign)?;
+        let authority = NodeId(Sha256::digest(signer.key).into());
         let Outline { number, signed_at, next_at, .. } = outline;
-        Ok(Self { issuer, der: der.into(), number, signed_at, next_at, entries })
+        Ok(Self { issuer, authority, der: der.into(), number, signed_at, next_at, entries })
+    }
+
+    /// Orders the lists of an authority. One that does not count its lists dates them.
+    pub(super) fn age(&self) -> (ListNumber, Instant) {
+        (self.number, self.signed_at)
+    }
+
+    /// The version under which nodes share the list: of two lists of an authority, the newer has the higher one.
+    ///
+    /// It is the number times 2^32 plus the time of signing, in seconds since 1970, up to 2106: an authority that was restored from a
+    /// copy gives a number twice. Where numbers reach 2^29, it is 2^61 plus the number, up to 2^62 - 1, so that there is room above the
+    /// last; beyond that, versions no longer tell lists apart, and nodes do not spread them.
+    pub fn version(&self) -> u64 {
+        let seconds = self.signed_at.as_nanos() / 1_000_000_000;
+        let seconds = u32::try_from(seconds.max(0)).unwrap_or(u32::MAX);
+        match self.number.as_u64() {
+            Some(number @ ..0x2000_0000) => number << 32 | u64::from(seconds),
+            number => number.unwrap_or(u64::MAX).min((1 << 61) - 1) | 1 << 61,
+        }
     }
 
     /// Whether the list is past the time by which the next was to be signed.
@@ -180,6 +204,12 @@ impl ListNumber {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// None of a larger one.
+    fn as_u64(self) -> Option<u64> {
+        let (above, number) = self.0.split_last_chunk()?;
+        above.iter().all(|byte| *byte == 0).then(|| u64::from_be_bytes(*number))
     }
 }
 
@@ -328,5 +358,45 @@ impl FromStr for Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_in_the_order_of_lists() {
+        let number = |bytes: &[u8]| ListNumber::of(bytes).unwrap();
+        let list = |number: ListNumber, seconds: i64| RevocationList {
+            issuer: Vec::new(),
+            authority: NodeId([0; 32]),
+            der: Arc::new([]),
+            number,
+            signed_at: Instant::from_nanos(seconds * 1_000_000_000),
+            next_at: Instant::EPOCH,
+            entries: BTreeMap::new(),
+        };
+        let least = [
+            (number(&[]), 0),
+            (number(&[]), 1_800_000_000),
+            (number(&[]), u32::MAX.into()),
+            (number(&[1]), 0),
+            (number(&[1]), 1),
+            (number(&[2]), 0),
+            (number(&[0x1f, 0xff, 0xff, 0xff]), u32::MAX.into()),
+            (number(&[0x20, 0, 0, 0]), 0),
+            (number(&[0x20, 0, 0, 1]), 0),
+            (number(&[0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe]), 0),
+            (number(&[0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), 0),
+        ]
+        .map(|(number, seconds)| list(number, seconds));
+        for pair in least.windows(2) {
+            assert!(pair[0].age() < pair[1].age() && pair[0].version() < pair[1].version());
+        }
+        // Beyond both ends they are equal, and none is out of order.
+        assert_eq!(list(number(&[0x80; 20]), 0).version(), (1 << 62) - 1);
+        assert_eq!(list(number(&[]), -1).version(), 0);
+        assert_eq!(list(number(&[]), i64::MAX / 1_000_000_000).version(), u64::from(u32::MAX));
     }
 }
