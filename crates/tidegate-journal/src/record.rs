@@ -18,6 +18,8 @@ use tidegate_wire::mqtt::{PacketId, QoS, Version};
 const VERSION: u8 = 1;
 /// In addition to the retain flag of a waiting message: the name of a shared subscription follows.
 const IN_GROUP: u8 = 2;
+/// In addition to the retain flag of a message: a peer published it.
+const FROM_PEER: u8 = 2;
 /// In place of the mark that a client follows: the client and its user follow.
 const HAS_SOURCE: u8 = 2;
 
@@ -160,10 +162,14 @@ pub struct Opened {
     /// The number of its policy for messages of QoS 1 and 2 that find no place, which the broker gives. Records of earlier versions do not
     /// say.
     pub overflow: Option<u8>,
+    /// Whether messages leave by it for another member of the fabric. Records of earlier versions have none such.
+    pub is_peer: bool,
 }
 
 /// Comes before the policy; no [`CameFrom`] begins so.
 const OVERFLOW: u8 = 8;
+/// Stands for a peer session; neither a [`CameFrom`] nor a policy begins so.
+const PEER: u8 = 9;
 
 /// From where a client came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +242,8 @@ pub struct StoredMessage {
     pub qos: QoS,
     /// Whether it was published to be retained.
     pub retain: bool,
+    /// Whether a peer published it: it came from another member of the fabric, and goes to none.
+    pub is_from_peer: bool,
     /// When it loses its worth.
     pub expires: Option<Instant>,
     /// When it was received.
@@ -386,13 +394,16 @@ impl Record {
                 put.u8(level.expect("each has its place") as u8 + 3);
                 put.time(opened.expiry);
                 put.option(opened.will.as_ref(), Put::will);
-                // Records of versions that knew no addresses, or no policies, end here.
+                // Records of versions that knew no addresses, no policies, or no peers, end here.
                 if let Some(from) = opened.from {
                     put.from(from);
                 }
                 if let Some(overflow) = opened.overflow {
                     put.u8(OVERFLOW);
                     put.u8(overflow);
+                }
+                if opened.is_peer {
+                    put.u8(PEER);
                 }
             }
             Self::Closed { session, expiry, ends_at, will } => {
@@ -722,7 +733,9 @@ impl Put<'_> {
             }
         }
         self.u8(message.qos as u8);
-        self.flag(message.retain);
+        // Records of versions that knew no peers have the lower bit alone.
+        let from_peer = if message.is_from_peer { FROM_PEER } else { 0 };
+        self.u8(u8::from(message.retain) | from_peer);
         self.option(message.expires.as_ref(), |put, at| put.instant(*at));
         self.instant(message.received);
         self.text(&message.topic);
@@ -846,7 +859,7 @@ impl<'a> Take<'a> {
             expiry: self.time("expiry")?,
             will: self.option(Self::will)?,
             from: match self.rest.rest().first() {
-                None | Some(&OVERFLOW) => None,
+                None | Some(&(OVERFLOW | PEER)) => None,
                 Some(_) => Some(self.from()?),
             },
             overflow: match self.rest.rest().first() {
@@ -855,6 +868,10 @@ impl<'a> Take<'a> {
                     Some(self.u8("overflow")?)
                 }
                 _ => None,
+            },
+            is_peer: match self.rest.rest().first() {
+                Some(&PEER) => self.u8("peer")? == PEER,
+                _ => false,
             },
         })
     }
@@ -945,6 +962,11 @@ impl<'a> Take<'a> {
             };
             Ok((shard, number, sent))
         })?;
+        let qos = self.qos()?;
+        let flags = self.u8("retain flag")?;
+        if flags & !(FROM_PEER | 1) != 0 {
+            return Err(RecordError::Field { field: "retain flag" });
+        }
         Ok(StoredMessage {
             number,
             origin,
@@ -952,8 +974,9 @@ impl<'a> Take<'a> {
             retained,
             waiting,
             sent,
-            qos: self.qos()?,
-            retain: self.flag("retain flag")?,
+            qos,
+            retain: flags & 1 != 0,
+            is_from_peer: flags & FROM_PEER != 0,
             expires: self.option(|take| take.instant("expiry"))?,
             received: self.instant("time")?,
             topic: self.topic("topic")?,

@@ -302,11 +302,16 @@ impl Replay {
         }
     }
 
-    /// Hands a message over that another shard has sent and this one does not have; whether a session takes it.
+    /// Hands a message over that another shard has sent and this one does not have; whether a session takes it. Where a peer published
+    /// it, no peer session does, unless it is for a shared subscription that has no other member.
     fn take_over(&mut self, number: u64, sent: &Sent, message: &Arc<StoredMessage>) -> bool {
-        let mut takers = Vec::new();
-        for (&key, session) in self.sessions.iter().filter(|(_, session)| session.opened.is_some())
-        {
+        let (mut takers, mut peers) = (Vec::new(), Vec::new());
+        for (&key, session) in &self.sessions {
+            let Some(opened) = &session.opened else { continue };
+            let is_second_hop = opened.is_peer && message.is_from_peer;
+            if is_second_hop && !matches!(sent, Sent::Group(_)) {
+                continue;
+            }
             let is_for_it = |filter: &str| match sent {
                 Sent::Group(name) => *filter == **name,
                 _ => !filter.starts_with("$share/") && topic_matches(filter, &message.topic),
@@ -319,6 +324,7 @@ impl Replay {
             let Some(most) = found.iter().map(|options| options.qos).max() else { continue };
             let qos = message.qos.min(most);
             if qos > QoS::AtMostOnce {
+                let takers = if is_second_hop { &mut peers } else { &mut takers };
                 takers.push(Waiting {
                     session: key,
                     again: 0,
@@ -334,6 +340,7 @@ impl Replay {
             }
         }
         if let Sent::Group(_) = sent {
+            takers.append(&mut peers);
             takers.truncate(1);
         }
         if takers.is_empty() {
@@ -405,7 +412,7 @@ fn keep_latest(all: &mut HashMap<Arc<str>, Retained>, topic: Arc<str>, retained:
 pub struct Recovered {
     /// The sessions.
     pub sessions: Vec<RecoveredSession>,
-    /// The retained messages.
+    /// The retained messages, and those without payload that cleared a topic and have properties.
     pub retained: Vec<RecoveredRetained>,
     /// Counts of the records found.
     pub found: Found,
@@ -534,9 +541,12 @@ impl Recovered {
                 keep_latest(&mut all, topic, retained);
             }
         }
-        // An empty one clears its topic.
-        let mut kept: Vec<Retained> =
-            all.into_values().filter(|retained| !retained.message.payload.is_empty()).collect();
+        // An empty one clears its topic; that with properties is kept to say so.
+        let is_kept = |retained: &Retained| {
+            let Retained { message, .. } = retained;
+            !(message.payload.is_empty() && message.forwarded.is_empty())
+        };
+        let mut kept: Vec<Retained> = all.into_values().filter(is_kept).collect();
         kept.sort_unstable_by_key(|retained| retained.read);
         recovered.retained = kept
             .into_iter()
@@ -552,7 +562,8 @@ impl Recovered {
         }
         let of_clients = recovered.sessions.iter().filter(|session| !session.is_remainder());
         recovered.found.sessions = of_clients.count();
-        recovered.found.retained = recovered.retained.len();
+        let has_value = |retained: &&RecoveredRetained| !retained.message.payload.is_empty();
+        recovered.found.retained = recovered.retained.iter().filter(has_value).count();
         recovered
     }
 

@@ -118,6 +118,7 @@ impl Draw {
             sent: self.list(Self::sent),
             qos: self.qos(),
             retain: self.0.random(),
+            is_from_peer: self.0.random(),
             expires: self.some(Self::instant),
             received: self.instant(),
             topic: self.topic(),
@@ -146,6 +147,7 @@ impl Draw {
                     _ => Some(CameFrom::Address(IpAddr::from(self.0.random::<[u8; 16]>()))),
                 },
                 overflow: self.some(|draw| draw.0.random()),
+                is_peer: self.0.random(),
             }),
             1 => Record::Closed {
                 session,
@@ -206,12 +208,14 @@ fn records_are_these_bytes() {
         sent: Vec::new(),
         qos: QoS::AtMostOnce,
         retain: false,
+        is_from_peer: false,
         expires: None,
         received: Instant::from_nanos(1),
         topic: "t".into(),
         forwarded: Bytes::new(),
         payload: Bytes::from_static(b"p").into(),
     };
+    let from_peer = StoredMessage { retain: true, is_from_peer: true, ..message.clone() };
     for (record, expected) in [
         (Record::Done { session: 300, number: 1 }, &b"\x01\x0a\xac\x02\x01"[..]),
         (Record::Accepted { session: 2, id }, &b"\x01\x09\x02\x02\x01"[..]),
@@ -232,6 +236,10 @@ fn records_are_these_bytes() {
         (
             Record::Message(message),
             &b"\x01\x06\x07\x01\x02\x81\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01t\x00p"[..],
+        ),
+        (
+            Record::Message(from_peer),
+            &b"\x01\x06\x07\x01\x02\x81\x01\x00\x00\x00\x00\x00\x03\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01t\x00p"[..],
         ),
     ] {
         assert_eq!(encoded(&record), expected, "{record:?}");
@@ -286,6 +294,7 @@ fn opened(session: u64, name: &str) -> Record {
         will: None,
         from: None,
         overflow: None,
+        is_peer: false,
     })
 }
 
@@ -302,6 +311,19 @@ fn a_session_of_a_version_that_knew_no_addresses_is_read() {
     let Record::Opened(session) = opened(7, "a") else { unreachable!() };
     let since = encoded(&Record::Opened(Opened { overflow: Some(6), from, ..session }));
     assert_eq!(since[before.len()..], [4, 192, 0, 2, 1, 8, 6]);
+    // That it is a peer's is last, whatever comes before it.
+    for (overflow, from, rest) in [
+        (Some(6), from, &[4, 192, 0, 2, 1, 8, 6, 9][..]),
+        (Some(6), None, &[8, 6, 9]),
+        (None, Some(CameFrom::Machine), &[0, 9]),
+        (None, None, &[9]),
+    ] {
+        let Record::Opened(session) = opened(7, "a") else { unreachable!() };
+        let peer = Record::Opened(Opened { overflow, from, is_peer: true, ..session });
+        let since = encoded(&peer);
+        assert_eq!(since[before.len()..], *rest);
+        assert_eq!(Record::decode(&since), Ok(peer));
+    }
     // An address follows, and a policy, or nothing.
     for (rest, field) in [
         (&[5][..], "address"),
@@ -309,6 +331,8 @@ fn a_session_of_a_version_that_knew_no_addresses_is_read() {
         (&[0, 0], "end"),
         (&[8], "overflow"),
         (&[8, 1, 0], "end"),
+        (&[9, 9], "end"),
+        (&[9, 8, 1], "end"),
     ] {
         let bytes = Bytes::from([&before, rest].concat());
         assert_eq!(Record::decode(&bytes).unwrap_err(), RecordError::Field { field });
@@ -331,6 +355,7 @@ fn text(number: u64, text: &'static str) -> StoredMessage {
         sent: Vec::new(),
         qos: QoS::ExactlyOnce,
         retain: false,
+        is_from_peer: false,
         expires: None,
         received: Instant::EPOCH,
         topic: "t".into(),
@@ -386,6 +411,31 @@ fn messages_between_shards_arrive_once() {
     assert_eq!(texts(&recovered.sessions[2].queue), [""; 0]);
     let kept: Vec<_> = recovered.retained.iter().map(|r| r.message.payload.clone()).collect();
     assert_eq!(kept, [Payload::from(Bytes::from_static(b"kept"))]);
+}
+
+#[test]
+fn a_message_of_a_peer_between_shards_arrives_at_no_peer() {
+    let mut sender = Replay::default();
+    for (number, sent, is_from_peer, what) in [
+        (1, Sent::Plain, true, "from a peer"),
+        (2, Sent::Group("$share/g/t".into()), true, "from a peer, for one"),
+        (3, Sent::Plain, false, "own"),
+    ] {
+        let sent = vec![(1, number, sent)];
+        sender.apply(Record::Message(StoredMessage { sent, is_from_peer, ..text(0, what) }));
+    }
+    let mut taker = Replay::default();
+    for (session, name, is_peer) in [(1, "a", true), (2, "b", false)] {
+        let Record::Opened(opened) = opened(session, name) else { unreachable!() };
+        taker.apply(Record::Opened(Opened { is_peer, ..opened }));
+        taker.apply(subscribed(session, "t"));
+        taker.apply(subscribed(session, "$share/g/t"));
+    }
+    let recovered = Recovered::join(vec![sender, taker]);
+    assert_eq!(texts(&recovered.sessions[0].queue), ["own"]);
+    let expected = ["from a peer", "from a peer, for one", "own"];
+    assert_eq!(texts(&recovered.sessions[1].queue), expected);
+    assert!(recovered.sessions[0].opened.is_peer);
 }
 
 #[test]

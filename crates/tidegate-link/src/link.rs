@@ -257,6 +257,12 @@ impl Link {
         self.handle.core.idle_timeout()
     }
 
+    /// Has this end say something every `keep_alive`, from the next time on, and take the link down after a silence of `idle_timeout`,
+    /// from the next bytes of the peer on. Over QUIC the silence stays that of its [`LinkSettings`].
+    pub fn set_liveness(&self, keep_alive: Duration, idle_timeout: Duration) {
+        self.handle.core.set_liveness(keep_alive, idle_timeout);
+    }
+
     /// When bytes of a frame came last, whole or not yet; none before the first.
     pub fn frame_bytes_at(&self) -> Option<Instant> {
         self.handle.core.frame_bytes_at()

@@ -15,7 +15,7 @@ pub const MAGIC: [u8; 4] = *b"TGLK";
 /// Nodes of different major versions refuse each other.
 pub const MAJOR: u8 = 1;
 /// A higher minor version adds what an older node may ignore, and is spoken with nodes that know it.
-pub const MINOR: u8 = 4;
+pub const MINOR: u8 = 5;
 
 /// First record of the node that dials.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct Hello {
     pub minor: u8,
     /// The dialling node; must match the certificate.
     pub node: NodeId,
-    /// Counts the starts of this node, as far as it remembers them.
+    /// Counts the starts of this node, as far as it remembers them. In the role of a member, which of its dials this link is of.
     pub epoch: u64,
     /// Random, new at each start: tells a reconnect from a restart.
     pub boot: BootId,
@@ -70,12 +70,22 @@ pub enum Role {
     Edge,
     /// Sends messages of its broker to the other node's.
     Uplink,
+    /// Is a member of the fabric, as the other node is.
+    Member,
+    /// Is a member that the other node does not dial, and takes what is for it over this link: the other node sends an uplink.
+    Fetch,
     /// One that this version does not know by name, of that number. A node that has a service for it serves it all the same.
     Other(u8),
 }
 
 impl Role {
-    const NAMED: [(Self, u8); 3] = [(Self::Camera, 1), (Self::Edge, 2), (Self::Uplink, 3)];
+    const NAMED: [(Self, u8); 5] = [
+        (Self::Camera, 1),
+        (Self::Edge, 2),
+        (Self::Uplink, 3),
+        (Self::Member, 4),
+        (Self::Fetch, 5),
+    ];
 }
 
 impl fmt::Display for Role {
@@ -84,6 +94,8 @@ impl fmt::Display for Role {
             Self::Camera => f.write_str("camera"),
             Self::Edge => f.write_str("edge"),
             Self::Uplink => f.write_str("uplink"),
+            Self::Member => f.write_str("member"),
+            Self::Fetch => f.write_str("fetch"),
             Self::Other(number) => write!(f, "{number}"),
         }
     }

@@ -20,8 +20,11 @@
 //! and list has a limit ([`limits`]) that encoding and decoding both keep; a decoded value keeps the
 //! bounds of the nouns (`Bounds`, `CameraName`).
 
+mod announcement;
+mod clients;
 mod code;
 mod hello;
+mod member;
 mod record;
 mod report;
 mod transfer;
@@ -34,9 +37,17 @@ pub mod mqtt;
 pub mod proxy;
 pub mod websocket;
 
+pub use announcement::Announcement;
+pub use clients::{
+    ClientClaim, ClientClaims, ClientOwner, ClientRoom, ClientVerdict, ClientsHere, OwnerKind,
+};
 pub use code::DecodeError;
 pub use hello::{
     BootId, CameraAnnounce, Features, Hello, MAGIC, MAJOR, MINOR, NodeId, Role, Welcome,
+};
+pub use member::{
+    Absence, AbsenceKind, DigestEntry, Interests, InterestsHeld, MemberCameras, MemberDigest,
+    MemberRecord, Sealed, SharedKey, SharedKind, SharedPart,
 };
 pub use record::{
     CameraInfo, CameraInfoRequest, Class, OPTIONAL_KIND, Ping, Pong, Record, Refused,

@@ -14,6 +14,7 @@
 
 pub mod client;
 pub mod path;
+pub mod stamp;
 
 mod ack;
 mod codec;

@@ -11,9 +11,11 @@ use tidegate_message::{
 };
 
 use crate::{
+    clients::{ClientClaims, ClientsHere},
     code::{DecodeError, Field, Input, fields},
     hello::{CameraAnnounce, Hello, MINOR, Welcome},
     limits::{BULK_BYTES_MAX, RECORD_BYTES_MAX},
+    member::{Interests, InterestsHeld, MemberDigest, SharedPart},
     report,
     uplink::{CriticalPart, SensorBatch, UplinkAck, UplinkOpen, UplinkReady},
 };
@@ -197,6 +199,18 @@ records! {
     83 Critical CriticalPart,
     /// Says what was published.
     84 Control UplinkAck,
+    /// Says which records of members the sender has.
+    96 Control MemberDigest,
+    /// A record that all members share, or a part of it.
+    97 Control SharedPart,
+    /// The filters of the sender's clients.
+    98 Control Interests,
+    /// Says that messages are sent for them.
+    99 Control InterestsHeld,
+    /// How many clients are connected to a member, and the time there.
+    100 Control ClientsHere,
+    /// Clients that are connected to a member.
+    101 Control ClientClaims,
     /// Says why a transfer is not served.
     144 Control TransferRefused,
 }

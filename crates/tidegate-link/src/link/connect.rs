@@ -509,7 +509,11 @@ async fn admit(
         Ok(Ok(link)) => drop(links.send(link).await),
         Ok(Err(error)) => {
             let code = error.code();
-            if let Some(peers) = REFUSED.add(clock::now(), 1) {
+            // A check that finds a revoked certificate has said whose it is.
+            let is_told = code == Code::IDENTITY_REVOKED;
+            if let Some(peers) =
+                Some(1).filter(|_| !is_told).and_then(|it| REFUSED.add(clock::now(), it))
+            {
                 tracing::warn!(%address, %code, reason = error_chain(&error), peers, "peer refused");
             }
             if code != Code::LINK_DOWN {

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicI64, AtomicU8, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -80,6 +80,9 @@ pub(super) struct Core {
     peer_minor: AtomicU8,
     /// When bytes of a frame came last, in nanoseconds of our clock; `i64::MIN` before the first.
     frame_bytes_at: AtomicI64,
+    /// From one ping to the next, and the longest silence of the peer, in milliseconds: those of `config`, unless its role has others.
+    keep_alive: AtomicU64,
+    idle_timeout: AtomicU64,
     down: watch::Sender<Option<DownReason>>,
     /// Bytes that are being put together, of all links of this peer.
     assembling: Arc<AtomicUsize>,
@@ -127,6 +130,8 @@ impl Core {
         let (incoming, incoming_end) = mpsc::channel(config.incoming_max);
         let assembling = assembling_of(peer.node);
         let core = Arc::new(Self {
+            keep_alive: millis(config.keep_alive).into(),
+            idle_timeout: millis(config.idle_timeout).into(),
             peer,
             peer_address,
             config,
@@ -306,7 +311,12 @@ impl Core {
     }
 
     pub(super) fn idle_timeout(&self) -> Duration {
-        self.config.idle_timeout
+        Duration::from_millis(self.idle_timeout.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_liveness(&self, keep_alive: Duration, idle_timeout: Duration) {
+        self.keep_alive.store(millis(keep_alive), Ordering::Relaxed);
+        self.idle_timeout.store(millis(idle_timeout), Ordering::Relaxed);
     }
 
     pub(super) fn path(&self) -> Path {
@@ -427,6 +437,10 @@ impl Drop for PanicGuard {
     }
 }
 
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn check_length(bytes: u64, limit: u64) -> Result<(), LinkError> {
     if bytes > limit { Err(LinkError::Length { bytes, expected: limit }) } else { Ok(()) }
 }
@@ -438,8 +452,8 @@ async fn ping(core: Arc<Core>) {
         if core.control.send(ping.to_bytes()).await.is_err() {
             return;
         }
-        let pause = if sequence < PINGS_FAST { PING_FAST } else { core.config.keep_alive };
-        time::sleep(pause).await;
+        let keep_alive = Duration::from_millis(core.keep_alive.load(Ordering::Relaxed));
+        time::sleep(if sequence < PINGS_FAST { PING_FAST } else { keep_alive }).await;
     }
 }
 

@@ -310,7 +310,8 @@ async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
     let mut reader = Reader { core: core.clone(), bodies: BTreeMap::new() };
     let mut heard_at = time::Instant::now();
     loop {
-        let silent_at = heard_at + core.config.idle_timeout;
+        let idle_timeout = core.idle_timeout();
+        let silent_at = heard_at + idle_timeout;
         let untold = reader.bodies.values().any(Body::untold);
         let wake_at = if untold { time::Instant::now() + ACK_INTERVAL } else { silent_at };
         match time::timeout_at(wake_at.min(silent_at), from_peer.read_buf(&mut input)).await {
@@ -318,7 +319,7 @@ async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return broken(&core, &error),
             Err(_) if time::Instant::now() >= silent_at => {
-                return core.go_down(DownReason::Silent { after: core.config.idle_timeout });
+                return core.go_down(DownReason::Silent { after: idle_timeout });
             }
             Err(_) => {
                 reader.tell();

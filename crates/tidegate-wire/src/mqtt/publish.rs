@@ -294,6 +294,21 @@ impl<'a> PublishProperties<'a> {
         }
     }
 
+    /// Appends all properties but the user properties of that name, without a length and in the order in which they came.
+    pub fn without(&self, name: &str, out: &mut Vec<u8>) {
+        for (kind, value, whole) in spans(self.raw) {
+            let is_it = kind == id::USER && Input::new(value).text("").is_ok_and(|it| it == name);
+            if !is_it {
+                out.extend_from_slice(whole);
+            }
+        }
+    }
+
+    /// The last property as it is encoded; empty if there is none.
+    pub fn last(&self) -> &'a [u8] {
+        spans(self.raw).last().map_or(&[], |(.., whole)| whole)
+    }
+
     fn value(&self, wanted: u8) -> Option<&'a [u8]> {
         spans(self.raw).find(|(id, ..)| *id == wanted).map(|(_, value, _)| value)
     }
