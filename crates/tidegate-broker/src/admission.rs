@@ -77,7 +77,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The message, borrowed, as if it had just come in from that publisher; none for the node itself.
+    /// The message, borrowed, as if it had just come in from that publisher; none for the node itself. Whether that is a peer, its
+    /// route says.
     pub(crate) fn borrowed(&self, now: Instant, publisher: Option<SessionKey>) -> MessageRef<'_> {
         MessageRef {
             topic: &self.topic,
@@ -85,6 +86,7 @@ impl Draft {
             forwarded: &self.forwarded,
             qos: self.qos,
             retain: self.retain,
+            is_from_peer: false,
             expires: self.expires,
             received: now,
             publisher,

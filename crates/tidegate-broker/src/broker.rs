@@ -2,6 +2,7 @@
 
 mod accept;
 mod authenticate;
+mod clients;
 mod connect;
 mod conversation;
 mod deliver;
@@ -37,6 +38,7 @@ use tidegate_wire::mqtt::{Auth, Disconnect, Packet, ReasonCode, Version};
 
 pub use self::{
     authenticate::AuthAnswer,
+    clients::{ClientChange, ClientState},
     connect::{ConnectRequest, Refused},
     parts::{PART_GRACE, PART_PREFIX, part_id},
     receive::CONTROL_BYTES_MAX,
@@ -70,11 +72,11 @@ pub type ConnectionKey = Key;
 /// | kind | methods |
 /// |---|---|
 /// | before all others, in this order | [`new`](Self::new); [`set_spill`](Self::set_spill) and [`set_admission`](Self::set_admission); [`restore_all`](Self::restore_all); [`keep`](Self::keep), [`flush_journal`](Self::flush_journal), which come again where another journal takes the place of one that failed |
-/// | events of a connection | [`connect`](Self::connect) makes its key; [`receive`](Self::receive), with a [`charge_partial`](Self::charge_partial) for bytes that the caller keeps, or of a service [`receive_bundle`](Self::receive_bundle), then [`end_publications`](Self::end_publications), and [`acknowledge_deliveries`](Self::acknowledge_deliveries), [`hold_up_deliveries`](Self::hold_up_deliveries), [`reuse`](Self::reuse); [`authenticated`](Self::authenticated), [`set_link`](Self::set_link) where [`wants_link`](Self::wants_link), [`writable`](Self::writable), [`rests_until`](Self::rests_until); [`closed`](Self::closed) is the last |
-/// | events of the node | [`handle_peers`](Self::handle_peers), [`handle_fetched`](Self::handle_fetched), [`durable`](Self::durable), [`publish_internal`](Self::publish_internal), [`hold_subacks`](Self::hold_subacks), [`release_suback`](Self::release_suback); of operators `kick…`, `end…`, [`forget`](Self::forget), [`configure_parts`](Self::configure_parts), [`mark_gone_users`](Self::mark_gone_users), [`shut_down`](Self::shut_down) |
+/// | events of a connection | [`connect`](Self::connect) makes its key; [`receive`](Self::receive), with a [`charge_partial`](Self::charge_partial) for bytes that the caller keeps, or of a service [`receive_bundle`](Self::receive_bundle), then [`end_publications`](Self::end_publications), and [`acknowledge_deliveries`](Self::acknowledge_deliveries), [`hold_up_deliveries`](Self::hold_up_deliveries), [`reuse`](Self::reuse), [`repeat_retained`](Self::repeat_retained); [`authenticated`](Self::authenticated), [`set_link`](Self::set_link) where [`wants_link`](Self::wants_link), [`writable`](Self::writable), [`rests_until`](Self::rests_until); [`closed`](Self::closed) is the last |
+/// | events of the node | [`handle_peers`](Self::handle_peers), [`handle_fetched`](Self::handle_fetched), [`durable`](Self::durable), [`publish_internal`](Self::publish_internal), [`hold_subacks`](Self::hold_subacks), [`release_suback`](Self::release_suback), [`announce_clients`](Self::announce_clients), [`taken_over`](Self::taken_over); of operators `kick…`, `end…`, [`forget`](Self::forget), [`configure_parts`](Self::configure_parts), [`mark_gone_users`](Self::mark_gone_users), [`shut_down`](Self::shut_down) |
 /// | time | [`handle_timeout`](Self::handle_timeout), once [`poll_timeout`](Self::poll_timeout) has passed |
 /// | output | [`poll_dirty`](Self::poll_dirty), and for each key [`transmit`](Self::transmit) with [`transmitted`](Self::transmitted), or [`take_deliveries`](Self::take_deliveries); [`poll_output`](Self::poll_output); [`poll_peers`](Self::poll_peers) |
-/// | questions, which change nothing | [`statistics`](Self::statistics), [`sessions`](Self::sessions), [`filters`](Self::filters), [`is_flushed`](Self::is_flushed), … |
+/// | questions, which change nothing | [`statistics`](Self::statistics), [`sessions`](Self::sessions), [`filters`](Self::filters), [`clients`](Self::clients), [`is_flushed`](Self::is_flushed), … |
 ///
 /// The caller gives it events and the time in turns. After each turn it takes the output in the order of that row, until there is no more, for
 /// an output may make another connection dirty; then it waits for the next event, until `poll_timeout` at the longest. `now` does not go
@@ -127,6 +129,7 @@ pub struct Broker {
     /// Lines about clients that name themselves like a part of the node.
     named_as_part: LogLimiter,
     held_subacks: held_subacks::HeldSubacks,
+    announced: clients::Announced,
     /// Clients that were refused the session of another owner.
     others_sessions: LogLimiter,
     statistics: Statistics,
@@ -151,6 +154,8 @@ pub enum Output {
     Denied(ConnectionKey, Box<Denied>),
     /// A client has subscribed to these, and its SUBACK waits for [`Broker::release_suback`].
     Subscribed(ConnectionKey, u64, Vec<Arc<str>>),
+    /// A change of the clients, and its number.
+    Client(u64, ClientChange),
 }
 
 /// An action that rules do not allow a client.
@@ -240,6 +245,7 @@ impl Broker {
             promised: false,
             decided_by: u64::MAX,
             held_subacks: held_subacks::HeldSubacks::default(),
+            announced: clients::Announced::default(),
             spilling: Spilling::new(shared.budget().clone()),
             numbers: journal_writer::Numbers::default(),
             batch: Batch::default(),
@@ -338,7 +344,7 @@ impl Broker {
     /// Whether the route of a topic is remembered.
     #[cfg(test)]
     pub(crate) fn remembers(&self, topic: &str) -> bool {
-        self.routes.place(topic.as_bytes()).is_some()
+        self.routes.place(topic.as_bytes(), crate::reach::Reach::All).is_some()
     }
 
     /// How many timers are set.
@@ -451,7 +457,7 @@ impl Broker {
             inflight: session.inflight.len(),
             inflight_bytes: session.inflight.kept_bytes(),
             dropped: session.dropped,
-            grace_ends: session.ends_at.filter(|_| session.is_gone && session.is_of_part()),
+            grace_ends: session.ends_at.filter(|_| session.is_gone && session.has_grace()),
         }
     }
 
@@ -513,7 +519,7 @@ impl Broker {
     /// dropped.
     pub fn forget(&mut self, now: Instant, client_id: &str) -> bool {
         let Some(&key) = self.by_client.get(client_id) else { return false };
-        self.take_over(now, key, true);
+        self.take_over(now, key, true, connect::OTHER_CONNECTION);
         if self.by_client.contains_key(client_id) {
             self.end_session(now, key);
         }

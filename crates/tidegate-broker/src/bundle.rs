@@ -45,6 +45,9 @@ pub struct Publication<'a> {
     pub retain: bool,
     /// Message Expiry Interval in seconds.
     pub message_expiry: Option<u32>,
+    /// Of a message that another node has chosen this one for, the shared subscription whose members alone it is for, as
+    /// `$share/NAME/FILTER`; empty for all subscribers. It is then not retained, and operators do not look at it again.
+    pub group: &'a [u8],
     /// The number that it is acknowledged by, whatever its QoS; of those that are not acknowledged, no two have the
     /// same.
     pub id: PacketId,
@@ -59,19 +62,20 @@ impl Publication<'_> {
         qos: QoS::AtMostOnce,
         retain: false,
         message_expiry: None,
+        group: &[],
         id: PacketId::MIN,
     };
 
     /// Bytes of its topic, properties and payload.
     pub(crate) fn bytes(&self) -> usize {
-        self.topic.len() + self.forwarded.len() + self.payload.len()
+        self.topic.len() + self.forwarded.len() + self.group.len() + self.payload.len()
     }
 }
 
 /// Messages of one publisher, in order, in one piece of memory.
 #[derive(Debug, Default)]
 pub struct Bundle {
-    /// Of each message its topic, its properties and its payload.
+    /// Of each message its topic, its properties, its shared subscription and its payload.
     bytes: Vec<u8>,
     heads: Vec<Head>,
 }
@@ -82,6 +86,7 @@ struct Head {
     topic_len: u16,
     qos: QoS,
     retain: bool,
+    group_len: u16,
     forwarded_len: u32,
     payload_len: u32,
     expiry: Option<u32>,
@@ -102,8 +107,13 @@ impl Head {
         start..start + self.forwarded_len as usize
     }
 
-    fn payload(&self) -> Range<usize> {
+    fn group(&self) -> Range<usize> {
         let start = self.forwarded().end;
+        start..start + usize::from(self.group_len)
+    }
+
+    fn payload(&self) -> Range<usize> {
+        let start = self.group().end;
         start..start + self.payload_len as usize
     }
 }
@@ -131,9 +141,9 @@ impl Bundle {
     /// Puts a message behind the others. `name` appends properties to those that it has.
     ///
     /// # Panics
-    /// If topic, properties or payload are longer than MQTT lets them be.
+    /// If topic, properties, filter or payload are longer than MQTT lets them be.
     pub fn push(&mut self, publication: &Publication<'_>, name: impl FnOnce(&mut Vec<u8>)) {
-        let Publication { topic, payload, forwarded, qos, retain, message_expiry, id } =
+        let Publication { topic, payload, forwarded, qos, retain, message_expiry, group, id } =
             *publication;
         let start = self.bytes.len();
         self.bytes.extend_from_slice(topic);
@@ -141,12 +151,14 @@ impl Bundle {
         self.bytes.extend_from_slice(forwarded);
         name(&mut self.bytes);
         let forwarded_len = self.bytes.len() - properties;
+        self.bytes.extend_from_slice(group);
         self.bytes.extend_from_slice(payload);
         self.heads.push(Head {
             start,
             topic_len: topic.len().try_into().expect("topics have at most 65,535 bytes"),
             qos,
             retain,
+            group_len: group.len().try_into().expect("filters have at most 65,535 bytes"),
             forwarded_len: forwarded_len.try_into().expect("packets have at most 256 MiB"),
             payload_len: payload.len().try_into().expect("packets have at most 256 MiB"),
             expiry: message_expiry,
@@ -182,6 +194,7 @@ impl Bundle {
             qos: head.qos,
             retain: head.retain,
             message_expiry: head.expiry,
+            group: &self.bytes[head.group()],
             id: head.id,
         }
     }
@@ -526,25 +539,26 @@ mod tests {
             qos: QoS::AtLeastOnce,
             retain: number == 2,
             message_expiry: (number == 1).then_some(9),
+            group: if number == 2 { b"$share/g/t" } else { b"" },
             id: PacketId::new(number).expect("not zero"),
         };
         bundle.push(&publication(1), |_| {});
         bundle.push(&publication(2), |forwarded| forwarded.extend_from_slice(b"def"));
         bundle.push(&publication(3), |_| {});
-        assert_eq!((bundle.len(), bundle.bytes()), (3, 3 * (7 + 3 + 7) + 3));
+        assert_eq!((bundle.len(), bundle.bytes()), (3, 3 * (7 + 3 + 7) + 3 + 10));
         let mut reader = BundleReader::new(bundle, Arc::default());
         let second = Publication { forwarded: b"abcdef", ..publication(2) };
         let all = [publication(1), second, publication(3)];
         assert_eq!(reader.rest().collect::<Vec<_>>(), all);
         reader.pass(1);
-        assert_eq!((reader.len(), reader.bytes()), (2, 2 * (7 + 3 + 7) + 3));
+        assert_eq!((reader.len(), reader.bytes()), (2, 2 * (7 + 3 + 7) + 3 + 10));
         let mut run = reader.take_run(2, Instant::from_nanos(5), QoS::AtLeastOnce, |_| {
             crate::Budget::new(1 << 20).charge(1)
         });
         let run = run.as_mut().expect("there is room");
         assert!(reader.is_empty() && reader.bytes() == 0);
         run.begin(PacketId::new(u16::MAX - 1).expect("not zero"));
-        assert_eq!((run.len(), run.bytes()), (2, 2 * (7 + 3 + 7) + 3));
+        assert_eq!((run.len(), run.bytes()), (2, 2 * (7 + 3 + 7) + 3 + 10));
         let rest = run.split_off(1).expect("there are two");
         assert!(run.split_off(1).is_none());
         for (mut run, expected) in [(run.clone(), all[1]), (rest, all[2])] {

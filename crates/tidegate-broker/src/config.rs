@@ -1,6 +1,6 @@
 //! Settings of a broker.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
 use tidegate_message::{
     TopicError, check_topic_characters, check_topic_filter, check_topic_name, split_shared,
@@ -10,6 +10,8 @@ use tidegate_wire::mqtt::{QoS, Version};
 
 pub use tidegate_message::words::Overflow;
 use tidegate_schedule::{Policy, PolicyError};
+
+use crate::reach::Reach;
 
 /// Settings of all shards of a node.
 #[derive(Clone, Debug)]
@@ -31,6 +33,9 @@ pub struct BrokerConfig {
     pub subscriptions_max: usize,
     /// Retained messages. Default 1,000,000.
     pub retained_max: usize,
+    /// This node among those that are one broker, by the first bytes of its identifier: its retained messages then have stamps, by which all of
+    /// them decide which value of a topic is the newest. Default none, where a node is by itself.
+    pub member: Option<u64>,
     /// Whether a retained message is sent to new subscriptions only while its publisher may still publish it, as Mosquitto does it.
     /// Default true.
     pub check_retain_source: bool,
@@ -120,6 +125,15 @@ pub struct SessionConfig {
     /// in packets, so that no Maximum Packet Size holds for them, and may be acknowledged many at a time
     /// ([`Broker::acknowledge_deliveries`](crate::Broker::acknowledge_deliveries)); all else is as with packets. Default false.
     pub hands_out: bool,
+    /// Whether it is a peer session: one by which messages leave for another member of the fabric, or come from it. A message that a
+    /// peer session publishes goes to no peer session, live or retained: one hop, since each member has sent its own to each other one.
+    /// None of its SUBACKs waits. The mark outlives the process, with the session and with what a peer published. Default false.
+    pub is_peer: bool,
+    /// The leaf whose session it is, by a number of the node's own: another member of the fabric, for which this node relays. It counts among the
+    /// clients of this node; but no message that a leaf publishes goes back to it, live or retained, and such a one goes to no shared
+    /// subscription, except where the leaf chose this node for one. Its subscriptions are known to who has made them, so that none of its
+    /// SUBACKs waits. The mark does not outlive the process: the session has it again once it is connected. Default none.
+    pub leaf: Option<NonZeroU64>,
 }
 
 /// Versions of MQTT that are spoken.
@@ -174,6 +188,7 @@ impl Default for BrokerConfig {
             sessions_max: 1_000_000,
             subscriptions_max: 100_000,
             retained_max: 1_000_000,
+            member: None,
             check_retain_source: true,
             inflight_max: 1024,
             inflight_bytes_max: 4 << 20,
@@ -238,11 +253,27 @@ impl Default for SessionConfig {
             ends_at_refusal: false,
             acknowledges_through: false,
             hands_out: false,
+            is_peer: false,
+            leaf: None,
         }
     }
 }
 
 impl SessionConfig {
+    /// The subscribers that its messages are for.
+    pub(crate) fn reach(&self) -> Reach {
+        match self.leaf {
+            _ if self.is_peer => Reach::Own,
+            Some(leaf) => Reach::Leaf(leaf),
+            None => Reach::All,
+        }
+    }
+
+    /// Whether it is that of another node of one broker: a peer's, or a leaf's.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.is_peer || self.leaf.is_some()
+    }
+
     /// The policy for messages of that QoS whose topic has no policy of its own.
     pub(crate) fn overflow_of(&self, qos: QoS) -> Overflow {
         if qos == QoS::AtMostOnce { self.overflow_qos0 } else { self.overflow }

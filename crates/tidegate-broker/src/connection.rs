@@ -17,6 +17,7 @@ use crate::{
     budget::{Charge, PartialCharge},
     message::Message,
     outbox::Outbox,
+    reach::Reach,
     routes::Route,
     segments::{SEGMENT_BYTES, Segment, Segments},
     slab::Key,
@@ -86,6 +87,8 @@ pub(crate) struct Connection {
     pub(crate) timed: Option<Query>,
     /// Topics that it published to of late, the last first.
     pub(crate) recent: Vec<Recent>,
+    /// The subscribers that its messages are for.
+    pub(crate) reach: Reach,
     /// A message of its own was not accepted, which it cannot learn: it may take the messages that wait for it, and
     /// ends then.
     pub(crate) drains: bool,

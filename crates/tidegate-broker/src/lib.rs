@@ -28,8 +28,9 @@ pub mod message;
 mod message_pool;
 mod outbox;
 mod queue;
+mod reach;
 mod reclaim_heap;
-pub mod retained;
+mod retained;
 mod routes;
 mod scans;
 mod segments;
@@ -38,6 +39,7 @@ mod session_state;
 mod shared;
 mod slab;
 pub mod spill;
+mod stamp;
 mod statistics;
 mod subscription;
 #[cfg(test)]
@@ -46,8 +48,9 @@ mod timers;
 
 pub use admission::{Admission, Batch, Draft, Verdict};
 pub use broker::{
-    Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ConnectRequest, ConnectionKey, Denied,
-    Output, PART_GRACE, PART_PREFIX, Peer, PeerOrigin, Refused, WRITE_BYTES_MAX, part_id,
+    Acknowledged, AuthAnswer, Broker, CONTROL_BYTES_MAX, ClientChange, ClientState, ConnectRequest,
+    ConnectionKey, Denied, Output, PART_GRACE, PART_PREFIX, Peer, PeerOrigin, Refused,
+    WRITE_BYTES_MAX, part_id,
 };
 pub use budget::{Budget, PartialCharge};
 pub use bundle::{Bundle, BundleReader, Empties, Publication, Run, RunMessage};

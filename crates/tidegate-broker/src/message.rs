@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use bytes::Bytes;
 use tidegate_journal::{RECORD_ADDS, StoredMessage};
 use tidegate_message::{Instant, Payload};
-use tidegate_wire::mqtt::QoS;
 pub use tidegate_wire::mqtt::seconds_left;
+use tidegate_wire::mqtt::{PublishProperties, QoS, path::PROPERTY};
 
 use self::disk::Spilled;
 use crate::{
@@ -23,6 +23,9 @@ pub const MESSAGE_OVERHEAD_BYTES: u64 = 160;
 /// Bytes of a retained message in addition to that: its place among the retained, and the text of its topic there.
 pub const RETAINED_OVERHEAD_BYTES: u64 = 144;
 
+/// Nodes that a message has left at most, beyond which it looks for no other where no member of a shared subscription has a connection.
+const NODES_MAX: usize = 4;
+
 /// A message that is held by reference in queues, in flight or retained.
 #[derive(Debug)]
 pub struct Message {
@@ -36,6 +39,8 @@ pub struct Message {
     pub qos: QoS,
     /// Whether it was published to be retained.
     pub retain: bool,
+    /// Whether a peer session published it.
+    pub is_from_peer: bool,
     /// When it loses its worth, if ever.
     pub expires: Option<Instant>,
     /// When this node received it.
@@ -63,6 +68,8 @@ pub struct MessageRef<'a> {
     pub qos: QoS,
     /// Whether it is to be retained.
     pub retain: bool,
+    /// Whether a peer session published it.
+    pub is_from_peer: bool,
     /// When it loses its worth, if ever.
     pub expires: Option<Instant>,
     /// When it was received.
@@ -112,6 +119,7 @@ impl<'a> MessageRef<'a> {
             forwarded: &[],
             qos: QoS::AtMostOnce,
             retain: false,
+            is_from_peer: false,
             expires: None,
             received,
             publisher: None,
@@ -128,9 +136,18 @@ impl<'a> MessageRef<'a> {
             forwarded: &stored.forwarded,
             qos: stored.qos,
             retain: stored.retain,
+            is_from_peer: stored.is_from_peer,
             expires: stored.expires,
             ..Self::new(topic, payload, stored.received)
         }
+    }
+
+    /// Whether a member of a shared subscription at another node may have it though there are some here, which have no connection. Not
+    /// for ever: where none has one anywhere it comes to rest.
+    pub(crate) fn may_leave(&self) -> bool {
+        let properties = PublishProperties::decode(self.forwarded).unwrap_or_default();
+        let nodes = properties.user_properties().filter(|(name, _)| *name == PROPERTY);
+        nodes.count() <= NODES_MAX
     }
 
     /// Bytes that holding it takes from the budget.
@@ -161,6 +178,7 @@ impl<'a> MessageRef<'a> {
             forwarded,
             qos: self.qos,
             retain: self.retain,
+            is_from_peer: self.is_from_peer,
             expires: self.expires,
             received: self.received,
             publisher: self.publisher,
@@ -187,6 +205,7 @@ impl Message {
             forwarded: &self.forwarded,
             qos: self.qos,
             retain: self.retain,
+            is_from_peer: self.is_from_peer,
             expires: self.expires,
             received: self.received,
             publisher: self.publisher,

@@ -78,6 +78,7 @@ mod tests {
             forwarded,
             qos: QoS::AtLeastOnce,
             retain: false,
+            is_from_peer: false,
             expires: Some(Instant::from_nanos(9)),
             received: Instant::from_nanos(7),
             publisher: None,

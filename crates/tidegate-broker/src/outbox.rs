@@ -100,6 +100,8 @@ pub struct Delivery {
     pub packet_id: Option<PacketId>,
     /// Whether it may have been handed out before.
     pub is_repeated: bool,
+    /// The shared subscription that it came by, as `$share/NAME/FILTER`.
+    pub group: Option<Arc<str>>,
 }
 
 impl Delivery {

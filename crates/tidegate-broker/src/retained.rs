@@ -1,440 +1,225 @@
-//! Retained messages by topic.
+//! Retained messages of a node, and which of them expire when.
 //!
-//! One ordered map, in which a topic directly precedes all topics below it: the order of texts in
-//! which the separator is the least character. So `a/b/#` is one range, and what `+` passes over is
-//! skipped by one look-up: in `a/+/c`, from `a/1/b` straight to `a/1/c`, and from `a/1/d` to what
-//! follows everything below `a/1`.
-//!
-//! The map holds U+0000 for `/`, as no topic contains it (MQTT-4.7.3-2) and texts then compare as
-//! plain bytes; this is not visible outside of this module.
+//! Always true: a message that expires has its place in the order of expiry for as long as it is retained, and no longer.
 
-mod expiring;
+use std::{collections::BTreeSet, ops::Deref, sync::Arc};
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    ops::{Bound, ControlFlow},
-};
+use tidegate_journal::user_bytes;
+use tidegate_message::{Identity, Instant};
+use tidegate_topics::Retained;
+use tidegate_wire::mqtt::stamp::Stamp;
 
-pub(crate) use self::expiring::{Expiring, Kept, is_written};
+use crate::{accounts::Account, message::Message};
 
-/// Retained messages by topic.
-///
-/// Topics are valid by [`check_topic_name`](tidegate_message::check_topic_name), filters by
-/// [`check_topic_filter`](tidegate_message::check_topic_filter) and not shared ones. Nothing
-/// expires by itself.
-///
-/// ```
-/// let mut retained = tidegate_broker::retained::Retained::new();
-/// retained.insert("site/3/door", "open");
-/// retained.matches("site/+/door", |topic, message| {
-///     assert_eq!((topic, *message), ("site/3/door", "open"));
-/// });
-/// ```
-#[derive(Clone, Debug)]
-pub struct Retained<M> {
-    /// By topic, with `SEPARATOR` for `/`.
-    messages: BTreeMap<Box<str>, M>,
+/// Retained messages, with those that expire in order, and marks of topics that were cleared.
+#[derive(Debug, Default)]
+pub(crate) struct Expiring {
+    messages: Retained<Kept>,
+    order: BTreeSet<(Instant, Arc<str>)>,
+    /// Those of `order` that are marks.
+    marks: BTreeSet<(Instant, Arc<str>)>,
+    /// Bytes that the marks take from the budget.
+    mark_bytes: u64,
+    /// By shard, bytes of the records of those that its journal has.
+    record_bytes: Vec<u64>,
 }
 
-impl<M> Retained<M> {
-    /// A store without messages.
-    pub fn new() -> Self {
-        Self { messages: BTreeMap::new() }
-    }
+/// A retained message; or a mark, which has no payload: nothing is retained since that stamp.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) message: Arc<Message>,
+    /// None where the node is by itself, or was when it was published.
+    pub(crate) stamp: Option<Stamp>,
+    /// Of two messages of one topic, the later one has the greater.
+    pub(crate) sequence: u64,
+    /// The client that published it, whose sessions may come and go: it has its own back by its name (MQTT-3.8.3-3).
+    pub(crate) client: Option<Arc<str>>,
+    /// The publisher, whose right to publish it still counts; none of the node itself, and where a former version wrote it down.
+    pub(crate) source: Option<Arc<Identity>>,
+    /// The generation of the rules by which its publisher was allowed, or an earlier one; none of those of an earlier process.
+    pub(crate) allowed_by: Option<u64>,
+    /// The generation of the routes by which it went to subscribers: those whose subscriptions are older, unless it was dropped on the way.
+    pub(crate) routed_by: u64,
+    /// The shard whose journal has it; none where no journal is to.
+    pub(crate) owner: Option<usize>,
+    /// In whose share it counts.
+    pub(crate) account: Option<Arc<Account>>,
+}
 
-    /// Keeps a message for a topic. Returns the one it takes the place of, or `None`.
-    pub fn insert(&mut self, topic: &str, message: M) -> Option<M> {
-        self.messages.insert(key_of(topic).into(), message)
-    }
+/// Whether a topic's retained message is written down: each process publishes `$SYS` itself.
+pub(crate) fn is_written(topic: &str) -> bool {
+    !topic.starts_with("$SYS/")
+}
 
-    /// Takes the message of a topic out. Returns it, or `None` if there was none.
-    pub fn remove(&mut self, topic: &str) -> Option<M> {
-        self.messages.remove(key_of(topic).as_str())
-    }
-
-    /// The message of a topic, or `None`.
-    pub fn get(&self, topic: &str) -> Option<&M> {
-        self.messages.get(key_of(topic).as_str())
-    }
-
-    /// Number of messages.
-    pub fn len(&self) -> usize {
-        self.messages.len()
-    }
-
-    /// Whether there are no messages.
-    pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
-    /// Calls `each` with every topic that `filter` matches, and its message, in no promised order.
-    ///
-    /// A filter that begins with a wildcard matches no topic that begins with `$` (MQTT-4.7.2-1).
-    /// A filter without wildcards costs one look-up, others one step for each topic looked at.
-    pub fn matches(&self, filter: &str, each: impl FnMut(&str, &M)) {
-        self.matches_from(filter, None, usize::MAX, each);
-    }
-
-    /// Like [`matches`](Self::matches), in batches: so that one subscription to `#` over a million
-    /// topics does not hold up the shard.
-    ///
-    /// Starts where `cursor` says, or at the beginning for `None`, and looks at no more than
-    /// `limit` topics, at least one, whether they match or not. Returns where to continue, or
-    /// `None` when the filter is done. The messages may change between two batches: a topic that
-    /// stays throughout is seen exactly once, one that comes or goes meanwhile at most once.
-    ///
-    /// The cursor is one that this method returned for the same filter; with another's, topics are
-    /// left out.
-    pub fn matches_from(
-        &self,
-        filter: &str,
-        cursor: Option<Cursor>,
-        limit: usize,
-        mut each: impl FnMut(&str, &M),
-    ) -> Option<Cursor> {
-        let filter: Vec<&str> = filter.split('/').collect();
-        let mut seek = cursor.map_or_else(String::new, |cursor| cursor.from);
-        if seek.is_empty() {
-            push_literals(&mut seek, &filter);
+impl Kept {
+    /// One of which no more is known.
+    pub(crate) fn of(message: Arc<Message>, stamp: Option<Stamp>) -> Self {
+        Self {
+            message,
+            stamp,
+            sequence: 0,
+            client: None,
+            source: None,
+            allowed_by: None,
+            routed_by: 0,
+            owner: None,
+            account: None,
         }
-        let mut topic = String::new();
-        let mut range = self.range_from(&seek);
-        let mut last = None;
-        for _ in 0..limit.max(1) {
-            let (key, message) = range.next()?;
-            last = Some(key);
-            match compare(&filter, key, &mut seek) {
-                ControlFlow::Break(()) => return None,
-                ControlFlow::Continue(Step::Match) => {
-                    write_topic(key, &mut topic);
-                    each(&topic, message);
-                }
-                ControlFlow::Continue(Step::Seek) => {
-                    range = self.range_from(&seek);
-                    last = None;
-                }
+    }
+
+    /// Whether it stands for a value that was cleared.
+    pub(crate) fn is_mark(&self) -> bool {
+        self.message.payload.is_empty()
+    }
+
+    /// When it is forgotten by itself.
+    fn expiry(&self) -> Option<(Instant, Arc<str>)> {
+        self.message.expires.map(|at| (at, self.message.topic.clone()))
+    }
+
+    /// Bytes of its record in a journal: about, and not less.
+    fn record_bytes(&self) -> u64 {
+        let client = self.client.as_deref().map_or(0, str::len) as u64;
+        let source = self.source.as_deref();
+        let source = source.map_or(0, |source| user_bytes(&source.name, &source.groups));
+        self.message.record_bytes() + client + source
+    }
+
+    fn begin(&self) {
+        if let Some(account) = &self.account {
+            self.message.hold_for(account);
+            account.add_retained();
+        }
+    }
+
+    /// It is retained no more.
+    fn end(self) -> Arc<Message> {
+        if let Some(account) = &self.account {
+            self.message.release_for(account);
+            account.subtract_retained();
+        }
+        self.message
+    }
+}
+
+impl Deref for Expiring {
+    type Target = Retained<Kept>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.messages
+    }
+}
+
+impl Expiring {
+    /// Keeps a message for its topic.
+    pub(crate) fn insert(&mut self, kept: Kept) {
+        let (expiry, topic) = (kept.expiry(), kept.message.topic.clone());
+        let (is_mark, charged) = (kept.is_mark(), kept.message.charged());
+        kept.begin();
+        if let Some(owner) = kept.owner {
+            if self.record_bytes.len() <= owner {
+                self.record_bytes.resize(owner + 1, 0);
             }
+            self.record_bytes[owner] += kept.record_bytes();
         }
-        // The least text after the last one seen is that one with the least character appended.
-        if let Some(last) = last {
-            seek.clear();
-            seek.push_str(last);
-            seek.push(SEPARATOR);
+        if let Some(former) = self.messages.insert(&topic, kept) {
+            let former = self.end(former);
+            self.forget_expiry(&former);
         }
-        // Without a next one there is nothing to come back for.
-        range.next().map(|_| Cursor { from: seek })
+        if is_mark {
+            self.mark_bytes += charged;
+            self.marks.extend(expiry.clone());
+        }
+        self.order.extend(expiry);
     }
 
-    /// Keeps only the messages for which `keep` says so, asked in no promised order.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &M) -> bool) {
-        let mut topic = String::new();
-        self.messages.retain(|key, message| {
-            write_topic(key, &mut topic);
-            keep(&topic, message)
-        });
+    /// Retained messages, without marks.
+    pub(crate) fn values(&self) -> usize {
+        self.messages.len() - self.marks.len()
     }
 
-    /// Calls `each` with the messages of the next `limit` topics after `topic`, whatever they begin with, in the order of the
-    /// store. Returns the last of them, or `None` once all were seen.
+    /// Marks of topics that were cleared.
+    pub(crate) fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Takes out the oldest mark if there are more of them than that, or of more bytes.
+    pub(crate) fn take_mark_beyond(
+        &mut self,
+        count_max: usize,
+        bytes_max: u64,
+    ) -> Option<Arc<Message>> {
+        if self.marks.len() <= count_max && self.mark_bytes <= bytes_max {
+            return None;
+        }
+        let (_, topic) = self.marks.first()?.clone();
+        let oldest = self.messages.remove(&topic).map(|oldest| self.end(oldest))?;
+        self.forget_expiry(&oldest);
+        Some(oldest)
+    }
+
+    /// Forgets the message of a topic; false if there was none.
+    pub(crate) fn remove(&mut self, topic: &str) -> bool {
+        let Some(former) = self.messages.remove(topic) else { return false };
+        let former = self.end(former);
+        self.forget_expiry(&former);
+        true
+    }
+
+    /// Calls `each` with the messages of the next `limit` topics after `topic`. Returns the last of them; nothing once all were
+    /// seen.
     pub(crate) fn walk(
         &self,
         after: Option<&str>,
         limit: usize,
-        mut each: impl FnMut(&M),
+        each: impl FnMut(&Kept),
     ) -> Option<String> {
-        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(key_of(after)));
-        let from = from.as_ref().map(String::as_str);
-        let mut last = None;
-        let range = self.messages.range::<str, _>((from, Bound::Unbounded));
-        let mut count = 0;
-        for (key, message) in range.take(limit) {
-            each(message);
-            count += 1;
-            last = Some(key);
-        }
-        let mut topic = String::new();
-        write_topic(last.filter(|_| count == limit)?, &mut topic);
-        Some(topic)
+        self.messages.walk(after, limit, each)
     }
 
-    fn range_from(&self, key: &str) -> btree_map::Range<'_, Box<str>, M> {
-        self.messages.range::<str, _>((Bound::Included(key), Bound::Unbounded))
-    }
-}
-
-impl<M> Default for Retained<M> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Where the next batch of [`Retained::matches_from`] begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    /// The least key that was not looked at or passed over; never empty.
-    from: String,
-}
-
-/// The stand-in for `/` in a key. Less than every character of a topic.
-const SEPARATOR: char = '\0';
-/// Follows a key and everything below it, and precedes all other keys after it.
-const AFTER_BELOW: char = '\u{1}';
-
-fn key_of(topic: &str) -> String {
-    debug_assert!(!topic.contains(SEPARATOR), "a valid topic has no U+0000");
-    topic.replace('/', "\0")
-}
-
-fn write_topic(key: &str, topic: &mut String) {
-    topic.clear();
-    for (place, level) in key.split(SEPARATOR).enumerate() {
-        if place > 0 {
-            topic.push('/');
-        }
-        topic.push_str(level);
-    }
-}
-
-/// The next step after one key.
-enum Step {
-    /// The filter matches it: the next key follows.
-    Match,
-    /// It does not match: continue at the key that was written down.
-    Seek,
-}
-
-/// Compares one key to a filter. Breaks if no later key matches.
-///
-/// A key to seek is greater than `key`, and no key between the two matches.
-fn compare(filter: &[&str], key: &str, seek: &mut String) -> ControlFlow<(), Step> {
-    if key.starts_with('$') && matches!(filter[0], "+" | "#") {
-        seek.clear();
-        seek.push(char::from(b'$' + 1));
-        return ControlFlow::Continue(Step::Seek);
-    }
-    // End in `key` of the last level that `+` stood for: the level to advance when the rest is past.
-    let mut plus_end = None;
-    // Where the current level begins, or `None` after the last one.
-    let mut start = Some(0);
-    for (place, &wanted) in filter.iter().enumerate() {
-        if wanted == "#" {
-            return ControlFlow::Continue(Step::Match);
-        }
-        let Some(from) = start else {
-            // The key ended before the filter: keys that match below it come next.
-            seek.clear();
-            seek.push_str(key);
-            seek.push(SEPARATOR);
-            push_literals(seek, &filter[place..]);
-            return ControlFlow::Continue(Step::Seek);
-        };
-        let end = key[from..].find(SEPARATOR).map_or(key.len(), |length| from + length);
-        let level = &key[from..end];
-        if wanted == "+" {
-            plus_end = Some(end);
-        } else if level < wanted {
-            seek.clear();
-            seek.push_str(&key[..from]);
-            push_literals(seek, &filter[place..]);
-            return ControlFlow::Continue(Step::Seek);
-        } else if level > wanted {
-            return seek_after(key, plus_end, seek);
-        }
-        start = (end < key.len()).then_some(end + 1);
-    }
-    match start {
-        None => ControlFlow::Continue(Step::Match),
-        Some(_) => seek_after(key, plus_end, seek),
-    }
-}
-
-/// Seeks what follows the level that `+` stood for and everything below it.
-fn seek_after(key: &str, plus_end: Option<usize>, seek: &mut String) -> ControlFlow<(), Step> {
-    let Some(end) = plus_end else { return ControlFlow::Break(()) };
-    seek.clear();
-    seek.push_str(&key[..end]);
-    seek.push(AFTER_BELOW);
-    ControlFlow::Continue(Step::Seek)
-}
-
-/// Appends the levels of `filter` before its first wildcard: where its matches begin.
-fn push_literals(seek: &mut String, filter: &[&str]) {
-    for (place, level) in
-        filter.iter().take_while(|level| !matches!(**level, "+" | "#")).enumerate()
-    {
-        if place > 0 {
-            seek.push(SEPARATOR);
-        }
-        seek.push_str(level);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-    use tidegate_message::topic_matches;
-
-    use super::*;
-
-    fn store(topics: &[&str]) -> Retained<usize> {
-        let mut retained = Retained::new();
-        for (place, topic) in topics.iter().enumerate() {
-            retained.insert(topic, place);
-        }
-        retained
+    /// When the first one expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.order.first().map(|(at, _)| *at)
     }
 
-    fn found<M>(retained: &Retained<M>, filter: &str) -> Vec<String> {
-        let mut found = Vec::new();
-        retained.matches(filter, |topic, _| found.push(topic.to_owned()));
-        found.sort_unstable();
-        found
-    }
-
-    /// Topics looked at until the filter is done.
-    fn looks<M>(retained: &Retained<M>, filter: &str) -> usize {
-        let (mut looks, mut cursor) = (1, None);
-        while let Some(next) = retained.matches_from(filter, cursor, 1, |_, _| ()) {
-            looks += 1;
-            cursor = Some(next);
-        }
-        looks
-    }
-
-    #[test]
-    fn a_topic_has_one_message() {
-        let mut retained = Retained::new();
-        assert_eq!(retained.insert("a/b", 1), None);
-        assert_eq!(retained.insert("a/b", 2), Some(1));
-        assert_eq!((retained.get("a/b"), retained.get("a")), (Some(&2), None));
-        assert_eq!(retained.len(), 1);
-        assert_eq!(retained.remove("a/b"), Some(2));
-        assert_eq!(retained.remove("a/b"), None);
-        assert!(retained.is_empty());
-    }
-
-    #[test]
-    fn filters_find_their_topics() {
-        let retained =
-            store(&["a", "a/", "a!", "a/b", "a/b/c", "a/b!/c", "a0", "/", "$SYS/up", "$SYS"]);
-        for (filter, expected) in [
-            ("a", &["a"][..]),
-            ("a/#", &["a", "a/", "a/b", "a/b!/c", "a/b/c"]), // `#` also covers its parent level
-            ("a/+", &["a/", "a/b"]),
-            ("a/+/c", &["a/b!/c", "a/b/c"]), // `!` is less than `/`, yet follows what is below `b`
-            ("+", &["a", "a!", "a0"]),
-            ("+/+", &["/", "a/", "a/b"]), // MQTT-4.7.2-1: not `$SYS/up`
-            ("#", &["/", "a", "a!", "a/", "a/b", "a/b!/c", "a/b/c", "a0"]),
-            ("$SYS/#", &["$SYS", "$SYS/up"]),
-            ("b/#", &[]),
-        ] {
-            assert_eq!(found(&retained, filter), expected, "{filter}");
-        }
-    }
-
-    #[test]
-    fn a_match_skips_what_lies_between() {
-        let mut retained = Retained::new();
-        for n in 0..10_000 {
-            retained.insert(&format!("a/{}/{}/x/{}", n % 10, n / 10 % 10, n), n);
-            retained.insert(&format!("$SYS/{n}"), n);
-        }
-        for (filter, looks_max) in [
-            ("a/3/7/x/73", 2),
-            ("a/3/7/x/#", 102),
-            ("a/+/7/x/7", 30), // past 1,000 topics below each of ten levels
-            ("a/+/7/z", 30),
-            ("+/+/z", 30),
-            ("nothing/#", 1),
-        ] {
-            let looks = looks(&retained, filter);
-            assert!(looks <= looks_max, "{filter} looks at {looks} topics");
-        }
-    }
-
-    #[test]
-    fn messages_are_kept_only_if_wanted() {
-        let mut retained = store(&["a/b", "a/c", "b"]);
-        retained.retain(|topic, &message| topic.starts_with("a/") && message > 0);
-        assert_eq!(found(&retained, "#"), ["a/c"]);
-    }
-
-    fn topic() -> impl Strategy<Value = String> {
-        texts(&["", "a", "a!", "b", "$SYS", "a\u{1}", "\u{fc}"])
-    }
-
-    fn filter() -> impl Strategy<Value = String> {
-        let start = texts(&["", "a", "b", "$SYS", "a\u{1}", "+", "+"]);
-        prop_oneof![
-            1 => Just("#".to_owned()),
-            8 => start.clone(),
-            4 => start.prop_map(|start| start + "/#"),
-        ]
-    }
-
-    fn texts(levels: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
-        // One empty level is an empty text, which is no topic: two of them stand in.
-        prop::collection::vec(prop::sample::select(levels), 1..5)
-            .prop_map(|levels| if levels == [""] { "/".to_owned() } else { levels.join("/") })
-    }
-
-    proptest! {
-        #[test]
-        fn the_store_agrees_with_a_linear_scan(
-            topics in prop::collection::btree_set(topic(), 0..80),
-            filters in prop::collection::vec(filter(), 1..10),
-        ) {
-            let mut retained = Retained::new();
-            for topic in &topics {
-                retained.insert(topic, ());
-            }
-            for filter in filters {
-                let expected: Vec<_> =
-                    topics.iter().filter(|topic| topic_matches(&filter, topic)).cloned().collect();
-                prop_assert_eq!(found(&retained, &filter), expected, "{}", filter);
+    /// Takes out those that have expired, at most `limit`, with their stamps.
+    pub(crate) fn take_expired(
+        &mut self,
+        now: Instant,
+        limit: usize,
+    ) -> Vec<(Option<Stamp>, Arc<Message>)> {
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && self.next_expiry().is_some_and(|at| at <= now)
+            && let Some((_, topic)) = self.order.pop_first()
+        {
+            if let Some(former) = self.messages.remove(&topic) {
+                taken.push((former.stamp, self.end(former)));
             }
         }
+        taken
+    }
 
-        #[test]
-        fn batches_see_each_topic_that_stays_exactly_once(
-            before in prop::collection::btree_set(topic(), 0..60),
-            changes in prop::collection::vec((any::<bool>(), topic()), 0..60),
-            filter in filter(),
-            limit in 1..5_usize,
-        ) {
-            let mut retained = Retained::new();
-            for topic in &before {
-                retained.insert(topic, ());
-            }
-            let (mut stays, mut ever) = (before.clone(), before);
-            let mut changes = changes.into_iter();
-            let (mut seen, mut cursor) = (Vec::new(), None);
-            loop {
-                let count = seen.len();
-                cursor = retained.matches_from(&filter, cursor, limit, |topic, ()| {
-                    seen.push(topic.to_owned());
-                });
-                prop_assert!(seen.len() - count <= limit);
-                if cursor.is_none() {
-                    break;
-                }
-                for (insert, topic) in changes.by_ref().take(3) {
-                    if insert {
-                        retained.insert(&topic, ());
-                        ever.insert(topic);
-                    } else {
-                        retained.remove(&topic);
-                        stays.remove(&topic);
-                    }
-                }
-            }
-            let seen_once: BTreeSet<_> = seen.iter().cloned().collect();
-            prop_assert_eq!(seen_once.len(), seen.len(), "twice in {:?}", seen);
-            prop_assert!(seen_once.iter().all(|t| ever.contains(t) && topic_matches(&filter, t)));
-            stays.retain(|topic| topic_matches(&filter, topic));
-            prop_assert!(seen_once.is_superset(&stays), "{:?} lacks some of {:?}", seen, stays);
+    /// Bytes of the records of those that the journal of that shard has: about, and not less.
+    pub(crate) fn record_bytes(&self, shard: usize) -> u64 {
+        self.record_bytes.get(shard).copied().unwrap_or(0)
+    }
+
+    /// It is retained no more.
+    fn end(&mut self, former: Kept) -> Arc<Message> {
+        if former.is_mark() {
+            self.mark_bytes -= former.message.charged();
+            former.expiry().iter().for_each(|it| _ = self.marks.remove(it));
+        }
+        if let Some(owner) = former.owner {
+            self.record_bytes[owner] -= former.record_bytes();
+        }
+        former.end()
+    }
+
+    fn forget_expiry(&mut self, message: &Message) {
+        if let Some(at) = message.expires {
+            self.order.remove(&(at, message.topic.clone()));
         }
     }
 }

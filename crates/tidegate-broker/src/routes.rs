@@ -18,6 +18,7 @@ use tidegate_wire::mqtt::QoS;
 
 use crate::{
     config::{Overflow, TopicConfig},
+    reach::Reach,
     session_state::{SessionKey, SessionState},
     subscription::SubscriptionOptions,
 };
@@ -32,6 +33,8 @@ pub(crate) struct Routes {
     groups: Vec<Option<Group>>,
     group_ids: HashMap<Box<str>, u32>,
     free_groups: Vec<u32>,
+    /// Shared subscriptions that ever were: none has the number of one before.
+    numbers: u64,
     members: usize,
 }
 
@@ -40,6 +43,7 @@ pub(crate) struct Routes {
 struct Group {
     /// As it is subscribed to, with `$share/NAME/`.
     name: Arc<str>,
+    number: u64,
     members: Vec<Member>,
     turn: Arc<AtomicUsize>,
 }
@@ -55,6 +59,8 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) topic: Arc<str>,
+    /// The messages that it is for.
+    pub(crate) reach: Reach,
     /// Of the subscriptions and rules that it was made from.
     pub(crate) generation: u64,
     /// The two parts of that: a subscription that is older is among its targets, and a decision about its topic is by these rules or later
@@ -110,6 +116,8 @@ pub(crate) struct Target {
 struct Turns {
     /// The shared subscription's, with `$share/NAME/`.
     name: Arc<str>,
+    /// Whether those of this node come before peers.
+    own_first: bool,
     members: Box<[Target]>,
     turn: Arc<AtomicUsize>,
 }
@@ -136,8 +144,9 @@ impl Routes {
         let id = match self.group_ids.get(&**filter) {
             Some(id) => *id,
             None => {
-                let group =
-                    Group { name: filter.clone(), members: Vec::new(), turn: Arc::default() };
+                self.numbers += 1;
+                let (name, number) = (filter.clone(), self.numbers);
+                let group = Group { name, number, members: Vec::new(), turn: Arc::default() };
                 let id = self.free_groups.pop().unwrap_or_else(|| {
                     self.groups.push(None);
                     u32::try_from(self.groups.len() - 1).expect("fewer groups than subscriptions")
@@ -195,6 +204,14 @@ impl Routes {
         self.group_ids.contains_key(filter)
     }
 
+    /// For those messages that a peer published for the members of the shared subscription of that filter, `$share/NAME/` included; none if
+    /// it has no members.
+    pub(crate) fn reach_of_group(&self, filter: &str) -> Option<Reach> {
+        let id = *self.group_ids.get(filter)?;
+        let group = self.groups[id as usize].as_ref().expect("entered with its name");
+        Some(Reach::Group(group.number))
+    }
+
     /// Subscriptions, each member of a shared one counted.
     pub(crate) fn len(&self) -> usize {
         self.plain.len() + self.members
@@ -205,35 +222,54 @@ impl Routes {
         self.members
     }
 
-    /// Where messages of `topic` go.
+    /// Where messages of `topic` go that have that reach.
     pub(crate) fn route(
         &self,
         topic: &Arc<str>,
+        reach: Reach,
         shards: usize,
         made: Generations,
         exceptions: &[TopicConfig],
     ) -> Route {
         let mut found: Vec<(SessionKey, SubscriptionOptions)> = Vec::new();
-        self.plain.matches(topic, |session, options| found.push((session, options)));
-        found.sort_by_key(|(session, _)| *session);
+        if reach.group().is_none() {
+            self.plain.matches(topic, |session, options| found.push((session, options)));
+            found.sort_by_key(|(session, _)| *session);
+        }
+        let is_source =
+            |state: &SessionState| reach.leaf().is_some() && state.leaf() == reach.leaf();
+        let is_reached =
+            |state: &SessionState| !(reach.is_of_peers() && state.is_peer() || is_source(state));
         let mut targets: Vec<Vec<Target>> = (0..shards).map(|_| Vec::new()).collect();
         for same in found.chunk_by(|a, b| a.0 == b.0) {
             let (state, _) = &self.states[&same[0].0];
-            targets[same[0].0.shard()].push(Target::of(same, state));
+            if is_reached(state) {
+                targets[same[0].0.shard()].push(Target::of(same, state));
+            }
         }
         let mut groups = Vec::new();
         self.shared.matches(topic, |id, ()| {
             let group = self.groups[id as usize].as_ref().expect("in the index while it is");
+            let is_meant = match reach.group() {
+                Some(number) => number == group.number,
+                None => reach == Reach::All,
+            };
+            if !is_meant {
+                return;
+            }
+            let others = group.members.iter().any(|member| !is_source(&member.state));
+            let members: Box<[Target]> = (group.members.iter())
+                .filter(|member| !(others && is_source(&member.state)))
+                .map(|m| Target {
+                    group: Some(group.name.clone()),
+                    ..Target::of(&[(m.session, m.options)], &m.state)
+                })
+                .collect();
+            let has_own = members.iter().any(|member| !member.state.is_peer());
             groups.push(Turns {
                 name: group.name.clone(),
-                members: group
-                    .members
-                    .iter()
-                    .map(|m| Target {
-                        group: Some(group.name.clone()),
-                        ..Target::of(&[(m.session, m.options)], &m.state)
-                    })
-                    .collect(),
+                own_first: has_own && reach.is_of_peers(),
+                members,
                 turn: group.turn.clone(),
             });
         });
@@ -245,6 +281,7 @@ impl Routes {
             is_written,
             is_sole: groups.is_empty() && targets.iter().flatten().count() == 1,
             topic: topic.clone(),
+            reach,
             generation: made.number(),
             made,
             targets: targets.into_iter().map(Vec::into_boxed_slice).collect(),
@@ -256,6 +293,23 @@ impl Routes {
 }
 
 impl Route {
+    /// Whether its messages are those that peers publish.
+    #[inline]
+    pub(crate) fn is_of_peers(&self) -> bool {
+        self.reach.is_of_peers()
+    }
+
+    /// Whether its messages are those that another node publishes: a peer, or a leaf.
+    pub(crate) fn is_of_node(&self) -> bool {
+        self.is_of_peers() || self.reach.leaf().is_some()
+    }
+
+    /// Whether its messages are for the members of one shared subscription alone.
+    #[inline]
+    pub(crate) fn is_of_group(&self) -> bool {
+        self.reach.group().is_some()
+    }
+
     /// Subscribers on one shard, shared subscriptions aside.
     #[inline]
     pub(crate) fn on(&self, shard: usize) -> &[Target] {
@@ -300,30 +354,41 @@ impl Route {
     /// The member of a shared subscription whose turn it is: the next that is connected and not behind, or else the next
     /// that is connected and not full, or else the next that is not full, or else the next.
     ///
+    /// Where another node chose this one it is a member of this node, as long as there is one. A peer is chosen before those that have no
+    /// connection if the message `may_leave`: members at other nodes may have one.
+    ///
     /// Members for which `is_served` is false are passed over; none if all are.
-    pub(crate) fn turn(&self, group: usize, is_served: impl Fn(&Target) -> bool) -> Option<usize> {
+    pub(crate) fn turn(
+        &self,
+        group: usize,
+        may_leave: impl FnOnce() -> bool,
+        is_served: impl Fn(&Target) -> bool,
+    ) -> Option<usize> {
         let group = &self.groups[group];
         let start = group.turn.fetch_add(1, Ordering::Relaxed);
         let count = group.members.len();
-        let around = || {
+        let all = || {
             let members = (0..count).map(|step| start.wrapping_add(step) % count);
             members.filter(|at| is_served(&group.members[*at]))
         };
         let state = |at: &usize| &group.members[*at].state;
+        let is_ready = |at: &usize| state(at).is_ready();
+        let has_room = |at: &usize| !state(at).is_full();
+        let around = || all().filter(|at| !group.own_first || !state(at).is_peer());
         around()
-            .find(|at| state(at).is_ready())
-            .or_else(|| {
-                let has_room = |at: &usize| !state(at).is_full();
-                let is_there = |at: &usize| state(at).connected.load(Ordering::Relaxed);
-                around().filter(is_there).find(has_room).or_else(|| around().find(has_room))
-            })
+            .find(is_ready)
+            .or_else(|| around().filter(|at| state(at).is_there()).find(has_room))
+            .or_else(|| (group.own_first && may_leave()).then(|| all().find(is_ready)).flatten())
+            .or_else(|| around().find(has_room))
             .or_else(|| around().next())
     }
 
-    /// The members of a shared subscription, in turn from that one on.
+    /// The members of a shared subscription that a message may go to in the place of one whose turn it is, in turn from that one on.
     pub(crate) fn members_from(&self, group: usize, first: usize) -> impl Iterator<Item = usize> {
-        let count = self.groups[group].members.len();
-        (0..count).map(move |step| (first + step) % count)
+        let Turns { members, own_first, .. } = &self.groups[group];
+        let own_alone = *own_first && !members[first].state.is_peer();
+        let around = (0..members.len()).map(move |step| (first + step) % members.len());
+        around.filter(move |at| !own_alone || !members[*at].state.is_peer())
     }
 
     /// Whether messages of the topic go to other shards than that, or to shared subscriptions, whose members may be there.

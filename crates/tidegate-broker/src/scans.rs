@@ -6,13 +6,10 @@ use std::{
 };
 
 use tidegate_message::{Action, Authorize, Identity, Instant, Target};
+use tidegate_topics::Cursor;
 use tidegate_wire::mqtt::QoS;
 
-use crate::{
-    message::Message,
-    retained::{Cursor, Kept},
-    subscription::SubscriptionOptions,
-};
+use crate::{message::Message, retained::Kept, subscription::SubscriptionOptions};
 
 /// Retained messages that a new subscription is still owed.
 #[derive(Debug)]
@@ -33,10 +30,40 @@ pub(crate) struct RetainedScan {
 }
 
 impl RetainedScan {
+    /// One that has looked at nothing yet.
+    pub(crate) fn new(
+        filter: &Arc<str>,
+        options: SubscriptionOptions,
+        since: Instant,
+        routed_from: u64,
+        missed: u64,
+    ) -> Self {
+        Self {
+            filter: filter.clone(),
+            cursor: None,
+            options,
+            since,
+            routed_from,
+            missed,
+            is_done: false,
+            found: VecDeque::new(),
+        }
+    }
+
     /// Whether the subscription is still owed that message, which is retained now.
     pub(crate) fn owes(&self, kept: &Kept, client_id: &Arc<str>, reached: Reached) -> bool {
         let is_own = kept.client.as_ref() == Some(client_id);
-        !(self.options.no_local && is_own || self.had(kept, reached))
+        // Each member sends its own retained messages to each other one.
+        let is_of_peers = reached.is_peer && kept.message.is_from_peer;
+        // That there is no value any more is news to other nodes alone.
+        let is_mark = kept.is_mark() && !reached.is_peer && !reached.is_leaf;
+        // The client identifiers of all sessions of one node have its key as their third level.
+        let owner = |client: &str| client.split('/').nth(2).map(str::to_owned);
+        let is_of_leaf = reached.is_leaf
+            && kept.client.as_deref().is_some_and(|by| owner(by) == owner(client_id));
+        let is_back = is_of_peers || is_of_leaf;
+        let is_own = self.options.no_local && is_own;
+        !(is_mark || is_own || is_back || self.had(kept, reached))
     }
 
     /// Whether the message went to the subscription when it was published, which was later, and was not dropped on the way as far as is
@@ -60,6 +87,10 @@ pub(crate) struct Reached {
     pub(crate) missed: u64,
     /// [`RetainedScans::connected_from`].
     pub(crate) connected_from: u64,
+    /// Whether it is a peer session.
+    pub(crate) is_peer: bool,
+    /// Whether it is of a leaf.
+    pub(crate) is_leaf: bool,
 }
 
 /// A retained message that a subscription is owed, and by whose right it was published.
@@ -94,6 +125,8 @@ pub(crate) struct RetainedScans {
     scans: HashMap<Arc<str>, RetainedScan>,
     /// The generation of the routes from which on messages of QoS 0 reach the connection that its session has, or had last.
     pub(crate) connected_from: u64,
+    /// [`Session::missed_of_peer`](crate::session::Session::missed_of_peer) when a peer was owed all the last time.
+    pub(crate) made_up: u64,
 }
 
 impl RetainedScans {
@@ -153,23 +186,14 @@ mod tests {
     use super::*;
 
     fn scan(filter: &str, id: u32) -> RetainedScan {
-        let qos = QoS::AtMostOnce;
-        RetainedScan {
-            filter: filter.into(),
-            cursor: None,
-            options: SubscriptionOptions {
-                qos,
-                no_local: false,
-                retain_as_published: false,
-                is_written: false,
-                id,
-            },
-            since: Instant::default(),
-            routed_from: 0,
-            missed: 0,
-            is_done: false,
-            found: VecDeque::new(),
-        }
+        let options = SubscriptionOptions {
+            qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            is_written: false,
+            id,
+        };
+        RetainedScan::new(&filter.into(), options, Instant::default(), 0, 0)
     }
 
     #[test]

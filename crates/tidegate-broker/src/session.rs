@@ -18,7 +18,7 @@ use crate::{
     dropped::Dropped,
     inflight::Inflight,
     queue::{Queue, Queued},
-    scans::RetainedScans,
+    scans::{RetainedScan, RetainedScans},
     session_state::{SessionKey, SessionState, may_receive},
     shared::Shared,
     slab::Key,
@@ -26,11 +26,21 @@ use crate::{
     subscription::SubscriptionOptions,
 };
 
+/// The last connection of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began {
+    pub(crate) at: Instant,
+    /// Whether it wanted no session of before.
+    pub(crate) is_clean: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Its number in the shard's journal; 0 if it is not written down.
     pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
+    /// Its connection, of now or the last; none of a client that comes to no other node.
+    pub(crate) began: Option<Began>,
     /// Changed by [`Session::set_identity`] only.
     pub(crate) identity: Arc<Identity>,
     /// Generation of the rules that allowed all that waits in `queue`; none if some of it is to be asked for once more.
@@ -104,6 +114,22 @@ impl Session {
     /// Messages that went to it and were dropped, but for those in whose place newer ones came and those that expired.
     pub(crate) fn missed(&self) -> u64 {
         self.dropped.total() - self.dropped.conflated - self.dropped.expired
+    }
+
+    /// The same of a peer session, with those that expired: the other node may still retain what was there before them.
+    pub(crate) fn missed_of_peer(&self) -> u64 {
+        self.dropped.total() - self.dropped.conflated
+    }
+
+    /// Owes all subscriptions all that is retained and matches.
+    pub(crate) fn owe_retained(&mut self, now: Instant) {
+        let missed = self.missed();
+        for (filter, options) in &self.subscriptions {
+            if !filter.starts_with("$share/") {
+                let scan = RetainedScan::new(filter, *options, now, u64::MAX, missed);
+                self.retained.begin(scan);
+            }
+        }
     }
 
     /// Whether it is of that user, whatever groups he is in and whatever the client calls itself.

@@ -2,9 +2,10 @@
 
 use std::{
     fmt,
+    num::NonZeroU64,
     sync::{
         Arc, RwLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},
     },
 };
 
@@ -12,7 +13,7 @@ use tidegate_message::{Action, Authorize, Identity, IdentityKind, Target};
 
 use crate::{
     accounts::Account,
-    config::Overflow,
+    config::{Overflow, SessionConfig},
     slab::{Key, USES},
 };
 
@@ -52,8 +53,14 @@ impl fmt::Debug for SessionKey {
 pub(crate) struct SessionState {
     /// Whether it has a connection.
     pub(crate) connected: AtomicBool,
+    /// Whether its client, a part of this program, reaches nobody to hand messages to: a shared subscription chooses another member then.
+    pub(crate) is_away: AtomicBool,
     /// Whether it is of a part of this program.
     pub(crate) is_part: AtomicBool,
+    /// Whether it is of another member of the fabric.
+    is_peer: AtomicBool,
+    /// The number of the leaf that it is of, or 0.
+    leaf: AtomicU64,
     /// Whether its queue is over half full; then a shared subscription chooses another member.
     pub(crate) behind: AtomicBool,
     /// Its identity: other shards, too, ask the rules whether it may have a message before they ask it for a place.
@@ -88,15 +95,18 @@ pub(crate) enum Reserved {
 }
 
 impl SessionState {
-    pub(crate) fn new(overflow: Overflow, identity: Arc<Identity>) -> Self {
+    pub(crate) fn new(config: &SessionConfig, identity: Arc<Identity>) -> Self {
         Self {
             connected: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
             is_part: AtomicBool::new(identity.kind == IdentityKind::Internal),
+            is_peer: AtomicBool::new(config.is_peer),
+            leaf: AtomicU64::new(config.leaf.map_or(0, NonZeroU64::get)),
             behind: AtomicBool::new(false),
             identity: RwLock::new(identity),
             full: AtomicBool::new(false),
             account: RwLock::new(None),
-            overflow: AtomicU8::new(overflow as u8),
+            overflow: AtomicU8::new(config.overflow as u8),
             is_idle: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             room_messages: AtomicI64::new(i64::MAX),
@@ -118,7 +128,12 @@ impl SessionState {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.connected.load(Ordering::Relaxed) && !self.behind.load(Ordering::Relaxed)
+        self.is_there() && !self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has a connection, and its client reaches those whom messages are for.
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_connected() && !self.is_away.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -144,6 +159,24 @@ impl SessionState {
 
     pub(crate) fn set_overflow(&self, overflow: Overflow) {
         self.overflow.store(overflow as u8, Ordering::Relaxed);
+    }
+
+    /// Whether it is of another member of the fabric.
+    pub(crate) fn is_peer(&self) -> bool {
+        self.is_peer.load(Ordering::Relaxed)
+    }
+
+    /// The leaf that it is of.
+    pub(crate) fn leaf(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.leaf.load(Ordering::Relaxed))
+    }
+
+    /// Records both; whether one was otherwise, so that routes no longer hold.
+    pub(crate) fn set_peer(&self, config: &SessionConfig) -> bool {
+        let leaf = config.leaf.map_or(0, NonZeroU64::get);
+        let was_peer = self.is_peer.swap(config.is_peer, Ordering::Relaxed);
+        let was_of = self.leaf.swap(leaf, Ordering::Relaxed);
+        (was_peer, was_of) != (config.is_peer, leaf)
     }
 
     /// The policy for QoS 1 and 2 messages of a topic with that exception.

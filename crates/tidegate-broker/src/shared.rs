@@ -8,25 +8,36 @@ use std::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use tidegate_message::{Authorize, Identity, Instant};
+use tidegate_wire::mqtt::stamp::{Stamp, Stamped};
 
 use crate::{
     accounts::{Account, Accounts},
     blocked_publishers::BlockedPublishers,
     budget::Budget,
     config::{BrokerConfig, TopicConfig},
-    message::Message,
+    message::{Body, Message, MessageRef},
     retained::{Expiring, Kept, is_written},
-    routes::{Generations, Routes},
+    routes::{Generations, Route, Routes},
     segments::Segments,
     session_state::SessionState,
+    stamp::Clock,
     statistics::{SessionReport, Statistics},
 };
 
 /// Retained messages that have expired and make room for one at once.
 const EXPIRED_AT_ONCE: usize = 64;
+
+/// How long the mark of a value that was cleared stays. A member without a matching subscription that has an older value still learns of it
+/// when it subscribes again within that time; one with a subscription is sent the message that clears, however long it is away.
+pub(crate) const MARK_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Of the places of retained messages, one in so many may be taken by marks in addition.
+const MARKS_PART: usize = 4;
+/// Of the memory for messages, one byte in so many may be taken by marks.
+const MARK_BYTES_PART: u64 = 16;
 
 /// The state of a node that its shards share.
 #[derive(Debug)]
@@ -44,6 +55,11 @@ pub struct Shared {
     retained: Mutex<Expiring>,
     retained_count: AtomicUsize,
     retained_sequence: AtomicU64,
+    /// None where the node is by itself.
+    clock: Option<Clock>,
+    mark_count: AtomicUsize,
+    /// Marks that went before their time.
+    marks_dropped: AtomicU64,
     /// Topics at which parts of this program have published the state of its own bridges.
     own_states: RwLock<HashSet<Arc<str>>>,
     /// Shards whose journal takes nothing more.
@@ -95,11 +111,24 @@ impl Told {
     }
 }
 
+/// A message that is to be retained, where nodes are one broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It has these properties.
+    New(Vec<u8>),
+    /// The same, and it changes nothing for subscribers: it says again that there is no value.
+    Quiet(Vec<u8>),
+    /// It was published here before, or repeats a value in whose place a newer one is.
+    Known,
+}
+
 /// The outcome of retaining a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retention {
     /// It is retained now, or what was is forgotten.
     Changed(u64),
+    /// A newer one is retained, or the same.
+    Older,
     /// There was nothing to forget.
     Unchanged,
     /// There are as many as may be.
@@ -139,6 +168,7 @@ impl Shared {
         let receiving = Budget::new(config.payload_bytes_max / 2);
         let accounts = Accounts::new(config.identity_share);
         let topics = RwLock::new(config.topics.clone().into());
+        let clock = config.member.map(Clock::new);
         Arc::new(Self {
             config,
             shards,
@@ -151,6 +181,9 @@ impl Shared {
             retained: Mutex::default(),
             retained_count: AtomicUsize::new(0),
             retained_sequence: AtomicU64::new(0),
+            clock,
+            mark_count: AtomicUsize::new(0),
+            marks_dropped: AtomicU64::new(0),
             own_states: RwLock::default(),
             failing_journals: AtomicUsize::new(0),
             lacking_journals: AtomicUsize::new(0),
@@ -294,6 +327,27 @@ impl Shared {
     /// Retained messages of the node.
     pub fn retained_count(&self) -> usize {
         self.retained_count.load(Ordering::Relaxed)
+    }
+
+    /// Marks of topics whose retained message was cleared, where nodes are one broker.
+    pub(crate) fn mark_count(&self) -> usize {
+        self.mark_count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a retained message or a mark.
+    pub(crate) fn retains_any(&self) -> bool {
+        self.retained_count() + self.mark_count() > 0
+    }
+
+    /// Marks that went before their time, for want of room.
+    pub(crate) fn marks_dropped(&self) -> u64 {
+        self.marks_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether nodes are one broker, so that retained messages have stamps.
+    #[inline]
+    pub(crate) fn is_member(&self) -> bool {
+        self.clock.is_some()
     }
 
     /// When the node began.
@@ -448,7 +502,10 @@ impl Shared {
 
     /// The retained message of a topic that has not expired, or `None`. The caller checks whether the client may see it.
     pub fn retained_message(&self, now: Instant, topic: &str) -> Option<Arc<Message>> {
-        let message = self.retained().get(topic).map(|kept| kept.message.clone());
+        let retained = self.retained();
+        let kept = retained.get(topic).filter(|kept| !kept.is_mark());
+        let message = kept.map(|kept| kept.message.clone());
+        drop(retained);
         message.filter(|message| !message.is_expired(now))
     }
 
@@ -485,17 +542,20 @@ impl Shared {
     /// Forgets a retained message that has expired, unless another took its place.
     pub(crate) fn forget_retained(&self, message: &Arc<Message>) {
         let mut retained = self.retained();
-        if retained.get(&message.topic).is_some_and(|kept| Arc::ptr_eq(&kept.message, message)) {
+        let kept = retained.get(&message.topic);
+        if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.message, message)) {
+            let mark = self.mark_of_expired(kept.stamp, message);
             retained.remove(&message.topic);
+            self.put_mark(&mut retained, mark);
         }
-        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        self.count_retained(&retained);
     }
 
     /// Forgets retained messages that have expired, at most `limit`; when there are more to forget.
     pub(crate) fn forget_expired(&self, now: Instant, limit: usize) -> Option<Instant> {
         let mut retained = self.retained();
-        let taken = retained.take_expired(now, limit);
-        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        let taken = self.take_expired(&mut retained, now, limit);
+        self.count_retained(&retained);
         let next = retained.next_expiry();
         // Their memory is given back after the lock.
         drop(retained);
@@ -503,41 +563,146 @@ impl Shared {
         next
     }
 
-    /// Retains a message; without one, forgets the topic's. Says what came of it, with the number that puts changes of one
-    /// topic in order.
-    pub(crate) fn retain(&self, topic: &str, kept: Option<Kept>) -> Retention {
+    fn take_expired(
+        &self,
+        retained: &mut Expiring,
+        now: Instant,
+        limit: usize,
+    ) -> Vec<Arc<Message>> {
+        let taken = retained.take_expired(now, limit);
+        let marks = taken.iter().map(|(stamp, message)| self.mark_of_expired(*stamp, message));
+        marks.for_each(|mark| self.put_mark(retained, mark));
+        taken.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Retains a message that has that stamp, or puts a mark; without either, forgets the topic's. Says what came of it, with the number that
+    /// puts changes of one topic in order.
+    pub(crate) fn retain(
+        &self,
+        topic: &str,
+        stamp: Option<Stamp>,
+        kept: Option<Kept>,
+    ) -> Retention {
         let owner = kept.as_ref().and_then(|_| self.owner_of_retained(topic));
         let mut retained = self.retained();
-        let is_known = retained.get(topic).is_some();
+        // One without a stamp is of a time before nodes were one broker.
+        if retained
+            .get(topic)
+            .is_some_and(|former| former.stamp.is_some_and(|it| Some(it) >= stamp))
+        {
+            return Retention::Older;
+        }
+        let is_mark = kept.as_ref().is_some_and(Kept::is_mark);
+        let is_known = retained.get(topic).is_some_and(|former| !former.is_mark());
         // An expired message has no place, whenever its timer comes. Its memory is given back after the lock.
         let mut expired = Vec::new();
-        if let Some(kept) = kept.as_ref().filter(|_| !is_known)
-            && retained.len() >= self.config.retained_max
+        if let Some(kept) = kept.as_ref().filter(|_| !is_known && !is_mark)
+            && retained.values() >= self.config.retained_max
         {
-            expired = retained.take_expired(kept.message.received, EXPIRED_AT_ONCE);
+            expired = self.take_expired(&mut retained, kept.message.received, EXPIRED_AT_ONCE);
         }
         let former = retained.get(topic);
         let retention = match kept {
-            Some(_) if !is_known && retained.len() >= self.config.retained_max => {
+            Some(_) if !is_mark && !is_known && retained.values() >= self.config.retained_max => {
                 return Retention::Refused;
             }
-            Some(kept) if !self.share_retains(&kept, former, retained.len()) => {
+            Some(kept) if !is_mark && !self.share_retains(&kept, former, retained.values()) => {
                 return Retention::OverShare;
             }
-            Some(mut kept) => {
-                kept.sequence = self.next_sequence();
-                kept.owner = owner;
-                let sequence = kept.sequence;
-                retained.insert(kept);
+            Some(kept) => {
+                let sequence = self.next_sequence();
+                let kept = Kept { sequence, owner, ..kept };
+                match is_mark {
+                    true => self.put_mark(&mut retained, Some(kept)),
+                    false => retained.insert(kept),
+                }
                 Retention::Changed(sequence)
             }
             None if retained.remove(topic) => Retention::Changed(self.next_sequence()),
             None => Retention::Unchanged,
         };
-        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        self.count_retained(&retained);
         drop(retained);
         drop(expired);
         retention
+    }
+
+    fn count_retained(&self, retained: &Expiring) {
+        self.retained_count.store(retained.values(), Ordering::Relaxed);
+        self.mark_count.store(retained.marks(), Ordering::Relaxed);
+    }
+
+    /// The properties with which a message to be retained is published, where nodes are one broker. Where this node was chosen for a shared
+    /// subscription, another copy is retained.
+    pub(crate) fn stamped(
+        &self,
+        now: Instant,
+        message: &MessageRef<'_>,
+        route: &Route,
+    ) -> Option<Arrival> {
+        let clock = self.clock.as_ref().filter(|_| is_written(message.topic))?;
+        let retained = self.retained();
+        let held = retained.get(message.topic);
+        let (held, has_value) =
+            (held.and_then(|kept| kept.stamp), held.is_some_and(|kept| !kept.is_mark()));
+        drop(retained);
+        let stamped = if route.is_of_node() {
+            let stamped = Stamped::of(message.forwarded)?;
+            clock.see(now, stamped.stamp);
+            if route.is_of_group() {
+                return Some(Arrival::New(stamped.put(message.forwarded)));
+            }
+            if held == Some(stamped.stamp) || stamped.is_repeated && held > Some(stamped.stamp) {
+                return Some(Arrival::Known);
+            }
+            stamped
+        } else {
+            Stamped { stamp: clock.give(now, held), is_repeated: false }
+        };
+        let forwarded = Stamped { is_repeated: false, ..stamped }.put(message.forwarded);
+        Some(match stamped.is_repeated && message.payload.is_empty() && !has_value {
+            true => Arrival::Quiet(forwarded),
+            false => Arrival::New(forwarded),
+        })
+    }
+
+    /// The stamp of a message as it is held.
+    pub(crate) fn stamp_of(&self, forwarded: &[u8]) -> Option<Stamp> {
+        self.clock.as_ref().and_then(|_| Stamped::of(forwarded)).map(|stamped| stamped.stamp)
+    }
+
+    /// The mark of a message that clears, from `since` on; none where it has no stamp, or there is no memory.
+    pub(crate) fn mark_of(&self, message: &MessageRef<'_>, since: Instant) -> Option<Kept> {
+        let stamp = self.stamp_of(message.forwarded)?;
+        // Of the properties of the message no other is needed.
+        let forwarded = &*Stamped { stamp, is_repeated: false }.put(&[]);
+        let (payload, expires) = (Body::Read(&[]), Some(since + MARK_AGE));
+        let mark = MessageRef { payload, forwarded, expires, ..*message };
+        let Some(message) = mark.hold(&self.budget) else {
+            self.marks_dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        // It counts in the share of no identity: a client that clears has no more of the memory for it.
+        Some(Kept::of(message, Some(stamp)))
+    }
+
+    /// An older value must not come back in the place of one that has expired.
+    fn mark_of_expired(&self, stamp: Option<Stamp>, message: &Message) -> Option<Kept> {
+        let expired = message.expires.filter(|_| stamp.is_some() && !message.payload.is_empty())?;
+        let mark = self.mark_of(&message.borrowed(), expired)?;
+        let owner = self.owner_of_retained(&message.topic);
+        Some(Kept { sequence: self.next_sequence(), owner, ..mark })
+    }
+
+    /// Puts a mark in the place of a value, and takes out the oldest ones where they are too many.
+    fn put_mark(&self, retained: &mut Expiring, mark: Option<Kept>) {
+        let Some(mark) = mark else { return };
+        retained.insert(mark);
+        let count_max = self.config.retained_max.div_ceil(MARKS_PART);
+        let bytes_max = self.budget.limit() / MARK_BYTES_PART;
+        while retained.take_mark_beyond(count_max, bytes_max).is_some() {
+            self.marks_dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether the publisher of `kept` may have it retained in the place of `former`; `count` are retained now.
@@ -577,29 +742,55 @@ impl Shared {
         is_written(topic).then(|| self.owner_of(topic))
     }
 
-    /// Brings a retained message of an earlier process back, however many there are.
+    /// Brings a retained message of an earlier process back, however many there are; a mark, or one that has expired, as a mark. When it is
+    /// to be forgotten.
     pub(crate) fn restore_retained(
         &self,
+        now: Instant,
         message: Arc<Message>,
         client: Option<Arc<str>>,
         source: Option<Arc<Identity>>,
         account: Option<Arc<Account>>,
-    ) {
+    ) -> Option<Instant> {
+        let message = self.stamped_late(message);
+        let stamp = self.stamp_of(&message.forwarded);
+        if let Some((clock, stamp)) = self.clock.as_ref().zip(stamp) {
+            clock.see(now, stamp);
+        }
         let owner = self.owner_of_retained(&message.topic);
-        let mut retained = self.retained();
         let sequence = self.next_sequence();
-        let kept = Kept {
-            message,
-            sequence,
-            client,
-            source,
-            allowed_by: None,
-            routed_by: 0,
-            owner,
-            account,
+        let cleared = match message.payload.is_empty() {
+            true => Some(message.expires.map_or(message.received, |at| at - MARK_AGE)),
+            false => message.expires.filter(|_| message.is_expired(now)),
         };
-        retained.insert(kept);
-        self.retained_count.store(retained.len(), Ordering::Relaxed);
+        let mut retained = self.retained();
+        let expires = if let Some(since) = cleared {
+            let mark = self.mark_of(&message.borrowed(), since);
+            let mark = mark.filter(|mark| !mark.message.is_expired(now))?;
+            let expires = mark.message.expires;
+            self.put_mark(&mut retained, Some(Kept { sequence, owner, ..mark }));
+            expires
+        } else {
+            let expires = message.expires;
+            let kept = Kept::of(message, stamp);
+            retained.insert(Kept { sequence, client, source, owner, account, ..kept });
+            expires
+        };
+        self.count_retained(&retained);
+        expires
+    }
+
+    /// A value of a time before there were other nodes, with a stamp that is older than all that are given, so that they know it again.
+    fn stamped_late(&self, message: Arc<Message>) -> Arc<Message> {
+        let is_own = is_written(&message.topic) && !message.is_from_peer;
+        let clock = self.clock.as_ref().filter(|_| is_own && !message.payload.is_empty());
+        let Some(clock) = clock.filter(|_| self.stamp_of(&message.forwarded).is_none()) else {
+            return message;
+        };
+        let stamp = clock.before_all(message.received);
+        let forwarded = Stamped { stamp, is_repeated: false }.put(&message.forwarded);
+        let stamped = MessageRef { forwarded: &forwarded, ..message.borrowed() };
+        stamped.hold_charged(self.budget.charge_beyond(stamped.charge_bytes()))
     }
 
     /// Whether some shard's journal takes nothing more, so that what is to be kept is refused.

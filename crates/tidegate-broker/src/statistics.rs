@@ -110,7 +110,7 @@ pub struct SessionReport {
     pub inflight_bytes: u64,
     /// Messages that did not reach it.
     pub dropped: Dropped,
-    /// When it ends, since it is of a part of the node that is no longer configured.
+    /// When it ends, since it is of a part of the node that is no longer configured, or for a member of the fabric that is not known.
     pub grace_ends: Option<Instant>,
 }
 

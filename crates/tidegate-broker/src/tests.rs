@@ -6,6 +6,7 @@
 
 mod allocation;
 mod auth;
+mod clients;
 mod connect;
 mod contract;
 mod errors;
@@ -15,9 +16,11 @@ mod full_disk;
 mod hand_on;
 mod hand_over;
 mod journal;
+mod leaves;
 mod ordering;
 mod overflow;
 mod parts;
+mod peers;
 mod properties;
 mod publish;
 mod qos;
@@ -26,6 +29,7 @@ mod session;
 mod shared;
 mod shares;
 mod spill;
+mod stamps;
 mod subscribe;
 mod sys;
 mod will;
@@ -49,8 +53,8 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::{
-    AuthAnswer, Broker, BrokerConfig, ConnectRequest, ConnectionKey, Denied, Output, Overflow,
-    Peer, Refused, SLICES_MAX, SessionConfig, Shared,
+    AuthAnswer, Broker, BrokerConfig, ClientChange, ConnectRequest, ConnectionKey, Denied, Output,
+    Overflow, Peer, Refused, SLICES_MAX, SessionConfig, Shared,
     spill::{Spill, simulated::SimulatedSpill},
 };
 
@@ -76,6 +80,8 @@ pub(crate) struct World {
     pub(crate) denied: Vec<Denied>,
     /// SUBACKs that wait: shard, number and filters.
     pub(crate) held: Vec<(usize, u64, Vec<Arc<str>>)>,
+    /// Clients that came and went: shard, number and change.
+    pub(crate) changes: Vec<(usize, u64, ClientChange)>,
     /// By shard, its journal, if sessions are written down.
     tapes: Vec<journal::Tape>,
     /// Whether what is written becomes durable by itself, once nothing else moves.
@@ -305,6 +311,7 @@ impl World {
             is_own: false,
             denied: Vec::new(),
             held: Vec::new(),
+            changes: Vec::new(),
             tapes: Vec::new(),
             flushes: true,
             hold_peers: false,
@@ -646,7 +653,7 @@ impl World {
         self.shared.retained().matches("#", |topic, _| topics.push(topic.to_owned()));
         self.shared.retained().matches("$SYS/#", |topic, _| topics.push(topic.to_owned()));
         for topic in topics {
-            self.shared.retain(&topic, None);
+            self.shared.retained().remove(&topic);
         }
         assert_eq!(self.shared.budget().used(), 0, "bytes that were not given back");
         let held = self.shared.heaviest_identities(usize::MAX);
@@ -812,6 +819,7 @@ impl World {
                 self.at(shard, key).expect("a closed connection asks for nothing");
                 self.held.push((shard, number, filters));
             }
+            Output::Client(number, change) => self.changes.push((shard, number, change)),
         }
     }
 }

@@ -26,6 +26,27 @@ pub struct Deliveries {
     lacking: Lacking,
 }
 
+/// The broker's answer to [`Deliveries::subscribe`] or [`Deliveries::unsubscribe`]: what was granted has taken effect. Each message
+/// that is published from then on, at whatever shard, comes by the filters that were subscribed to, and by none that was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestAnswer {
+    /// The number of the request.
+    pub request: u64,
+    /// For each filter, in the order of the request, the quality of service that is granted, success, or why it is refused.
+    pub reasons: Vec<ReasonCode>,
+}
+
+impl RequestAnswer {
+    /// The filters that were refused, by their places in the request, each with the reason. Of a subscription:
+    /// [`ReasonCode::NOT_AUTHORIZED`] by the rules, [`ReasonCode::QUOTA_EXCEEDED`] for want of room, which may be there later,
+    /// [`ReasonCode::TOPIC_FILTER_INVALID`] over the limits of topics. Of the end of one: [`ReasonCode::NO_SUBSCRIPTION_EXISTED`] is
+    /// none of them.
+    pub fn refused(&self) -> impl Iterator<Item = (usize, ReasonCode)> {
+        let reasons = self.reasons.iter().copied().enumerate();
+        reasons.filter(|(_, reason)| reason.is_failure())
+    }
+}
+
 /// Subscriptions that the broker had no room for.
 #[derive(Debug, Default)]
 struct Lacking {
@@ -139,6 +160,14 @@ impl<'a> Message<'a> {
     pub fn expires(&self) -> Option<Instant> {
         match self {
             Self::One(delivery) => delivery.message.expires,
+            Self::OfRun { .. } => None,
+        }
+    }
+
+    /// The shared subscription that it came by, as `$share/NAME/FILTER`.
+    pub fn group(&self) -> Option<&'a str> {
+        match self {
+            Self::One(delivery) => delivery.group.as_deref(),
             Self::OfRun { .. } => None,
         }
     }
@@ -295,15 +324,30 @@ impl Deliveries {
         self.line.settle(&mut self.settled);
     }
 
-    /// Asks for the messages of more topics; [`Deliveries::next_answer`] answers, by the number that this returns.
+    /// Tells the broker whether the service reaches nobody to hand messages to, as where they are for another node: members of shared
+    /// subscriptions who do are chosen before it then. From the start of a connection it does.
+    pub fn set_away(&self, is_away: bool) {
+        self.line.set_away(is_away);
+    }
+
+    /// Asks for all retained messages of its subscriptions once more, for another member of the fabric, which may have lost them.
+    pub fn repeat_retained(&self) {
+        self.line.repeat_retained();
+    }
+
+    /// Asks for the messages of more topics, of at most as many filters as fit into a packet of MQTT, while the service is attached;
+    /// [`Deliveries::next_answer`] answers, by the number that this returns. A filter that the session has gets the new options. Messages
+    /// by the new filters may come before the answer.
     ///
     /// # Errors
-    /// [`BusError::Subscribe`]: there is no room for the request, or it cannot be made.
+    /// [`BusError::Subscribe`]: 64 requests wait for their answers ([`Deliveries::request_room`] says how many more may), or it cannot be
+    /// made.
     pub fn subscribe(&mut self, filters: Vec<SubscribeFilter>) -> Result<u64, BusError> {
         self.line.subscribe(filters)
     }
 
-    /// Asks for those of some topics no more; what waits by them still comes. Answered as [`Deliveries::subscribe`].
+    /// Asks for those of some topics no more; what waits by them still comes, and may come after the answer. Answered as
+    /// [`Deliveries::subscribe`].
     ///
     /// # Errors
     /// As [`Deliveries::subscribe`].
@@ -316,12 +360,28 @@ impl Deliveries {
         self.line.request_room()
     }
 
-    /// The next answer to a request: its number, and for each filter the reason.
+    /// Waits for an answer to a request, or the end of the connection, whatever messages there are.
     ///
     /// # Errors
     /// As [`Deliveries::next_message`].
-    pub fn next_answer(&mut self) -> Result<Option<(u64, Vec<ReasonCode>)>, BusError> {
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn answered(&self) -> Result<(), BusError> {
+        while self.line.turn(|packets| packets.has_answered().then_some(()))?.is_none() {
+            self.line.packets().await;
+        }
+        Ok(())
+    }
+
+    /// The next answer to a request; none for now. [`Deliveries::ready`] and [`Deliveries::answered`] wait for it.
+    ///
+    /// # Errors
+    /// As [`Deliveries::next_message`].
+    pub fn next_answer(&mut self) -> Result<Option<RequestAnswer>, BusError> {
         self.ask_again()?;
-        self.line.turn(|packets| packets.answered())
+        // The answer to what was asked for again is looked at there.
+        let own = self.lacking.asked;
+        self.line.turn(|packets| packets.answered_but(own))
     }
 }

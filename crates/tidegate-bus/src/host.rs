@@ -6,7 +6,7 @@ use tidegate_broker::{Message, SessionConfig, SessionReport};
 use tidegate_message::{Identity, Instant};
 use tokio::sync::mpsc;
 
-use crate::pipe::ClientEnd;
+use crate::{ClientList, ClientWatcher, pipe::ClientEnd};
 
 /// An answer that comes later.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -48,6 +48,9 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// Ends the sessions of clients that are meant; how many there were.
     fn end_sessions(&self, which: IsMeant) -> Later<'_, usize>;
 
+    /// Members of the fabric whose sessions are meant are not known, and all others are.
+    fn mark_unknown_members(&self, which: IsMeant) -> Later<'_, ()>;
+
     /// The sessions behind the client identifier `after` that are meant, in order; at most `limit`.
     fn sessions<'a>(
         &'a self,
@@ -73,6 +76,18 @@ pub trait Host: Send + Sync + fmt::Debug {
 
     /// Lets a SUBACK go.
     fn release(&self, number: u64);
+
+    /// Tells `watcher` of clients that come and go from now on, and no other.
+    fn watch(&self, watcher: ClientWatcher);
+
+    /// Tells of none any more, if the latest watcher is gone.
+    fn end_watch(&self);
+
+    /// All clients that have a session, those that belong to this node alone aside.
+    fn clients(&self) -> Later<'_, ClientList>;
+
+    /// Ends the connection of a client that began then, and its session where `ends_session`: a newer one is at another node.
+    fn taken_over(&self, client_id: &str, began: Instant, ends_session: bool);
 
     /// Publishes `counts` in `$SYS/broker/PREFIX/` from now on.
     fn tell_in_sys(&self, prefix: String, counts: Counts);

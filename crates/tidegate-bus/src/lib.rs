@@ -26,6 +26,7 @@
 //! - A service that is let in no longer, or whose session another connection takes over, learns why by a [`BusError`].
 
 pub mod block;
+mod clients;
 mod deliveries;
 mod exchanges;
 mod host;
@@ -40,8 +41,8 @@ use std::{num::NonZeroU16, sync::Arc, time::Duration};
 // Services need nothing else of the broker.
 use tidegate_broker::Message as HeldMessage;
 pub use tidegate_broker::{
-    Bundle, Delivery, Overflow, Publication as BundledPublication, SessionConfig, SessionReport,
-    message::seconds_left, part_id,
+    Bundle, ClientChange, ClientState, Delivery, Overflow, Publication as BundledPublication,
+    SessionConfig, SessionReport, message::seconds_left, part_id,
 };
 use tidegate_message::Identity;
 use tidegate_process::clock;
@@ -54,7 +55,8 @@ use tidegate_wire::mqtt::{
 
 use self::line::Line;
 pub use self::{
-    deliveries::{Deliveries, Message},
+    clients::{ClientList, ClientWatch, ClientWatcher, Watched},
+    deliveries::{Deliveries, Message, RequestAnswer},
     host::{Arrival, Counts, HeldSubscription, Host, IsMeant, Later},
     publisher::{Answer, OPEN_BYTES_MAX, OPEN_MAX, Publisher},
     subscriptions::{Filters, Subscription, Subscriptions},
@@ -139,13 +141,14 @@ impl Attachment {
     }
 }
 
-/// The subscription of a service: QoS 1 at most, without what it publishes itself, retain flags as they were published, retained messages
-/// once, when it is new.
+/// The subscription of a service: QoS 1 at most, without what it publishes itself unless it is a shared one (MQTT-3.8.3-4), retain flags as
+/// they were published, retained messages once, when it is new.
 pub fn filter_of(filter: impl Into<String>) -> SubscribeFilter {
+    let filter = filter.into();
     SubscribeFilter {
-        filter: filter.into(),
+        no_local: !filter.starts_with("$share/"),
+        filter,
         maximum_qos: QoS::AtLeastOnce,
-        no_local: true,
         retain_as_published: true,
         retain_handling: RetainHandling::SendIfNew,
     }
@@ -301,6 +304,15 @@ impl Bus {
         which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
     ) -> usize {
         self.host.end_sessions(Arc::new(which)).await
+    }
+
+    /// Members of the fabric whose sessions `is_unknown` is true of are not known here, and all others are. The session of an unknown one
+    /// refuses no publisher, and ends after the time for which sessions of parts are kept that are gone, unless its member comes.
+    pub async fn mark_unknown_members(
+        &self,
+        is_unknown: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
+    ) {
+        self.host.mark_unknown_members(Arc::new(is_unknown)).await;
     }
 
     /// The sessions behind the client identifier `after` whose owner `which` is true of, in order; at most `limit`.

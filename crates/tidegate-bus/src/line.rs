@@ -13,7 +13,7 @@ use tidegate_wire::mqtt::{
 };
 
 use crate::{
-    BusError,
+    BusError, RequestAnswer,
     pipe::{ClientEnd, Closed},
 };
 
@@ -44,7 +44,7 @@ struct Control {
     /// Answers to messages, for the publisher: at most as many as those.
     acks: VecDeque<Ack>,
     /// Answers to requests: at most as many as those.
-    answered: VecDeque<(Request, Vec<ReasonCode>)>,
+    answered: VecDeque<RequestAnswer>,
     ended: Option<BusError>,
 }
 
@@ -113,7 +113,7 @@ impl Line {
     pub(crate) async fn answer(&self, request: Request) -> Result<Vec<ReasonCode>, BusError> {
         loop {
             match self.turn(|packets| packets.answered())? {
-                Some((of, reasons)) if of == request => return Ok(reasons),
+                Some(answer) if answer.request == request => return Ok(answer.reasons),
                 Some(_) => {}
                 None => self.packets().await,
             }
@@ -186,6 +186,14 @@ impl Line {
         self.end.give_back(used);
     }
 
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.end.set_away(is_away);
+    }
+
+    pub(crate) fn repeat_retained(&self) {
+        self.end.repeat_retained();
+    }
+
     pub(crate) fn hand_over(&self, bundle: Bundle) {
         self.end.hand_over(bundle);
     }
@@ -210,14 +218,20 @@ impl Packets<'_> {
     }
 
     /// The next answer to a request.
-    pub(crate) fn answered(&mut self) -> Option<(Request, Vec<ReasonCode>)> {
+    pub(crate) fn answered(&mut self) -> Option<RequestAnswer> {
         self.0.answered.pop_front()
+    }
+
+    /// The next answer to a request other than that.
+    pub(crate) fn answered_but(&mut self, own: Option<Request>) -> Option<RequestAnswer> {
+        let at = self.0.answered.iter().position(|answer| Some(answer.request) != own)?;
+        self.0.answered.remove(at)
     }
 
     /// The answer to that request, whatever came before it.
     pub(crate) fn answered_to(&mut self, request: Request) -> Option<Vec<ReasonCode>> {
-        let at = self.0.answered.iter().position(|(of, _)| *of == request)?;
-        self.0.answered.remove(at).map(|(_, reasons)| reasons)
+        let at = self.0.answered.iter().position(|answer| answer.request == request)?;
+        self.0.answered.remove(at).map(|answer| answer.reasons)
     }
 
     /// Whether there is one.
@@ -265,9 +279,9 @@ impl Control {
                         self.was_there = Some(connack.session_present);
                     }
                     Ok(Some(
-                        Event::Subscribed { token, reasons }
-                        | Event::Unsubscribed { token, reasons },
-                    )) => self.answered.push_back((token, reasons)),
+                        Event::Subscribed { token: request, reasons }
+                        | Event::Unsubscribed { token: request, reasons },
+                    )) => self.answered.push_back(RequestAnswer { request, reasons }),
                     // Of messages a session that is handed them gets only latency queries in packets, which the client answers.
                     Ok(_) => {}
                     Err(error) => break Err(error.into()),

@@ -27,8 +27,8 @@ use tidegate_wire::mqtt::{Connect, FixedHeader, QoS, ReasonCode};
 use tokio::sync::mpsc;
 
 use crate::{
-    Arrival, Attachment, Bus, Counts, Deliveries, HeldSubscription, Host, IsMeant, Later,
-    Publication, Publisher, block,
+    Arrival, Attachment, Bus, ClientList, ClientWatcher, Counts, Deliveries, HeldSubscription,
+    Host, IsMeant, Later, Publication, Publisher, block,
     pipe::{self, ClientEnd, PipeId, ServerEnd},
 };
 
@@ -60,6 +60,7 @@ struct State {
     by_key: HashMap<ConnectionKey, PipeId>,
     acknowledged: Vec<Acknowledged>,
     holder: Option<mpsc::Sender<HeldSubscription>>,
+    watcher: Option<ClientWatcher>,
     used: Vec<Arc<Message>>,
     handed: Vec<Handed>,
 }
@@ -110,6 +111,7 @@ impl Node {
             by_key: HashMap::new(),
             acknowledged: Vec::new(),
             holder: None,
+            watcher: None,
             used: Vec::new(),
             handed: Vec::new(),
         };
@@ -254,6 +256,12 @@ impl State {
             if left.takes_packets {
                 self.broker.writable(key);
             }
+            if let Some(is_away) = left.is_away {
+                self.broker.set_away(key, is_away);
+            }
+            if left.repeats_retained {
+                self.broker.repeat_retained(now, key);
+            }
         }
         let empties = connection.end.empties();
         let bundles = left.bundles.into_iter();
@@ -385,6 +393,9 @@ impl State {
                         self.broker.release_suback(number);
                     }
                 }
+                Output::Client(number, change) => {
+                    self.watcher.iter().for_each(|it| it.tell(0, number, change.clone()));
+                }
                 // Services prove nothing, and what is denied to them is in their answers.
                 Output::Auth(..) | Output::Denied(..) => {}
             }
@@ -476,6 +487,11 @@ impl Host for Node {
         Box::pin(std::future::ready(ended))
     }
 
+    fn mark_unknown_members(&self, which: IsMeant) -> Later<'_, ()> {
+        self.0.turn(|state, now| state.broker.mark_unknown_members(now, &*which));
+        Box::pin(std::future::ready(()))
+    }
+
     fn sessions<'a>(
         &'a self,
         after: &'a str,
@@ -521,6 +537,31 @@ impl Host for Node {
     fn release(&self, number: u64) {
         self.0.turn(|state, now| {
             state.broker.release_suback(number);
+            state.flush(now);
+        });
+    }
+
+    fn watch(&self, watcher: ClientWatcher) {
+        let mut state = self.0.state();
+        state.watcher = Some(watcher);
+        state.broker.announce_clients(true);
+    }
+
+    fn end_watch(&self) {
+        let mut state = self.0.state();
+        if state.watcher.take_if(|watcher| watcher.is_gone()).is_some() {
+            state.broker.announce_clients(false);
+        }
+    }
+
+    fn clients(&self) -> Later<'_, ClientList> {
+        let list = std::iter::once((0, self.0.state().broker.clients())).collect();
+        Box::pin(std::future::ready(list))
+    }
+
+    fn taken_over(&self, client_id: &str, began: Instant, ends_session: bool) {
+        self.0.turn(|state, now| {
+            state.broker.taken_over(now, client_id, began, ends_session);
             state.flush(now);
         });
     }

@@ -92,6 +92,10 @@ struct Up {
     /// There is room for deliveries, or for packets, where there was none.
     takes_deliveries: bool,
     takes_packets: bool,
+    /// Whether the client reaches those whom messages are for, if that has changed.
+    is_away: Option<bool>,
+    /// Whether retained messages are asked for once more.
+    repeats_retained: bool,
     /// Bytes of packets, and whether the end, were there when the shard looked: all that was left before them it has.
     seen: usize,
     has_seen_end: bool,
@@ -237,6 +241,16 @@ impl ClientEnd {
         self.0.leave(|up| up.used.append(used));
     }
 
+    /// Tells the shard whether the client reaches nobody to hand messages to.
+    pub fn set_away(&self, is_away: bool) {
+        self.0.leave(|up| up.is_away = Some(is_away));
+    }
+
+    /// Has the shard send a peer all retained messages of its subscriptions once more.
+    pub fn repeat_retained(&self) {
+        self.0.leave(|up| up.repeats_retained = true);
+    }
+
     /// Has the shard publish messages, after all that was left before. After CONNACK only.
     pub fn hand_over(&self, bundle: Bundle) {
         self.0.leave(|up| up.bundles.push(bundle));
@@ -267,6 +281,10 @@ pub struct Left {
     pub takes_deliveries: bool,
     /// The same for packets.
     pub takes_packets: bool,
+    /// Whether the client reaches nobody to hand messages to, if that has changed.
+    pub is_away: Option<bool>,
+    /// Whether retained messages are asked for once more.
+    pub repeats_retained: bool,
     /// There are packets to read, or the end.
     pub has_input: bool,
 }
@@ -295,6 +313,8 @@ impl ServerEnd {
             bundles: std::mem::take(&mut up.bundles),
             takes_deliveries: std::mem::take(&mut up.takes_deliveries),
             takes_packets: std::mem::take(&mut up.takes_packets),
+            is_away: up.is_away.take(),
+            repeats_retained: std::mem::take(&mut up.repeats_retained),
             has_input: up.seen > 0 || up.has_seen_end,
         }
     }
@@ -386,7 +406,8 @@ mod tests {
         let message = MessageRef::new(&topic, Body::Read(payload), Instant::from_nanos(0));
         let message = message.hold(&Budget::new(1 << 30)).expect("there is room");
         let (qos, packet_id) = (QoS::AtMostOnce, None);
-        Handed::One(Delivery { message, qos, retain: false, packet_id, is_repeated: false })
+        let (retain, is_repeated, group) = (false, false, None);
+        Handed::One(Delivery { message, qos, retain, packet_id, is_repeated, group })
     }
 
     /// Both ends, and how often the side of the broker was notified since that was looked at last.

@@ -67,6 +67,7 @@ impl Publisher {
             qos: message.qos,
             retain: message.retain,
             message_expiry: message.message_expiry,
+            group: &[],
             id: self.exchanges.begin(),
         };
         self.batch.push(&publication, |_| {});

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_message::{Identity, IdentityKind};
+use tidegate_message::Identity;
 use tokio::sync::mpsc;
 
 use crate::{Bus, HeldSubscription, Host};
@@ -10,7 +10,7 @@ use crate::{Bus, HeldSubscription, Host};
 /// Subscriptions that a service is told of and has not taken: beyond them SUBACKs leave at once.
 const UNTAKEN_MAX: usize = 1024;
 
-/// The filters that a node's clients have.
+/// The filters that sessions have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filters {
     /// While [`Bus::filter_changes`] gives this, they are these.
@@ -41,12 +41,15 @@ impl Bus {
         self.host.filter_changes()
     }
 
-    /// The filters of all clients, parts of this node aside.
-    pub async fn client_filters(&self) -> Filters {
+    /// The filters of all sessions that `which` is true of, of their client identifier and of whose they are. Those of peer sessions are of
+    /// clients elsewhere.
+    pub async fn filters_of(
+        &self,
+        which: impl Fn(&str, &Identity) -> bool + Send + Sync + 'static,
+    ) -> Filters {
         let changes = self.filter_changes();
-        let is_client = |_: &str, identity: &Identity| identity.kind != IdentityKind::Internal;
         // One that comes meanwhile may be among them, and changes the count.
-        let filters = self.host.all_filters(Arc::new(is_client)).await;
+        let filters = self.host.all_filters(Arc::new(which)).await;
         Filters { changes, filters }
     }
 

@@ -77,6 +77,7 @@ impl HandOver {
             qos: QoS::AtMostOnce,
             retain,
             message_expiry: None,
+            group: &[],
             // It gets one when it is handed over.
             id: PacketId::MIN,
         };

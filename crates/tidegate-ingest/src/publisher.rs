@@ -15,8 +15,8 @@ use std::{
 };
 
 use tidegate_bus::{
-    Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher, SessionConfig,
-    part_id,
+    Attached, Attachment, Bus, BusError, Deliveries, Publisher as BusPublisher, RequestAnswer,
+    SessionConfig, part_id,
 };
 use tidegate_message::{Backoff, Identity, IdentityKind};
 use tidegate_wire::mqtt::{QoS, ReasonCode, RetainHandling, SubscribeFilter};
@@ -232,7 +232,7 @@ impl PublisherTask {
             while let Some(answer) = publisher.next_answer()? {
                 calls.published(answer.numbers.start, answer.reason);
             }
-            while let Some((request, reasons)) = deliveries.next_answer()? {
+            while let Some(RequestAnswer { request, reasons }) = deliveries.next_answer()? {
                 let reason = reasons.first().copied().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
                 calls.asked(request, reason);
             }

@@ -202,6 +202,7 @@ mod tests {
             no_frames: None,
             capture_clock: None,
             substream_of: None,
+            node: None,
         }
     }
 

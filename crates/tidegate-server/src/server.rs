@@ -16,7 +16,7 @@ use std::{
 use mio::{Poll, Token};
 use tidegate_broker::{Broker, Message, SessionConfig, SessionReport, Shared};
 use tidegate_bus::{
-    Arrival, Counts, HeldSubscription, Host, IsMeant, Later,
+    Arrival, ClientList, ClientWatcher, Counts, HeldSubscription, Host, IsMeant, Later,
     pipe::{self, ClientEnd},
 };
 use tidegate_identity::{auth::checks::checks, pki::Revocations};
@@ -37,7 +37,8 @@ use super::{
     memory,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     shard::{
-        self, Holder, Listener, Shard, ShardCommand, ShardParts, Shards, Which, shard_of_suback,
+        self, Holder, Listener, Shard, ShardCommand, ShardParts, Shards, Watcher, Which,
+        shard_of_suback,
     },
     spill::DiskSpill,
 };
@@ -65,6 +66,8 @@ pub struct Server {
     spill: Option<Arc<DiskSpill>>,
     /// The service that SUBACKs wait for.
     holder: Arc<Holder>,
+    /// The service that is told of clients.
+    watcher: Arc<Watcher>,
     /// Of threads that do something now and then: they end when it is dropped.
     waiting: Vec<mpsc::Sender<()>>,
 }
@@ -129,6 +132,7 @@ impl Server {
             pulses: Vec::new(),
             spill: None,
             holder: Arc::default(),
+            watcher: Arc::default(),
             waiting: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
@@ -174,6 +178,7 @@ impl Server {
                 listeners: if shard == 0 { std::mem::take(&mut sockets) } else { Vec::new() },
                 authenticator: authenticator.clone(),
                 holder: server.holder.clone(),
+                watcher: server.watcher.clone(),
                 pulse,
             };
             let shard = Shard::new(parts, broker).map_err(ServerError::Start)?;
@@ -287,6 +292,7 @@ impl Server {
         Connector {
             shared: self.shared.clone(),
             holder: self.holder.clone(),
+            watcher: self.watcher.clone(),
             inboxes: self.inboxes.clone(),
         }
     }
@@ -411,6 +417,7 @@ impl Drop for Server {
 pub struct Connector {
     shared: Arc<Shared>,
     holder: Arc<Holder>,
+    watcher: Arc<Watcher>,
     inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
 }
 
@@ -526,6 +533,12 @@ impl Host for Connector {
         Box::pin(async move { asked.await.into_iter().sum() })
     }
 
+    fn mark_unknown_members(&self, which: IsMeant) -> Later<'_, ()> {
+        let which = Which(which);
+        let asked = self.ask_all(|answer| ShardCommand::UnknownMembers(which.clone(), answer));
+        Box::pin(async move { drop(asked.await) })
+    }
+
     fn sessions<'a>(
         &'a self,
         after: &'a str,
@@ -579,6 +592,28 @@ impl Host for Connector {
         if let Some(inbox) = self.inboxes.get(shard) {
             inbox.put([ShardCommand::ReleaseSuback(number)]);
         }
+    }
+
+    fn watch(&self, watcher: ClientWatcher) {
+        // Before the shards tell.
+        self.watcher.set(watcher);
+        self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::AnnounceClients(true)]));
+    }
+
+    fn end_watch(&self) {
+        if self.watcher.end_if_gone() {
+            self.inboxes.iter().for_each(|inbox| inbox.put([ShardCommand::AnnounceClients(false)]));
+        }
+    }
+
+    fn clients(&self) -> Later<'_, ClientList> {
+        let asked = self.ask_all(ShardCommand::Clients);
+        Box::pin(async move { asked.await.into_iter().collect() })
+    }
+
+    fn taken_over(&self, client_id: &str, began: Instant, ends_session: bool) {
+        let home = self.shared.shard_of(client_id);
+        self.inboxes[home].put([ShardCommand::TakenOver(client_id.into(), began, ends_session)]);
     }
 
     fn tell_in_sys(&self, prefix: String, counts: Counts) {

@@ -32,12 +32,12 @@ use bytes::Bytes;
 use mio::{Events, Interest, Poll, Registry, Token, net::TcpStream};
 use rustls_pki_types::UnixTime;
 use tidegate_broker::{
-    Acknowledged, Broker, BundleReader, ConnectRequest, ConnectionKey, Handed, Message, Output,
-    PartialCharge, Peer, SessionReport, Shared,
+    Acknowledged, Broker, BundleReader, ClientChange, ClientState, ConnectRequest, ConnectionKey,
+    Handed, Message, Output, PartialCharge, Peer, SessionReport, Shared,
     spill::{SpillError, Wanted},
 };
 use tidegate_bus::{
-    HeldSubscription, IsMeant,
+    ClientWatcher, HeldSubscription, IsMeant,
     pipe::{PipeId, ServerEnd},
 };
 use tidegate_identity::{
@@ -155,6 +155,8 @@ pub(super) enum ShardCommand {
     Parts(Arc<HashSet<String>>),
     /// The users that this is true of are gone, and no others.
     GoneUsers(Which),
+    /// The members of the fabric that this is true of are not known, and says once they are marked.
+    UnknownMembers(Which, oneshot::Sender<()>),
     /// Asks for the sessions behind that client identifier, at most so many.
     Sessions(Which, Box<str>, usize, oneshot::Sender<Vec<SessionReport>>),
     /// Asks for the filters of a client's session.
@@ -165,6 +167,12 @@ pub(super) enum ShardCommand {
     ReleaseSuback(u64),
     /// Asks for the filters of some sessions.
     AllFilters(Which, oneshot::Sender<Vec<Arc<str>>>),
+    /// Says of clients that they come and go, or no longer.
+    AnnounceClients(bool),
+    /// Asks for all clients, and up to which change.
+    Clients(oneshot::Sender<ShardClients>),
+    /// Ends the connection of a client that began then, and its session where it is so.
+    TakenOver(Box<str>, Instant, bool),
     /// Ends the connections of those who proved nothing where that is no longer enough.
     KickAnonymous,
     /// Ends connections that were authenticated by a token.
@@ -176,6 +184,9 @@ pub(super) enum ShardCommand {
     /// Ends all connections, then the shard.
     Stop,
 }
+
+/// The clients of a shard, of that number, and up to which change.
+pub(super) type ShardClients = (usize, (u64, Vec<ClientState>));
 
 /// Which sessions are meant.
 #[derive(Clone)]
@@ -317,6 +328,7 @@ pub(super) struct ShardParts {
     pub(super) listeners: Vec<(Acceptor, Arc<Listener>)>,
     pub(super) authenticator: Arc<dyn Authenticate>,
     pub(super) holder: Arc<Holder>,
+    pub(super) watcher: Arc<Watcher>,
     pub(super) pulse: Pulse,
 }
 
@@ -347,6 +359,31 @@ impl Holder {
     fn tell(&self, shard: usize, number: u64, filters: Vec<Arc<str>>) -> bool {
         let number = (shard as u64) << SHARD_SHIFT | number;
         self.holder().as_ref().is_some_and(|holder| holder.try_send((number, filters)).is_ok())
+    }
+}
+
+/// The service that is told of clients, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Watcher(Mutex<Option<ClientWatcher>>);
+
+impl Watcher {
+    fn watcher(&self) -> MutexGuard<'_, Option<ClientWatcher>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, watcher: ClientWatcher) {
+        *self.watcher() = Some(watcher);
+    }
+
+    /// Forgets the service if it is gone; whether it was.
+    pub(super) fn end_if_gone(&self) -> bool {
+        self.watcher().take_if(|watcher| watcher.is_gone()).is_some()
+    }
+
+    fn tell(&self, shard: usize, number: u64, change: ClientChange) {
+        if let Some(watcher) = &*self.watcher() {
+            watcher.tell(shard, number, change);
+        }
     }
 }
 
@@ -754,6 +791,11 @@ impl Shard {
             ShardCommand::GoneUsers(which) => {
                 self.broker.mark_gone_users(now, &|identity| which.0("", identity));
             }
+            ShardCommand::UnknownMembers(which, answer) => {
+                self.broker.mark_unknown_members(now, &*which.0);
+                // There may be no asking side.
+                let _ = answer.send(());
+            }
             ShardCommand::Sessions(which, after, limit, answer) => {
                 let which = |identity: &Identity| which.0("", identity);
                 // The asking side may have given up.
@@ -768,6 +810,14 @@ impl Shard {
             ShardCommand::AllFilters(which, answer) => {
                 // The asking side may have given up.
                 let _ = answer.send(self.broker.all_filters(&*which.0));
+            }
+            ShardCommand::AnnounceClients(is_wanted) => self.broker.announce_clients(is_wanted),
+            ShardCommand::Clients(answer) => {
+                // The asking side may have given up.
+                let _ = answer.send((self.parts.shard, self.broker.clients()));
+            }
+            ShardCommand::TakenOver(client_id, began, ends_session) => {
+                self.broker.taken_over(now, &client_id, began, ends_session);
             }
             ShardCommand::KickAnonymous => self.kick_anonymous(),
             ShardCommand::KickTokens => self.kick_tokens(),
@@ -921,6 +971,9 @@ impl Shard {
                 if !self.parts.holder.tell(self.parts.shard, number, filters) {
                     self.broker.release_suback(number);
                 }
+            }
+            Output::Client(number, change) => {
+                self.parts.watcher.tell(self.parts.shard, number, change);
             }
             Output::Auth(key, auth) => self.reauthenticate(key, &auth),
             Output::Denied(key, denied) => {

@@ -1,4 +1,4 @@
-//! Which subscriptions match a topic.
+//! Which subscriptions match a topic; and which topics a subscription matches, of those that have a retained message ([`Retained`]).
 //!
 //! ```text
 //!   site/7/door      a table by text: site/7/door {key: value, ..}
@@ -23,6 +23,7 @@
 //! tables keep their room when subscriptions go.
 
 mod hash;
+mod retained;
 mod subscribers;
 mod table;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 
 use std::sync::Arc;
 
+pub use self::retained::{Cursor, Retained};
 use self::{hash::Seeded, subscribers::Subscribers, table::Table};
 
 /// Subscriptions by filter.

@@ -160,7 +160,8 @@ impl Broker {
         for group in 0..route.group_count() {
             let authorize = self.shared.authorize();
             let is_served = |member: &Target| member.is_served(authorize, message);
-            let Some(first) = route.turn(group, is_served) else {
+            let may_leave = || message.may_leave();
+            let Some(first) = route.turn(group, may_leave, is_served) else {
                 self.turns.push(None);
                 continue;
             };

@@ -9,7 +9,10 @@ use tidegate_wire::mqtt::{
     Version,
 };
 
-use super::{Broker, ConnectionKey, Output, mark_dirty, parts, runs, subscribe::FILTERS_STEP};
+use super::{
+    Broker, ConnectionKey, Output, mark_dirty, parts, publish::Publisher, runs,
+    subscribe::FILTERS_STEP,
+};
 use crate::{
     admission::Draft,
     config::SessionConfig,
@@ -18,11 +21,14 @@ use crate::{
     message::{Body, MessageRef},
     outbox::Outbox,
     queue::{Queue, Queued},
-    session::Session,
+    session::{Began, Session},
     session_state::SessionState,
     slab::Key,
     timers::Timer,
 };
+
+/// Told to a client whose session another connection at this node takes.
+pub(super) const OTHER_CONNECTION: &str = "another connection uses this client identifier";
 
 /// A client that has shown who it is.
 #[derive(Debug)]
@@ -109,6 +115,7 @@ impl Broker {
             identity.client = connect.client_id.as_str().into();
             properties.assigned_client_id = Some(connect.client_id.clone());
         }
+        let is_assigned = properties.assigned_client_id.is_some();
         let is_part = parts::is_part_id(&connect.client_id);
         if is_part && !config.is_local {
             if let Some(count) = self.named_as_part.add(now, 1) {
@@ -220,7 +227,7 @@ impl Broker {
         let mut session_present = false;
         if let Some(&former) = self.by_client.get(&client_id) {
             let clean_start = connect.clean_start || is_other;
-            self.take_over(now, former, clean_start);
+            self.take_over(now, former, clean_start, OTHER_CONNECTION);
             // It may have ended with its connection.
             session_present = self.by_client.contains_key(&client_id);
             if session_present && clean_start {
@@ -256,6 +263,7 @@ impl Broker {
             received_bytes_max: config.packet_bytes_max,
             max_qos: config.max_qos(),
             retains: config.retains(),
+            reach: config.reach(),
             receive_maximum: asked
                 .receive_maximum
                 .map_or(u16::MAX, u16::from)
@@ -303,8 +311,14 @@ impl Broker {
         self.statistics.packets_sent += 1;
         let session = self.sessions.get_mut(session).expect("found or made");
         session.version = version;
+        let is_own =
+            is_part || is_assigned || config.is_peer || identity.kind == IdentityKind::Internal;
+        session.began = (!is_own).then_some(Began { at: now, is_clean: connect.clean_start });
         if session.set_identity(identity) {
             // Routes remember what the former user was allowed to have.
+            self.shared.count_change();
+        }
+        if session.state.set_peer(&config) {
             self.shared.count_change();
         }
         session.config = config;
@@ -324,11 +338,17 @@ impl Broker {
         }
         let will_at = session.will.take().map(|(_, at)| at); // MQTT-3.1.3-9
         self.timers.cancel(will_at, Timer::Will(session_key));
+        session.state.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
         session.state.connected.store(true, std::sync::atomic::Ordering::Relaxed);
         if !session.retained.is_empty() {
             // Messages of QoS 0 by routes of before may have found no connection.
             self.shared.count_change();
             session.retained.connected_from = self.shared.generations().routes;
+        }
+        if session.config.is_peer {
+            // Of what was retained some of QoS 0 may not have left the process before, and what a subscription was owed.
+            session.owe_retained(now);
+            session.retained.made_up = session.missed_of_peer();
         }
         session.note_behind(&shared);
         let again = |id| Resend { id, is_repeated: true, after: None };
@@ -341,6 +361,7 @@ impl Broker {
         self.write_opened(now, session_key);
         self.open_after_disk(key, session_key, written);
         self.begin_queries(now, key);
+        self.announce_connected(session_key);
         Ok(key)
     }
 
@@ -381,14 +402,10 @@ impl Broker {
     }
 
     /// Another connection comes for the session of this one.
-    pub(super) fn take_over(&mut self, now: Instant, session: Key, clean_start: bool) {
+    pub(super) fn take_over(&mut self, now: Instant, session: Key, clean_start: bool, text: &str) {
         let connection = self.sessions.get(session).and_then(|session| session.connection);
         if let Some(key) = connection {
-            self.disconnect(
-                key,
-                ReasonCode::SESSION_TAKEN_OVER,
-                Some("another connection uses this client identifier"),
-            );
+            self.disconnect(key, ReasonCode::SESSION_TAKEN_OVER, Some(text));
             self.let_go(now, key, !clean_start);
         }
     }
@@ -445,6 +462,7 @@ impl Broker {
             }
             _ => {}
         }
+        self.announce_left(session_key);
         if self.sessions.get(session_key).is_some_and(|session| session.is_gone) {
             return self.begin_grace(now, session_key);
         }
@@ -454,8 +472,9 @@ impl Broker {
 
     /// Publishes a will by the rules and through the operators that hold for what its owner publishes.
     pub(super) fn publish_will(&mut self, now: Instant, session: Key, will: &WillMessage) {
-        let publisher = self.session_key(session);
+        let own = self.session_key(session);
         let Some(session) = self.sessions.get(session) else { return };
+        let publisher = Publisher { session: own, reach: session.config.reach() };
         let identity = session.identity.clone();
         let message = &will.message;
         let target = Target::Topic(&message.topic);
@@ -505,10 +524,11 @@ impl Broker {
         version: Version,
     ) -> Key {
         let identity = Arc::new(identity);
-        let state = SessionState::new(config.overflow, identity.clone());
+        let state = SessionState::new(&config, identity.clone());
         let account = self.shared.account_of(&identity);
         self.sessions.insert(Session {
             number: 0,
+            began: None,
             client_id: client_id.clone(),
             identity,
             allowed_by: None,
@@ -557,6 +577,7 @@ impl Broker {
         self.write_will_ended(now, key);
         let session_key = self.session_key(key);
         let Some(mut session) = self.sessions.remove(key) else { return };
+        self.announce_ended(&session);
         self.timers.cancel(session.ends_at, Timer::SessionEnd(key));
         self.timers.cancel(session.lapses_at, Timer::Lapse(key));
         self.timers.cancel(session.idles_at, Timer::Idle(key));

@@ -21,11 +21,12 @@ use crate::{
     message::{Message, MessageRef},
     outbox::{Delivery, FIRST_BYTES, Handed},
     queue::{Held, Ids, Queued},
+    reach::Reach,
     retained::Kept,
     routes::{Route, Target},
     session::Session,
     session_state::may_receive,
-    shared::{Retention, Shared},
+    shared::{Arrival, Retention, Shared},
 };
 
 /// The outcome of publishing a message.
@@ -90,12 +91,63 @@ impl Broker {
         charge: Option<Charge>,
         answer: Answer,
     ) -> Outcome {
+        if message.retain && self.shared.is_member() {
+            return self.publish_stamped(now, route, message, charge, answer);
+        }
+        self.publish_as_it_is(now, route, message, charge, answer, false)
+    }
+
+    /// A message that is to be retained, where nodes are one broker: with its stamp, unless it is known here.
+    fn publish_stamped(
+        &mut self,
+        now: Instant,
+        route: &Arc<Route>,
+        message: MessageRef<'_>,
+        charge: Option<Charge>,
+        answer: Answer,
+    ) -> Outcome {
+        let (forwarded, is_quiet) = match self.shared.stamped(now, &message, route) {
+            Some(Arrival::New(forwarded)) => (forwarded, false),
+            Some(Arrival::Quiet(forwarded)) => (forwarded, true),
+            Some(Arrival::Known) => {
+                // The one before may still wait for the disk.
+                self.depend_on_all();
+                return Outcome::Matched;
+            }
+            None => return self.publish_as_it_is(now, route, message, charge, answer, false),
+        };
+        // One that clears must reach each member, whenever that is.
+        let expires = message.expires.filter(|_| !message.payload.is_empty());
+        let message = MessageRef { forwarded: &forwarded, expires, ..message };
+        self.publish_as_it_is(now, route, message, charge, answer, is_quiet)
+    }
+
+    /// A quiet one is retained and goes to no session.
+    #[inline]
+    fn publish_as_it_is(
+        &mut self,
+        now: Instant,
+        route: &Arc<Route>,
+        mut message: MessageRef<'_>,
+        charge: Option<Charge>,
+        answer: Answer,
+        is_quiet: bool,
+    ) -> Outcome {
         self.begin_record(None);
-        if self.must_write(route, &message) && !self.can_write(route, &message) {
-            return Outcome::Unkept;
+        if self.must_write(route, &message) {
+            if !self.can_write(route, &message) {
+                return Outcome::Unkept;
+            }
+            message.received = self.numbers.received(message.received);
         }
         let mut held = charge.map(|charge| message.hold_charged(charge));
-        let outcome = self.hand_out(now, route, &message, &mut held, answer);
+        let outcome = match is_quiet {
+            true => match self.hold_and_retain(now, route, &message, &mut held) {
+                Ok(()) => Outcome::Matched,
+                Err(refused) => refused,
+            },
+            false => self.hand_out(now, route, &message, &mut held, answer),
+        };
         if matches!(outcome, Outcome::Refused | Outcome::TooLarge | Outcome::OverShare) {
             self.forget_received();
         }
@@ -133,6 +185,10 @@ impl Broker {
             return refused;
         }
         if route.is_empty() {
+            if route.is_of_group() && message.qos > QoS::AtMostOnce {
+                // The last member went while it was on its way from the node that chose this one.
+                self.statistics.dropped.session_ended += 1;
+            }
             return Outcome::Unmatched;
         }
         self.deliver_here(now, route, message, held);
@@ -213,7 +269,8 @@ impl Broker {
                 return Err(self.refused(now, message));
             }
         }
-        if message.retain {
+        // A node that is to retain it has another copy.
+        if message.retain && !route.is_of_group() {
             match self.retain(route, message, held) {
                 Retained::Done => {}
                 // A publisher that sends it again until it is accepted would do so forever, and hold up all that is
@@ -287,7 +344,8 @@ impl Broker {
     /// The member of a shared subscription whose turn it is, if there is one that may have the message and is reached.
     fn turn(&self, route: &Route, group: usize, message: &MessageRef<'_>) -> Option<usize> {
         let authorize = self.shared.authorize();
-        route.turn(group, |member| member.is_served(authorize, message))
+        let may_leave = || message.may_leave();
+        route.turn(group, may_leave, |member| member.is_served(authorize, message))
     }
 
     /// Counts a message that no member of a shared subscription gets, unless none may have it and none was to.
@@ -349,9 +407,14 @@ impl Broker {
         message: &MessageRef<'_>,
         held: &mut Option<Arc<Message>>,
     ) {
-        let route = self.routes.route(&self.shared, message.topic);
+        let reach = match message.is_from_peer {
+            true => self.shared.routes().reach_of_group(name),
+            false => Some(Reach::All),
+        };
         self.note_shared();
-        let Some(group) = route.group_named(name) else {
+        let route = reach.map(|reach| self.routes.route(&self.shared, message.topic, reach));
+        let Some((route, group)) = route.and_then(|it| it.group_named(name).map(|at| (it, at)))
+        else {
             self.statistics.dropped.session_ended += 1;
             return;
         };
@@ -383,13 +446,7 @@ impl Broker {
         held: &mut Option<Arc<Message>>,
     ) -> Retained {
         if message.payload.is_empty() {
-            if let Retention::Changed(sequence) = self.shared.retain(message.topic, None) {
-                self.note_retained(
-                    message,
-                    None,
-                    RetainedAs { sequence, client: None, source: None },
-                );
-            }
+            self.clear(message, held);
             return Retained::Done;
         }
         let kept = self.held(message, held);
@@ -400,19 +457,19 @@ impl Broker {
         let source = session.map(|session| session.identity.clone());
         let Some(kept) = kept else { return Retained::NoRoom };
         let (held, topic) = (kept.clone(), message.topic);
+        let stamp = self.shared.stamp_of(message.forwarded);
         let kept = Kept {
-            message: kept,
-            sequence: 0,
             client: client.clone(),
             source: source.clone(),
             // Rules that changed since may deny it.
             allowed_by: Some(route.made.rules.min(self.decided_by)),
             routed_by: route.made.routes,
-            owner: None,
             account: account.clone(),
+            ..Kept::of(kept, stamp)
         };
-        let sequence = match self.shared.retain(topic, Some(kept)) {
+        let sequence = match self.shared.retain(topic, stamp, Some(kept)) {
             Retention::Changed(sequence) => sequence,
+            Retention::Older => return Retained::Done,
             Retention::OverShare => {
                 account.iter().for_each(|account| self.shared.note_over_share(account));
                 return Retained::OverShare;
@@ -425,6 +482,24 @@ impl Broker {
             self.watch_retained(at);
         }
         Retained::Done
+    }
+
+    /// Nothing is retained of the topic any more, and nothing that is older than the message, where nodes are one broker.
+    fn clear(&mut self, message: &MessageRef<'_>, held: &mut Option<Arc<Message>>) {
+        let stamp = self.shared.stamp_of(message.forwarded);
+        let mark = self.shared.mark_of(message, message.received);
+        let expires = mark.as_ref().and_then(|mark| mark.message.expires);
+        let Retention::Changed(sequence) = self.shared.retain(message.topic, stamp, mark) else {
+            return;
+        };
+        // The stamp is in the record, unless there is no mark or no memory.
+        let mut kept = None;
+        if let Some(at) = expires {
+            self.watch_retained(at);
+            kept = self.held(message, held);
+        }
+        let retained = RetainedAs { sequence, client: None, source: None };
+        self.note_retained(message, kept.as_ref(), retained);
     }
 
     /// Whether the publisher's connection ends with what is not accepted, so that it comes again.
@@ -577,7 +652,8 @@ impl Broker {
                 packet_id = Some(session.inflight.begin(qos, message.payload.len(), false, kept));
             }
             let message = held.clone();
-            let delivery = Delivery { message, qos, retain, packet_id, is_repeated: false };
+            let (is_repeated, group) = (false, target.group.clone());
+            let delivery = Delivery { message, qos, retain, packet_id, is_repeated, group };
             connection.outbox.hand(Handed::One(delivery));
         } else if is_same
             && encoded.of == Some(of)

@@ -139,6 +139,7 @@ impl Broker {
                 will: None,
                 from: None,
                 overflow: None,
+                is_peer: false,
             })
         });
     }

@@ -65,7 +65,11 @@ impl Broker {
     ) {
         let session = self.connections.get(key).and_then(|connection| connection.session);
         let session = session.and_then(|session| self.sessions.get(session));
-        let is_part = session.is_none_or(|session| session.identity.kind == IdentityKind::Internal);
+        let is_part = session.is_none_or(|session| {
+            let config = &session.config;
+            let is_of_member = config.is_peer || config.leaf.is_some();
+            is_of_member || session.identity.kind == IdentityKind::Internal
+        });
         let granted = asked.iter().zip(&suback.reasons).filter(|(_, reason)| !reason.is_failure());
         let filters: Vec<Arc<str>> =
             granted.map(|(asked, _)| Arc::from(asked.filter.as_str())).collect();

@@ -53,6 +53,19 @@ pub(super) struct Numbers {
     pub(super) session: u64,
     pub(super) message: u64,
     pub(super) sent: u64,
+    received: Option<Instant>,
+}
+
+impl Numbers {
+    /// When a message that is written down was received: later than the one before. With the identifier in a session that is what another
+    /// node knows it by, and identifiers begin again at each start: of messages that were read at once, one could pass for another.
+    pub(super) fn received(&mut self, now: Instant) -> Instant {
+        let after =
+            self.received.map(|last| Instant::from_nanos(last.as_nanos().saturating_add(1)));
+        let received = after.map_or(now, |after| now.max(after));
+        self.received = Some(received);
+        received
+    }
 }
 
 /// The journal and what waits for it.
@@ -770,6 +783,7 @@ impl Keeper {
                 sent,
                 qos: message.qos,
                 retain: message.retain,
+                is_from_peer: message.is_from_peer,
                 expires: message.expires,
                 received: message.received,
                 topic: message.topic.clone(),
@@ -820,6 +834,7 @@ impl From<&Message> for StoredMessage {
             sent: Vec::new(),
             qos: message.qos,
             retain: message.retain,
+            is_from_peer: message.is_from_peer,
             expires: message.expires,
             received: message.received,
             topic: message.topic.clone(),
@@ -841,6 +856,7 @@ pub(super) fn opened(session: &Session, will: Option<&WillMessage>) -> Record {
         expiry: session.expiry,
         will: will.map(stored_will),
         from: came_from(session),
+        is_peer: session.config.is_peer,
         overflow: Some(session.before_grace.as_ref().unwrap_or(&session.config).overflow.number()),
     })
 }

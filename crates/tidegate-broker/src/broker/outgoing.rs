@@ -1,11 +1,12 @@
 //! A message as one subscriber is sent it, and when it may be in flight.
 
 use tidegate_message::Instant;
-use tidegate_wire::mqtt::{PublishHead, QoS};
+use tidegate_wire::mqtt::{PublishHead, QoS, stamp::unstamped};
 
 use crate::{
     connection::Connection,
     message::{Body, MessageRef, seconds_left},
+    reach::Reach,
     session::Session,
 };
 
@@ -19,7 +20,9 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    fn head(&self, now: Instant) -> PublishHead<'_> {
+    fn head(&self, connection: &Connection, now: Instant) -> PublishHead<'_> {
+        let MessageRef { forwarded, retain, .. } = *self.message;
+        let is_for_node = matches!(connection.reach, Reach::Own | Reach::Leaf(_));
         PublishHead {
             dup: self.dup,
             qos: self.qos,
@@ -29,7 +32,7 @@ impl Outgoing<'_> {
             topic_alias: None,
             message_expiry: seconds_left(self.message.expires, now),
             subscription_ids: self.ids,
-            forwarded: self.message.forwarded,
+            forwarded: if retain && !is_for_node { unstamped(forwarded) } else { forwarded },
             payload_bytes: self.message.payload.len(),
         }
     }
@@ -43,7 +46,7 @@ impl Outgoing<'_> {
     /// Length of the whole packet, without an alias.
     fn packet_bytes(&self, connection: &Connection, now: Instant) -> usize {
         let packet_id = (self.qos > QoS::AtMostOnce).then_some(std::num::NonZeroU16::MIN);
-        PublishHead { packet_id, ..self.head(now) }.packet_bytes(connection.version)
+        PublishHead { packet_id, ..self.head(connection, now) }.packet_bytes(connection.version)
     }
 
     /// Appends the packet up to its payload.
@@ -55,7 +58,7 @@ impl Outgoing<'_> {
         packet_id: Option<std::num::NonZeroU16>,
         out: &mut Vec<u8>,
     ) {
-        let mut head = PublishHead { packet_id, ..self.head(now) };
+        let mut head = PublishHead { packet_id, ..self.head(connection, now) };
         let aliased = PublishHead { topic_alias: Some(std::num::NonZeroU16::MIN), ..head };
         if connection.aliases_out.max > 0
             && aliased.packet_bytes(connection.version) <= connection.packet_bytes_max as usize

@@ -8,6 +8,9 @@
 //!  gone ──┴─▶ its session is kept for PART_GRACE, refuses no publisher meanwhile, then ends; what is dropped is counted
 //! ```
 //!
+//! The same grace have sessions for members of the fabric that this node does not know, as after a loss of its folder: what waits there is
+//! for a node that may exist.
+//!
 //! A part has the same client identifier in each process, so that its session and what waits there outlast a restart. Such identifiers
 //! begin with [`PART_PREFIX`], and a client from outside is refused with one: else any of them could take the place of a part, or leave a
 //! session behind that keeps it out.
@@ -50,8 +53,20 @@ pub(super) fn is_part_id(client_id: &str) -> bool {
 
 impl Session {
     /// Whether it is one of a part of the node that outlasts the process.
-    pub(super) fn is_of_part(&self) -> bool {
+    fn is_of_part(&self) -> bool {
         self.identity.kind == IdentityKind::Internal && !self.is_remainder() && self.is_kept()
+    }
+
+    /// Whether it is one for another member of the fabric that outlasts the process.
+    fn is_for_member(&self) -> bool {
+        // One of a leaf is known by its name: its mark comes with its connection.
+        let is_of_node = self.identity.kind == IdentityKind::Node && is_part_id(&self.client_id);
+        (self.config.is_peer || is_of_node) && !self.is_remainder() && self.is_kept()
+    }
+
+    /// Whether it ends only after [`PART_GRACE`] once its owner is gone.
+    pub(super) fn has_grace(&self) -> bool {
+        self.is_of_part() || self.is_for_member()
     }
 
     /// Whether it is one of a user that outlasts a connection.
@@ -73,6 +88,19 @@ impl Broker {
     /// of parts; the caller ends them.
     pub fn mark_gone_users(&mut self, now: Instant, is_gone: &dyn Fn(&Identity) -> bool) {
         self.mark_gone(now, &|session| session.is_of_user().then(|| is_gone(&session.identity)));
+    }
+
+    /// Members of the fabric whose sessions `is_unknown` is true of are not known here, and all others are. Sessions of unknown ones end
+    /// after [`PART_GRACE`], unless the member comes before. One that is served is of a member that has come.
+    pub fn mark_unknown_members(
+        &mut self,
+        now: Instant,
+        is_unknown: &dyn Fn(&str, &Identity) -> bool,
+    ) {
+        self.mark_gone(now, &|session| {
+            let waits = session.is_for_member() && session.connection.is_none();
+            waits.then(|| is_unknown(&session.client_id, &session.identity))
+        });
     }
 
     /// Goes by whether the owners of sessions are gone; `is_gone` has nothing to say of others.
@@ -98,17 +126,24 @@ impl Broker {
     }
 
     /// The owner of a session without a connection is gone. From now on it refuses no publisher: its messages wait on the disk as long
-    /// as that has room, then the oldest go. That of a part ends after [`PART_GRACE`].
+    /// as that has room, then the oldest go. That of a part or a member ends after [`PART_GRACE`].
     pub(super) fn begin_grace(&mut self, now: Instant, key: Key) {
         let own = self.session_key(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if session.is_of_part() {
+        if session.has_grace() {
             // A grace that began in an earlier process continues.
             let ends_at = session.ends_at.unwrap_or(Instant::MAX).min(now + PART_GRACE);
             self.timers.cancel(session.ends_at.replace(ends_at), Timer::SessionEnd(key));
             self.timers.set(ends_at, Timer::SessionEnd(key));
-            tracing::warn!(client = %session.client_id, messages = session.queue.len(), left_s = ends_at.since(now).as_secs(),
-                "the session of a part that is no longer configured: it ends after that time, unless the part is configured again; `tidegate sessions end` ends it at once");
+            let (client, messages) = (&session.client_id, session.queue.len());
+            let left_s = ends_at.since(now).as_secs();
+            if session.is_of_part() {
+                tracing::warn!(%client, messages, left_s,
+                    "the session of a part that is no longer configured: it ends after that time, unless the part is configured again; `tidegate sessions end` ends it at once");
+            } else {
+                tracing::warn!(%client, messages, left_s,
+                    "the session of a member that this node does not know: it ends after that time, unless the member comes; `tidegate sessions end` ends it at once");
+            }
         }
         self.timers.cancel(session.idles_at.take(), Timer::Idle(key));
         let config = &session.config;
@@ -134,10 +169,10 @@ impl Broker {
         self.write_closed(key);
     }
 
-    /// The part of a session is configured again, or its user known.
+    /// The part of a session is configured again, or its user or member known.
     fn end_grace(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if session.is_of_part() {
+        if session.has_grace() {
             self.timers.cancel(session.ends_at.take(), Timer::SessionEnd(key));
         }
         if let Some(config) = session.before_grace.take() {
@@ -149,13 +184,13 @@ impl Broker {
         self.watch_idle(key);
     }
 
-    /// Ends the session of a part that was gone for long.
+    /// Ends the session of a part or member that was gone for long.
     pub(super) fn tell_grace_over(&self, key: Key) {
-        let is_meant = |session: &&Session| session.is_gone && session.is_of_part();
+        let is_meant = |session: &&Session| session.is_gone && session.has_grace();
         if let Some(session) = self.sessions.get(key).filter(is_meant) {
             let dropped = session.queue.len() + session.inflight.len();
             tracing::warn!(client = %session.client_id, dropped,
-                "the session of a part that is no longer configured has ended, and what waited there is dropped");
+                "the session of a part that is no longer configured, or of a member that is not known, has ended, and what waited there is dropped");
         }
     }
 
@@ -183,7 +218,7 @@ impl Broker {
             }
             session.note_behind(&self.shared);
             tracing::warn!(client = %session.client_id, dropped = count, left = session.queue.len(),
-                "the journal has no room: the older half of what waits for a part that is no longer configured, or for a user that is gone, is dropped");
+                "the journal has no room: the older half of what waits for a part that is no longer configured, or for a user or member that is gone, is dropped");
         }
     }
 }
@@ -251,6 +286,7 @@ mod tests {
             will: None,
             from: None,
             overflow: None,
+            is_peer: false,
         };
         RecoveredSession {
             opened,

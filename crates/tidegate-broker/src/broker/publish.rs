@@ -24,6 +24,7 @@ use crate::{
     config::SessionConfig,
     connection::{Connection, PassedOver, RECENT_MAX, Receiving, Recent},
     message::{Body, MessageRef},
+    reach::Reach,
     routes::Route,
     session_state::SessionKey,
     shared::Shared,
@@ -71,6 +72,14 @@ pub(super) struct Pending {
     charge: Option<Charge>,
     /// The generation of the rules by which its client may publish it.
     rules: u64,
+    reach: Reach,
+}
+
+/// The session that publishes a draft, and whom its messages are for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Publisher {
+    pub(super) session: SessionKey,
+    pub(super) reach: Reach,
 }
 
 /// Why a message is not taken.
@@ -115,7 +124,7 @@ impl Broker {
         } else {
             publish
         };
-        self.arrived(now, key, publish, last, Ok(None))
+        self.arrived(now, key, publish, last, Ok(None), "")
     }
 
     /// A large PUBLISH whose last byte has come.
@@ -132,7 +141,8 @@ impl Broker {
         let properties = PublishProperties { raw: &raw, message_expiry, ..PublishProperties::NONE };
         let (topic, dup) = (&*topic, false);
         let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload: &[] };
-        self.arrived(now, key, &publish, None, charge.map(|charge| Some((payload, charge.whole()))))
+        let held = charge.map(|charge| Some((payload, charge.whole())));
+        self.arrived(now, key, &publish, None, held, "")
     }
 
     /// The topic of a PUBLISH, with aliases resolved and noted (section 3.3.2.3.4).
@@ -201,8 +211,11 @@ impl Broker {
         publications: &[Publication<'_>],
     ) -> usize {
         let mut taken = 0;
+        let Some(reach) = self.connections.get(key).map(|connection| connection.reach) else {
+            return taken;
+        };
         for some in publications.chunks(NEAR) {
-            self.routes.fetch::<NEAR>(some.iter().map(|publication| publication.topic));
+            self.routes.fetch::<NEAR>(some.iter().map(|publication| publication.topic), reach);
             for publication in some {
                 if !self.receive_publication(now, key, publication) {
                     return taken;
@@ -219,19 +232,24 @@ impl Broker {
         key: Key,
         publication: &Publication<'_>,
     ) -> bool {
+        if !publication.group.is_empty() {
+            // Operators do not look at it, and nothing goes past what they still look at.
+            self.admit(now, key);
+        }
         // For each message of a service: its session is not needed here.
         let Some(connection) = self.connections.get_mut(key) else { return false };
         if connection.is_closing || connection.session.is_none() {
             return false;
         }
         connection.last_heard = now;
+        let reach = connection.reach;
         if connection.drains {
             // Nothing may be accepted before what was not, of whatever QoS: it is all handed over again.
             self.statistics.received += 1;
             self.statistics.refused += 1;
             return true;
         }
-        let arrived = self.arrived_bare(now, key, publication);
+        let arrived = self.arrived_bare(now, key, reach, publication);
         if let Err(fault) = &arrived {
             if self.admission.is_some() {
                 // Earlier publications are answered first.
@@ -246,21 +264,25 @@ impl Broker {
         &mut self,
         now: Instant,
         key: Key,
+        reach: Reach,
         publication: &Publication<'_>,
     ) -> Result<(), Fault> {
-        let Publication { topic, payload, forwarded: raw, qos, retain, message_expiry, id } =
+        let Publication { topic, payload, forwarded: raw, qos, retain, message_expiry, id, group } =
             *publication;
-        let known = self.routes.decided(&self.shared, key, topic).filter(|(_, allowed)| *allowed);
-        let known = known.map(|(route, _)| route.clone());
+        let text = |bytes| {
+            std::str::from_utf8(bytes)
+                .map_err(|error| Fault::new(ReasonCode::MALFORMED_PACKET, error.to_string()))
+        };
+        let known = self.routes.decided(&self.shared, key, topic, reach);
+        let known = known.filter(|(_, allowed)| *allowed).map(|(route, _)| route.clone());
         let topic = match &known {
             Some(route) => &*route.topic,
-            None => std::str::from_utf8(topic)
-                .map_err(|error| Fault::new(ReasonCode::MALFORMED_PACKET, error.to_string()))?,
+            None => text(topic)?,
         };
         let properties = PublishProperties { raw, message_expiry, ..PublishProperties::NONE };
         let (dup, qos, packet_id) = (false, qos.min(QoS::AtLeastOnce), Some(id));
         let publish = Publish { dup, qos, retain, topic, packet_id, properties, payload };
-        self.arrived(now, key, &publish, known.as_ref(), Ok(None))
+        self.arrived(now, key, &publish, known.as_ref(), Ok(None), text(group)?)
     }
 
     /// Acknowledges the messages handed over since the last call, or as soon as that may be promised.
@@ -268,7 +290,8 @@ impl Broker {
         self.end_received(now, key);
     }
 
-    /// A message of a client: its payload is in `publish`, or held and charged, or was passed over.
+    /// A message of a client: its payload is in `publish`, or held and charged, or was passed over. `group` is the shared subscription
+    /// that it is for alone, empty for none.
     #[inline]
     fn arrived(
         &mut self,
@@ -277,6 +300,7 @@ impl Broker {
         publish: &Publish<'_>,
         last: Option<&Arc<Route>>,
         held: Result<Option<(Payload, Charge)>, PassedOver>,
+        group: &str,
     ) -> Result<(), Fault> {
         let Publish { qos, packet_id, topic, payload, .. } = *publish;
         let bytes = if let Ok(Some((held, _))) = &held { held.len() } else { payload.len() };
@@ -327,10 +351,24 @@ impl Broker {
                 looked_up.as_ref()
             }
         };
-        match route {
+        let chosen = route.filter(|_| !group.is_empty());
+        let of_group = chosen.map(|route| route.reach);
+        let of_group = of_group.map(|by| self.group_route(topic, group, by));
+        match of_group.as_ref().or(route) {
             Some(route) => self.publish_received(now, exchange, answer, route, publish, held),
             None => self.refuse(exchange, Refusal::Denied(topic)),
         }
+    }
+
+    /// Where messages of `topic` go that another node has chosen this one for: to members of that shared subscription.
+    fn group_route(&mut self, topic: &str, group: &str, by: Reach) -> Arc<Route> {
+        let reach = self.shared.routes().reach_of_group(group);
+        // No shared subscription has that number, so that there is no subscriber.
+        let reach = match (reach.unwrap_or(Reach::Group(0)), by.leaf()) {
+            (Reach::Group(number), Some(leaf)) => Reach::LeafGroup(number, leaf),
+            (reach, _) => reach,
+        };
+        self.routes.route(&self.shared, topic, reach)
     }
 
     /// A message of a client that may send it where `route` leads: it is published, or operators look at it first.
@@ -360,18 +398,22 @@ impl Broker {
             forwarded,
             qos: publish.qos,
             retain: publish.retain,
+            is_from_peer: route.is_of_peers(),
             expires: properties.message_expiry.map(seconds),
             received: now,
             publisher: Some(exchange.session),
         };
         let is_looked_at = match &mut self.admission {
             // Acknowledgements keep the order of messages (MQTT-4.6.0-2), so that nothing goes past what waits.
-            Some(admission) => !self.pending.is_empty() || admission.concerns(&route.topic),
-            None => false,
+            Some(admission) if !route.is_of_group() => {
+                !self.pending.is_empty() || admission.concerns(&route.topic)
+            }
+            _ => false,
         };
         if is_looked_at {
             self.batch.drafts.push(message.into());
-            self.pending.push(Pending { exchange, charge, rules: route.made.rules });
+            let (rules, reach) = (route.made.rules, route.reach);
+            self.pending.push(Pending { exchange, charge, rules, reach });
             return Ok(());
         }
         self.note_exchange(exchange);
@@ -424,7 +466,7 @@ impl Broker {
         owed: Pending,
         answer: Answer,
     ) -> Outcome {
-        let Pending { exchange, charge, rules } = owed;
+        let Pending { exchange, charge, rules, reach } = owed;
         let publisher = exchange.session;
         let passes = draft.verdict == Verdict::Pass;
         // The charge for a draft that goes no further covers its letters.
@@ -444,7 +486,8 @@ impl Broker {
         self.note_exchange(exchange);
         let outcome = match last {
             Some(last) if passes => {
-                self.publish_draft(now, last, Some(publisher), charge, answer, rules)
+                let publisher = Some(Publisher { session: publisher, reach });
+                self.publish_draft(now, last, publisher, charge, answer, rules)
             }
             Some(letter) => self.publish_letter(now, publisher, letter),
             None => Outcome::Matched,
@@ -472,7 +515,7 @@ impl Broker {
         &mut self,
         now: Instant,
         identity: &Identity,
-        publisher: SessionKey,
+        publisher: Publisher,
         will: Draft,
         rules: u64,
     ) -> bool {
@@ -533,7 +576,7 @@ impl Broker {
         &mut self,
         now: Instant,
         draft: &Draft,
-        publisher: Option<SessionKey>,
+        publisher: Option<Publisher>,
         charge: Option<Charge>,
         answer: Answer,
         rules: u64,
@@ -543,8 +586,13 @@ impl Broker {
             self.statistics.refused += 1;
             return Outcome::Unmatched;
         }
-        let route = self.routes.route(&self.shared, &draft.topic);
-        let message = MessageRef { topic: &route.topic, ..draft.borrowed(now, publisher) };
+        let reach = publisher.map_or(Reach::All, |publisher| publisher.reach);
+        let route = self.routes.route(&self.shared, &draft.topic, reach);
+        let message = MessageRef {
+            topic: &route.topic,
+            is_from_peer: route.is_of_peers(),
+            ..draft.borrowed(now, publisher.map(|publisher| publisher.session))
+        };
         self.decided_by = rules;
         let outcome = self.publish(now, &route, message, charge, answer);
         self.decided_by = u64::MAX;
@@ -553,7 +601,7 @@ impl Broker {
 
     /// A message of the node's own: `$SYS`, what a bridge brought.
     pub fn publish_internal(&mut self, now: Instant, message: MessageRef<'_>) -> bool {
-        let route = self.routes.route(&self.shared, message.topic);
+        let route = self.routes.route(&self.shared, message.topic, Reach::All);
         !self.publish(now, &route, message, None, Answer::Again).is_refused()
     }
 
@@ -685,7 +733,8 @@ pub(super) fn allowed_route(
     shared: &Shared,
     outputs: &mut VecDeque<Output>,
 ) -> Result<Option<Arc<Route>>, Fault> {
-    if let Some((route, allowed)) = routes.decided(shared, from.key, topic.as_bytes()) {
+    let reach = from.connection.reach;
+    if let Some((route, allowed)) = routes.decided(shared, from.key, topic.as_bytes(), reach) {
         return Ok(allowed.then(|| route.clone()));
     }
     let generation = shared.generation();
@@ -711,7 +760,7 @@ fn look_up(
 ) -> Result<Option<Arc<Route>>, Fault> {
     let Conversation { key, connection, session, .. } = from;
     check_topic(&session.config, topic)?;
-    let route = routes.route(shared, topic);
+    let route = routes.route(shared, topic, connection.reach);
     // `$SYS` is the server's own (section 4.7.2), and so are its bridges.
     let is_own = session.identity.kind == IdentityKind::Internal;
     if is_own {

@@ -24,6 +24,7 @@ use crate::{
     connection::WillMessage,
     message::{Body, Message, MessageRef},
     queue::{Held, Ids, Queued},
+    session::Began,
     session_state::may_receive,
     slab::Key,
     spill::Spilled,
@@ -150,18 +151,16 @@ impl Broker {
             }
             let topic = &retained.message.topic;
             let message = hold(first.shared.budget(), &retained.message, topic);
-            if message.is_expired(now) {
-                continue;
-            }
-            if let Some(at) = message.expires {
-                first.watch_retained(at);
-            }
             let owner = retained.client.as_ref().and_then(|client| owners.get(client).cloned());
             let source = retained.client.clone().zip(retained.source).map(|(client, source)| {
                 let entry = sources.entry((client, source));
                 entry.or_insert_with_key(|(client, source)| source.identity(client).into()).clone()
             });
-            first.shared.restore_retained(message, retained.client, source, owner);
+            let shared = &first.shared;
+            let expires = shared.restore_retained(now, message, retained.client, source, owner);
+            if let Some(at) = expires {
+                first.watch_retained(at);
+            }
         }
         // Clients of libmosquitto would end each connection on which one is sent to them, and never get past it.
         let is_barred = |queued: &RecoveredQueued| {
@@ -311,6 +310,7 @@ impl Broker {
         let mut config = self.shared.config().session.clone();
         let known = opened.overflow.and_then(Overflow::of_number);
         config.overflow = known.unwrap_or(config.overflow);
+        config.is_peer = opened.is_peer;
         let is_part = identity.kind == IdentityKind::Internal;
         let policy = Policy { usual: config.overflow, is_part };
         let config = restoring.config(config);
@@ -319,6 +319,10 @@ impl Broker {
             // All of those in one account would be held to the share of one. It has its own when its client is back.
             self.sessions.get_mut(key).expect("just begun").account = None;
         }
+        // It is not known when its client connected: any that connects at another node from now on is newer.
+        let is_clients = !is_part && !opened.is_peer && !parts::is_part_id(&opened.client_id);
+        self.sessions.get_mut(key).expect("just begun").began =
+            is_clients.then_some(Began { at: now, is_clean: false });
         self.numbers.session += 1;
         let number = self.numbers.session;
         let inflight: Vec<_> = inflight

@@ -1,7 +1,8 @@
 //! Messages of one bundle that go to one client as one: held, handed out and acknowledged together.
 //!
 //! That is the road where nothing asks for more: their only subscriber is handed messages [as they are](crate::SessionConfig::hands_out)
-//! and has nothing that waits before them, nothing is written down, none of them is retained, expires or is large, and operators look
+//! and has nothing that waits before them, nothing is written down, none of them is retained, expires, is large or is for a shared
+//! subscription alone, and operators look
 //! at none. All else goes message by message, with the same outcome.
 //!
 //! Always true: a run that is not acknowledged when its connection ends comes again to its session, message by message, under the same
@@ -28,6 +29,7 @@ use crate::{
     message::{Body, MessageRef},
     outbox::Handed,
     queue::{Held, Ids, Queued},
+    reach::Reach,
     session::Session,
     session_state::SessionKey,
     slab::Key,
@@ -53,6 +55,14 @@ impl Acknowledged {
             _ => all.push(Self { first: id, count: 1 }),
         }
     }
+}
+
+/// The connection that publishes a bundle.
+#[derive(Clone, Copy)]
+struct Publisher {
+    key: Key,
+    session: SessionKey,
+    reach: Reach,
 }
 
 /// Where a message goes that may be of a run.
@@ -119,18 +129,19 @@ impl Broker {
         bundle: &mut BundleReader,
         bytes_max: usize,
     ) -> Result<usize, InVain> {
-        let (own, leads, room) = self.begin_run(now, key, bundle).ok_or(InVain(0))?;
+        let (publisher, leads, room) = self.begin_run(now, key, bundle).ok_or(InVain(0))?;
         // No short rest is left.
         let bytes_max = if bundle.bytes() / 2 <= bytes_max { usize::MAX } else { bytes_max };
         let (mut count, mut bytes, mut payload_bytes) = (0, 0, 0);
         let mut last_id = PacketId::MIN;
         let mut rest = bundle.rest();
         'run: while rest.len() > 0 && bytes < bytes_max {
-            self.routes.fetch::<NEAR>(rest.clone().take(NEAR).map(|publication| publication.topic));
+            let near = rest.clone().take(NEAR).map(|publication| publication.topic);
+            self.routes.fetch::<NEAR>(near, publisher.reach);
             for publication in rest.by_ref().take(NEAR) {
                 let more = payload_bytes + publication.payload.len() as u64;
                 let has_room = count < room.messages && more <= room.payload_bytes;
-                if !has_room || self.leads(key, own, &publication) != Some(leads) {
+                if !has_room || self.leads(publisher, &publication) != Some(leads) {
                     break 'run;
                 }
                 count += 1;
@@ -176,7 +187,7 @@ impl Broker {
         now: Instant,
         key: Key,
         bundle: &BundleReader,
-    ) -> Option<(SessionKey, Leads, Room)> {
+    ) -> Option<(Publisher, Leads, Room)> {
         let publisher = self.connections.get_mut(key)?;
         let budget = self.shared.budget();
         let (capacity, is_charged) = bundle.capacity();
@@ -190,20 +201,25 @@ impl Broker {
             return None;
         }
         publisher.last_heard = now;
-        let own = SessionKey::new(self.shard as u8, publisher.session?);
-        let leads = self.leads(key, own, &bundle.rest().next()?)?;
+        let session = SessionKey::new(self.shard as u8, publisher.session?);
+        let publisher = Publisher { key, session, reach: publisher.reach };
+        let leads = self.leads(publisher, &bundle.rest().next()?)?;
         let room = self.room(leads)?;
-        Some((own, leads, room))
+        Some((publisher, leads, room))
     }
 
     /// To whom a message may go as one of a run.
     #[inline]
-    fn leads(&mut self, key: Key, own: SessionKey, publication: &Publication<'_>) -> Option<Leads> {
-        if publication.retain || publication.message_expiry.is_some() {
+    fn leads(&mut self, by: Publisher, publication: &Publication<'_>) -> Option<Leads> {
+        let Publisher { key, session: own, reach } = by;
+        if publication.retain
+            || publication.message_expiry.is_some()
+            || !publication.group.is_empty()
+        {
             return None;
         }
         let looked_up;
-        let route = match self.routes.decided(&self.shared, key, publication.topic) {
+        let route = match self.routes.decided(&self.shared, key, publication.topic, reach) {
             Some((route, true)) => route,
             Some((_, false)) => return None,
             None => {

@@ -288,18 +288,10 @@ impl Broker {
             RetainHandling::SendIfNew => is_new,
             RetainHandling::DoNotSend => false,
         };
-        if wanted && !is_shared && self.shared.retained_count() > 0 {
+        if wanted && !is_shared && self.shared.retains_any() {
             // Asked for again, they are sent again, once.
-            session.retained.begin(RetainedScan {
-                filter: filter.clone(),
-                cursor: None,
-                options,
-                since: now,
-                routed_from,
-                missed,
-                is_done: false,
-                found: Default::default(),
-            });
+            let scan = RetainedScan::new(&filter, options, now, routed_from, missed);
+            session.retained.begin(scan);
         }
         debug_assert!(version == Version::V5 || id == 0);
         Ok(match options.qos {

@@ -52,6 +52,8 @@ impl Broker {
             ("subscriptions/count", shared.subscriptions() as u64),
             ("shared_subscriptions/count", shared.shared_subscriptions() as u64),
             ("retained messages/count", shared.retained_count() as u64),
+            ("retained messages/marks", shared.mark_count() as u64),
+            ("retained messages/marks_dropped", shared.marks_dropped()),
         ];
         let lines: Vec<String> = heaviest
             .iter()

@@ -4,7 +4,7 @@ use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use tidegate_message::Instant;
 use tidegate_schedule::{Backlog, Class, LinkState, Next, Policy, Waiting};
-use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode};
+use tidegate_wire::mqtt::{AckKind, PacketId, PublishHead, QoS, ReasonCode, stamp::Stamped};
 
 use super::{
     Broker, ConnectionKey,
@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{
     accounts::Account,
-    budget::Charge,
+    budget::{Budget, Charge},
     config::TopicConfig,
     connection::{Connection, Query, Resend, Stall},
     inflight::Awaits,
-    message::{Body, Message},
+    message::{Body, Message, MessageRef},
     outbox::{Delivery, Handed, Leaving, SLICES_MAX},
     queue::{Held, Ids, Queued},
     scans::{FoundRetained, Reached},
@@ -124,6 +124,23 @@ impl Broker {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.outbox.hold_up(is_held_up);
         if !is_held_up {
+            mark_dirty(key, connection, &mut self.dirty);
+        }
+    }
+
+    /// The client reaches nobody to hand messages to, or does again: shared subscriptions choose others then, where there are.
+    pub fn set_away(&mut self, key: ConnectionKey, is_away: bool) {
+        if let Some(Conversation { session, .. }) = self.conversation(key) {
+            session.state.is_away.store(is_away, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// The other node of a peer session may have lost what it had: it is sent all retained messages of its subscriptions once more.
+    pub fn repeat_retained(&mut self, now: Instant, key: ConnectionKey) {
+        let met = Conversation::find(&mut self.connections, &mut self.sessions, key);
+        let Some(Conversation { connection, session, .. }) = met else { return };
+        if session.config.is_of_node() {
+            session.owe_retained(now);
             mark_dirty(key, connection, &mut self.dirty);
         }
     }
@@ -503,6 +520,14 @@ impl Broker {
 
     fn queue_retained(&mut self, now: Instant, session_key: Key) {
         let Some(session) = self.sessions.get_mut(session_key) else { return };
+        if session.config.is_of_node()
+            && session.retained.is_empty()
+            && session.retained.made_up != session.missed_of_peer()
+        {
+            // A message that was dropped may have been the last value of its topic.
+            session.retained.made_up = session.missed_of_peer();
+            session.owe_retained(now);
+        }
         let mut topics = None;
         while let Some(mut scan) = session.retained.pop() {
             // By the rules of now, which are looked at before the messages are.
@@ -510,6 +535,8 @@ impl Broker {
                 rules: self.shared.authorize().generation(),
                 missed: session.missed(),
                 connected_from: session.retained.connected_from,
+                is_peer: session.config.is_peer,
+                is_leaf: session.config.leaf.is_some(),
             };
             while let Some(found) = scan.found.pop_front() {
                 // It may be retained no more, or another in its place: an old one must not follow one that went to all subscribers.
@@ -545,7 +572,10 @@ impl Broker {
                 {
                     continue;
                 }
-                let message = found.message;
+                let message = match session.config.is_of_node() {
+                    true => repeated(&found.message, self.shared.budget()),
+                    false => found.message,
+                };
                 session.note_allowed(generation);
                 let topics = topics.get_or_insert_with(|| self.shared.topics());
                 let exception = TopicConfig::of(topics, &message.topic);
@@ -670,6 +700,17 @@ impl Broker {
     }
 }
 
+/// A retained message as another node is sent it: it says that it is no new one.
+fn repeated(message: &Arc<Message>, budget: &Budget) -> Arc<Message> {
+    let Some(Stamped { stamp, .. }) = Stamped::of(&message.forwarded) else {
+        return message.clone();
+    };
+    let forwarded = Stamped { stamp, is_repeated: true }.put(&message.forwarded);
+    let repeated = MessageRef { forwarded: &forwarded, ..message.borrowed() };
+    // Few wait at a time: see `RETAINED_QUEUE`.
+    repeated.hold_charged(budget.charge_beyond(repeated.charge_bytes()))
+}
+
 /// Puts a message into the output: as it is, copied, or by reference where nothing small waits.
 fn write_message(
     connection: &mut Connection,
@@ -683,7 +724,8 @@ fn write_message(
     if connection.outbox.hands_out() {
         let message = queued.begun().clone();
         let Outgoing { qos, retain, dup: is_repeated, .. } = *outgoing;
-        let delivery = Delivery { message, qos, retain, packet_id, is_repeated };
+        let group = queued.group.clone();
+        let delivery = Delivery { message, qos, retain, packet_id, is_repeated, group };
         connection.outbox.hand(Handed::One(delivery));
     } else if copied {
         let mut out = std::mem::take(connection.outbox.data(buffers));

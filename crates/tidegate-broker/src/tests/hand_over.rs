@@ -5,7 +5,12 @@ use crate::{
     Acknowledged, Bundle, BundleReader, Delivery, Empties, Handed, Overflow, Publication, Run,
 };
 
-fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> Publication<'a> {
+pub(super) fn publication<'a>(
+    number: u16,
+    topic: &'a str,
+    qos: QoS,
+    payload: &'a str,
+) -> Publication<'a> {
     Publication {
         topic: topic.as_bytes(),
         payload: payload.as_bytes(),
@@ -13,17 +18,18 @@ fn publication<'a>(number: u16, topic: &'a str, qos: QoS, payload: &'a str) -> P
         qos,
         retain: false,
         message_expiry: None,
+        group: &[],
         id: id(number),
     }
 }
 
-fn through() -> SessionConfig {
+pub(super) fn through() -> SessionConfig {
     SessionConfig { ends_at_refusal: true, acknowledges_through: true, ..settings().session }
 }
 
 impl World {
     /// How many of them were taken before the connection took no more.
-    fn hand_over(&mut self, at: At, publications: &[Publication<'_>]) -> usize {
+    pub(super) fn hand_over(&mut self, at: At, publications: &[Publication<'_>]) -> usize {
         let client = &self.clients[at.0];
         let (shard, Some(key)) = (client.shard, client.key) else { return 0 };
         let broker = &mut self.shards[shard];
@@ -34,7 +40,7 @@ impl World {
     }
 
     /// The acknowledgements, in order.
-    fn pubacks(&mut self, at: At) -> Vec<(u16, ReasonCode)> {
+    pub(super) fn pubacks(&mut self, at: At) -> Vec<(u16, ReasonCode)> {
         let puback = |got| match got {
             Other(Packet::Puback(ack)) => Some((ack.packet_id.get(), ack.reason)),
             _ => None,
@@ -255,7 +261,7 @@ fn a_publisher_that_acknowledges_through_may_send_packets_too() {
     });
 }
 
-fn hands_out() -> SessionConfig {
+pub(super) fn hands_out() -> SessionConfig {
     SessionConfig { hands_out: true, ..settings().session }
 }
 
@@ -270,7 +276,7 @@ impl World {
     }
 
     /// The deliveries to a client now, message by message.
-    fn deliveries(&mut self, at: At) -> Vec<Delivery> {
+    pub(super) fn deliveries(&mut self, at: At) -> Vec<Delivery> {
         let one = |handed| match handed {
             Handed::One(delivery) => delivery,
             Handed::Run(run) => panic!("{} messages came as one", run.len()),
@@ -279,7 +285,7 @@ impl World {
     }
 
     /// The deliveries to a client until there are no more, each acknowledged.
-    fn all_handed(&mut self, at: At) -> Vec<Handed> {
+    pub(super) fn all_handed(&mut self, at: At) -> Vec<Handed> {
         let mut all = Vec::new();
         loop {
             let got = self.handed(at);
@@ -292,7 +298,7 @@ impl World {
     }
 
     /// A client needs those no more.
-    fn settle(&mut self, at: At, ids: &[PacketId]) {
+    pub(super) fn settle(&mut self, at: At, ids: &[PacketId]) {
         let mut acknowledged = Vec::new();
         ids.iter().for_each(|id| Acknowledged::push(&mut acknowledged, *id));
         let client = &self.clients[at.0];
@@ -334,6 +340,27 @@ fn messages_that_are_given_back_are_used_again_and_count_no_more() {
         assert_eq!((world.shared.budget().used(), world.shared.budget().messages()), (0, 0));
     }
     assert!(places.iter().all(|place| *place == places[0]), "it is always the same memory");
+}
+
+#[test]
+fn messages_that_came_at_once_are_told_apart_by_when_they_came() {
+    let mut world = World::keeping(settings(), 1, false);
+    let s = world.join_with(kept("s"), hands_out());
+    world.subscribe(s, "t", AtLeastOnce);
+    let p = world.join(v5("p"));
+    for text in ["a", "b", "c"] {
+        world.publish(p, message("t", AtLeastOnce, text));
+    }
+    let received = |got: &[Delivery]| got.iter().map(|d| d.message.received).collect::<Vec<_>>();
+    let got = world.deliveries(s);
+    let before = received(&got);
+    assert!(before.len() == 3 && before.is_sorted_by(|a, b| a < b), "{before:?}");
+    // Identifiers begin again at a start, and what is the same message then is seen by this alone.
+    world.puback(s, got[0].packet_id.expect("of QoS 1"));
+    world.restart(1);
+    let s = world.join_with(kept("s"), hands_out());
+    assert_eq!(received(&world.deliveries(s)), before[1..]);
+    world.end();
 }
 
 #[test]
@@ -548,11 +575,11 @@ fn told(handed: &[Handed]) -> (Vec<(String, Option<PacketId>)>, Vec<usize>) {
     (told, counts)
 }
 
-fn texts(handed: &[Handed]) -> Vec<String> {
+pub(super) fn texts(handed: &[Handed]) -> Vec<String> {
     told(handed).0.into_iter().map(|(text, _)| text).collect()
 }
 
-fn ids(handed: &[Handed]) -> Vec<PacketId> {
+pub(super) fn ids(handed: &[Handed]) -> Vec<PacketId> {
     told(handed).0.into_iter().filter_map(|(_, id)| id).collect()
 }
 
@@ -827,4 +854,38 @@ fn routes_of_topics_that_share_a_place_are_remembered_beside_each_other() {
     let remembered = topics.iter().filter(|topic| world.shards[0].remembers(topic)).count();
     // 4,000 topics in 8,192 pairs of places: some 150 find both taken by others.
     assert!(remembered > 3_700, "{remembered}");
+}
+
+#[test]
+fn a_bundle_of_a_peer_goes_to_one_client_as_one_though_other_peers_subscribe() {
+    let mut world = World::new(settings(), 1);
+    let s = world.join_with(kept("s"), hands_out());
+    let other = SessionConfig { is_peer: true, ..hands_out() };
+    let other = world.join_with(kept("other"), other);
+    for at in [s, other] {
+        world.subscribe(at, "t/#", AtLeastOnce);
+    }
+    let publisher = world.join_with(v5("publisher"), through());
+    let peer = SessionConfig { is_peer: true, ..through() };
+    let peer = world.join_with(v5("peer"), peer);
+    let (texts, empties) = (some(40), Arc::default());
+    // In turn, so that the route of each is remembered beside the other's.
+    for round in 0..3 {
+        for (at, is_peer) in [(publisher, false), (peer, true)] {
+            // The first messages of a topic say whom rules let have it.
+            world.hand_over(at, &numbered(&some(3), 1, AtLeastOnce));
+            for at in [s, other] {
+                world.all_handed(at);
+            }
+            world.pubacks(at);
+            assert!(world.hand_over_bundle(at, &numbered(&texts, 10, AtLeastOnce), &empties));
+            assert_eq!(world.pubacks(at), [(49, ReasonCode::SUCCESS)], "round {round}");
+            let got = world.all_handed(s);
+            let (told, counts) = told(&got);
+            assert_eq!(told.len(), 40, "round {round}");
+            assert_eq!(counts.len() == 1, is_peer, "{counts:?} in round {round}");
+            let expected = if is_peer { 0 } else { 40 };
+            assert_eq!(ids(&world.all_handed(other)).len(), expected, "round {round}");
+        }
+    }
 }

@@ -50,7 +50,7 @@ fn published_sys_topics_are_those_of_the_book() {
     each_with(telling(), |world| {
         // Counts of other parts of the node.
         let parts: [(&str, &[&str]); 3] = [
-            ("uplinks", &["looped"]),
+            ("uplinks", &["looped", "repeated"]),
             ("connection/cloud", &["state"]),
             ("logins", &["waiting", "checked", "gave_up", "busy"]),
         ];
@@ -72,7 +72,7 @@ fn published_sys_topics_are_those_of_the_book() {
             assert!(is_told, "{filter} is published");
         }
         // The broker's own, those of the parts, and the one that holds something.
-        assert_eq!(told.len(), 73 + 6 + 1, "all there are");
+        assert_eq!(told.len(), 75 + 7 + 1, "all there are");
     });
 }
 

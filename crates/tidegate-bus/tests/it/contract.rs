@@ -4,11 +4,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tidegate_bus::{
-    Answer, Attached, Attachment, Bundle, BundledPublication, Bus, BusError, Deliveries, Overflow,
-    Publication, SessionConfig,
+    Answer, Attached, Attachment, Bundle, BundledPublication, Bus, BusError, ClientChange,
+    Deliveries, Overflow, Publication, RequestAnswer, SessionConfig, Watched, filter_of,
 };
 use tidegate_message::{Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Target};
-use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode};
+use tidegate_wire::mqtt::{PacketId, QoS, ReasonCode, client::SubscribeError};
 use tokio::time::timeout;
 
 use crate::poll_async::poll;
@@ -218,6 +218,7 @@ pub(crate) async fn one_answer_stands_for_many_and_names_what_was_not_taken<N: N
                 qos: QoS::AtMostOnce,
                 retain: false,
                 message_expiry: None,
+                group: &[],
                 id: PacketId::MIN,
             };
             batch.push(&publication, |_| {});
@@ -341,7 +342,8 @@ pub(crate) fn thread_attaches_without_tasks<N: Node>() {
 pub(crate) async fn filters_of_clients_are_known_before_their_subacks<N: Node>() {
     let node = N::with(Arc::new(AllowAll));
     let bus = node.bus();
-    let before = bus.client_filters().await;
+    let is_client = |_: &str, identity: &Identity| identity.kind != IdentityKind::Internal;
+    let before = bus.filters_of(is_client).await;
     assert_eq!((before.filters.len(), before.changes), (0, bus.filter_changes()));
     let _part = {
         let identity = Identity::new(IdentityKind::Internal, "part", "part");
@@ -356,7 +358,7 @@ pub(crate) async fn filters_of_clients_are_known_before_their_subacks<N: Node>()
     });
     let held = timeout(LONGEST, coming.next()).await.expect("it comes").expect("it is held");
     assert_eq!(held.filters, ["a/#".into(), "b".into()]);
-    let all = bus.client_filters().await;
+    let all = bus.filters_of(is_client).await;
     assert_eq!(all.filters, ["a/#".into(), "b".into()]);
     assert!(all.changes > before.changes && !attaching.is_finished());
     drop(held);
@@ -364,11 +366,53 @@ pub(crate) async fn filters_of_clients_are_known_before_their_subacks<N: Node>()
     // A client that comes when the service is gone waits for nothing.
     drop(coming);
     let other = attach(&bus, "other", &["c"]).await;
-    assert_eq!(bus.client_filters().await.filters, ["a/#".into(), "b".into(), "c".into()]);
+    assert_eq!(bus.filters_of(is_client).await.filters, ["a/#".into(), "b".into(), "c".into()]);
     drop((attached, other));
-    let gone = poll(LONGEST, async || bus.client_filters().await.filters.is_empty().then_some(()));
+    let gone =
+        poll(LONGEST, async || bus.filters_of(is_client).await.filters.is_empty().then_some(()));
     gone.await.expect("filters go with their sessions");
     assert!(bus.filter_changes() > all.changes);
+    stop(node).await;
+}
+
+pub(crate) async fn clients_that_come_and_go_are_told_and_one_can_be_ended<N: Node>() {
+    let node = N::with(Arc::new(AllowAll));
+    let bus = node.bus();
+    let mut watch = bus.watch_clients();
+    let mut next = async || timeout(LONGEST, watch.next()).await.expect("it comes");
+    let mut attached = attach(&bus, "client", &[]).await;
+    let Some(Watched::Change(ClientChange::Connected(state))) = next().await else {
+        panic!("it has connected");
+    };
+    assert_eq!((&*state.client_id, &*state.user), ("client", "client"));
+    let list = bus.clients().await;
+    assert_eq!(list.clients, std::slice::from_ref(&state));
+    bus.taken_over("client", state.began, false);
+    let error = end(&mut attached.deliveries).await;
+    let BusError::Disconnected { reason, .. } = error else { panic!("{error}") };
+    assert_eq!(reason, ReasonCode::SESSION_TAKEN_OVER);
+    let ended = ClientChange::Ended { client_id: state.client_id };
+    assert_eq!(next().await, Some(Watched::Change(ended)));
+    // A change that a list has is not told again, and one that finds no room is said to be missed.
+    let _one = attach(&bus, "one", &[]).await;
+    watch.listed(&bus.clients().await);
+    let _two = attach(&bus, "two", &[]).await;
+    let Some(Watched::Change(ClientChange::Connected(state))) =
+        timeout(LONGEST, watch.next()).await.expect("it comes")
+    else {
+        panic!("it has connected");
+    };
+    assert_eq!(&*state.client_id, "two");
+    for _ in 0..3000 {
+        drop(attach(&bus, "many", &[]).await);
+    }
+    let missed = poll(LONGEST, async || {
+        let said = timeout(LONGEST, watch.next()).await.expect("it comes");
+        (said == Some(Watched::Missed)).then_some(())
+    });
+    missed.await.expect("it says so");
+    drop(watch);
+    let _three = attach(&bus, "three", &[]).await;
     stop(node).await;
 }
 
@@ -386,5 +430,157 @@ pub(crate) async fn a_service_that_ends_right_behind_a_request_is_gone<N: Node>(
         left.is_empty().then_some(())
     });
     ended.await.expect("no session is left");
+    stop(node).await;
+}
+
+/// Attaches a session of another member of a fabric, which outlives its connection.
+async fn attach_peer(bus: &Bus, name: &str, filters: &[&str]) -> Attached {
+    let session = SessionConfig {
+        is_peer: true,
+        ends_at_refusal: true,
+        acknowledges_through: true,
+        ..SessionConfig::default()
+    };
+    let attachment =
+        Attachment { session, session_expiry: 3600, ..Attachment::new(identity(name), name) };
+    let attachment = filters.iter().fold(attachment, |all, filter| all.subscribe(*filter));
+    bus.attach(attachment).await.expect("it is let in")
+}
+
+/// Publishes one message of QoS 1 for each text, in one batch, and waits until the broker has taken all.
+async fn publish_all(from: &mut Attached, topic: &str, texts: &[&str], retain: bool) {
+    let publisher = &mut from.publisher;
+    for text in texts {
+        let (payload, qos) = (text.as_bytes(), QoS::AtLeastOnce);
+        let publication = Publication { topic, payload, qos, retain, ..Publication::default() };
+        publisher.push(&publication).expect("there is room");
+    }
+    publisher.flush();
+    while publisher.first() < publisher.begun() {
+        timeout(LONGEST, publisher.answered()).await.expect("it answers").expect("it is there");
+        while publisher.next_answer().expect("the broker is there").is_some() {}
+    }
+}
+
+/// The payloads of so many messages, which are acknowledged.
+async fn texts(deliveries: &mut Deliveries, count: usize) -> Vec<String> {
+    let mut texts = Vec::new();
+    while texts.len() < count {
+        let (_, payload, id) = next(deliveries).await;
+        deliveries.acknowledge(id);
+        texts.push(String::from_utf8(payload).expect("a text"));
+    }
+    texts
+}
+
+pub(crate) async fn what_peers_publish_goes_to_clients_and_to_no_peer<N: Node>() {
+    let node = N::with(Arc::new(AllowAll));
+    let bus = node.bus();
+    let mut one = attach_peer(&bus, "one", &["a/#"]).await;
+    let mut other = attach_peer(&bus, "other", &["a/#"]).await;
+    let mut client = attach(&bus, "client", &["a/#"]).await;
+    let mut publisher = attach(&bus, "publisher", &[]).await;
+    let all = bus.filters_of(|_, _| true).await;
+    assert_eq!(all.filters, ["a/#".into()], "those of peers are not said");
+    let many: Vec<String> = (0..200).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for _ in 0..3 {
+        publish_all(&mut one, "a/b", &many, false).await;
+        publish_all(&mut publisher, "a/b", &["own"], false).await;
+        // Those of one publisher come in their order, whichever shard each publisher is on.
+        let (own, theirs): (Vec<_>, Vec<_>) =
+            texts(&mut client.deliveries, 201).await.into_iter().partition(|text| text == "own");
+        assert_eq!((own.len(), theirs), (1, many.iter().map(|text| (*text).to_owned()).collect()));
+        for peer in [&mut one, &mut other] {
+            assert_eq!(texts(&mut peer.deliveries, 1).await, ["own"]);
+        }
+    }
+    publish_all(&mut other, "a/kept/theirs", &["theirs"], true).await;
+    publish_all(&mut publisher, "a/kept/own", &["own"], true).await;
+    let mut third = attach_peer(&bus, "third", &["a/kept/+"]).await;
+    let mut reader = attach(&bus, "reader", &["a/kept/+"]).await;
+    let mut all = texts(&mut reader.deliveries, 2).await;
+    all.sort_unstable();
+    assert_eq!(all, ["own", "theirs"]);
+    assert_eq!(texts(&mut third.deliveries, 1).await, ["own"]);
+    publish_all(&mut publisher, "a/kept/last", &["last"], false).await;
+    assert_eq!(texts(&mut third.deliveries, 1).await, ["last"], "nothing came in between");
+    stop(node).await;
+}
+
+/// The broker's answer to the oldest request.
+async fn answer(deliveries: &mut Deliveries) -> RequestAnswer {
+    loop {
+        if let Some(answer) = deliveries.next_answer().expect("the broker is there") {
+            return answer;
+        }
+        let ready = timeout(LONGEST, deliveries.ready()).await;
+        ready.expect("an answer comes").expect("the broker is there");
+    }
+}
+
+pub(crate) async fn filters_change_while_a_service_is_attached<N: Node>() {
+    let node = N::with(Arc::new(GuestsArePublic));
+    let bus = node.bus();
+    let mut publisher = attach(&bus, "publisher", &[]).await;
+    let mut guest = attach(&bus, "guest", &["public/0"]).await;
+    // More than there is room for on the way to the broker at once, and some that it may not have.
+    let named = |name: &str| {
+        let some = (1..=5_000).map(|number| format!("public/{name}/{number}"));
+        some.chain([format!("home/{name}")]).collect::<Vec<_>>()
+    };
+    let (first, second) = (named("first"), named("second"));
+    let asked: Vec<u64> = [&first, &second]
+        .map(|filters| {
+            let filters = filters.iter().map(filter_of).collect();
+            guest.deliveries.subscribe(filters).expect("there is room")
+        })
+        .into();
+    for (request, filters) in asked.into_iter().zip([&first, &second]) {
+        let answer = answer(&mut guest.deliveries).await;
+        assert_eq!((answer.request, answer.reasons.len()), (request, filters.len()));
+        let refused: Vec<_> = answer.refused().collect();
+        assert_eq!(refused, [(5_000, ReasonCode::NOT_AUTHORIZED)]);
+        assert_eq!(answer.reasons[0], ReasonCode::GRANTED_QOS_1);
+    }
+    let mut is_matched = async |topic: &str| {
+        let sent = publisher.publisher.send(&message(topic, topic.as_bytes())).await;
+        sent.expect("it is taken").reason == ReasonCode::SUCCESS
+    };
+    for topic in ["public/0", "public/first/1", "public/first/5000", "public/second/5000"] {
+        assert!(is_matched(topic).await, "{topic}");
+        assert_eq!(texts(&mut guest.deliveries, 1).await, [topic]);
+    }
+    // In one go, the end of some and others in their place.
+    let request = guest.deliveries.unsubscribe(first).expect("there is room");
+    let added = vec![filter_of("public/third")];
+    let added = guest.deliveries.subscribe(added).expect("there is room");
+    let ended = answer(&mut guest.deliveries).await;
+    assert_eq!((ended.request, ended.refused().count()), (request, 0));
+    assert_eq!(ended.reasons[5_000], ReasonCode::NO_SUBSCRIPTION_EXISTED, "it never had it");
+    assert_eq!(answer(&mut guest.deliveries).await.request, added);
+    for (topic, expected) in
+        [("public/first/1", false), ("public/second/1", true), ("public/third", true)]
+    {
+        assert_eq!(is_matched(topic).await, expected, "{topic}");
+    }
+    assert_eq!(texts(&mut guest.deliveries, 2).await, ["public/second/1", "public/third"]);
+    // So many may be under way, and no more.
+    let room = guest.deliveries.request_room();
+    assert_eq!(room, 64);
+    let request = |guest: &mut Attached, number: usize| {
+        guest.deliveries.subscribe(vec![filter_of(format!("public/{number}"))])
+    };
+    // Answers count once they are read, which nothing does here.
+    let begun: Vec<u64> =
+        (0..room).map(|number| request(&mut guest, number).expect("there is room")).collect();
+    let refused = request(&mut guest, room).expect_err("there is none");
+    let BusError::Subscribe(SubscribeError::NoRoom { maximum }) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!((maximum.get(), guest.deliveries.request_room()), (64, 0));
+    for number in begun {
+        assert_eq!(answer(&mut guest.deliveries).await.request, number);
+    }
     stop(node).await;
 }

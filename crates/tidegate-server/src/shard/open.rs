@@ -157,8 +157,9 @@ impl Shard {
     fn take_left(&mut self, now: Instant, slot: usize) -> bool {
         let Some(connection) = self.slots[slot].as_deref_mut() else { return false };
         let Some(end) = connection.transport.as_inside() else { return true };
-        let Left { bundles, takes_deliveries, takes_packets, has_input } =
-            end.look(&mut self.settled, &mut self.used);
+        let left = end.look(&mut self.settled, &mut self.used);
+        let Left { bundles, takes_deliveries, takes_packets, is_away, repeats_retained, has_input } =
+            left;
         self.broker.reuse(&mut self.used);
         let empties = end.empties();
         connection.is_readable |= has_input;
@@ -166,6 +167,12 @@ impl Shard {
             self.broker.acknowledge_deliveries(now, key, &self.settled);
             if takes_deliveries {
                 self.broker.hold_up_deliveries(key, false);
+            }
+            if let Some(is_away) = is_away {
+                self.broker.set_away(key, is_away);
+            }
+            if repeats_retained {
+                self.broker.repeat_retained(now, key);
             }
         }
         self.settled.clear();

@@ -31,6 +31,7 @@ impl Idle {
                 listeners: Vec::new(),
                 authenticator: Arc::new(AllAnonymous),
                 holder: Arc::default(),
+                watcher: Arc::default(),
                 pulse: health.pulse(format!("shard {shard}"), Duration::from_secs(60)),
             };
             let broker = Broker::new(shared.clone(), shard, 1, now);

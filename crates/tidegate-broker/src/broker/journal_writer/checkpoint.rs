@@ -752,6 +752,7 @@ pub(in crate::broker) fn cleared(topic: &Arc<str>, sent: Vec<(u8, u64, Sent)>) -
         sent,
         qos: QoS::AtMostOnce,
         retain: true,
+        is_from_peer: false,
         expires: None,
         received: Instant::EPOCH,
         topic: topic.clone(),
