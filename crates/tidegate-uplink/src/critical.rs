@@ -13,7 +13,11 @@ use tidegate_compress::Message;
 use tidegate_message::Instant;
 use tidegate_wire::{CriticalPart, limits::CRITICAL_PART_BYTES_MAX, mqtt::PacketId};
 
-use crate::{outgoing::ProtocolError, window::Window};
+use crate::{
+    origin::{self, Origin},
+    outgoing::ProtocolError,
+    window::Window,
+};
 
 /// How far critical messages may get ahead of their nine tenths while batches wait.
 const CREDIT_BYTES: i64 = 256 << 10;
@@ -42,6 +46,8 @@ pub struct Critical {
     /// The allowance while batches wait.
     credit: i64,
     is_up: bool,
+    /// Whether each message says by what it is known again.
+    has_origins: bool,
 }
 
 /// A token bucket.
@@ -74,8 +80,8 @@ impl Bucket {
 }
 
 impl Critical {
-    /// At most `bytes_per_second` are sent, at least 1.
-    pub fn new(now: Instant, bytes_per_second: u64) -> Self {
+    /// At most `bytes_per_second` are sent, at least 1. `has_origins` as [`Incoming`](crate::Incoming) expects them.
+    pub fn new(now: Instant, bytes_per_second: u64, has_origins: bool) -> Self {
         Self {
             window: Window::default(),
             next: 0,
@@ -88,6 +94,7 @@ impl Critical {
             cap: Bucket { bytes_per_second, tokens: bytes_per_second as f64, at: now },
             credit: CREDIT_BYTES,
             is_up: false,
+            has_origins,
         }
     }
 
@@ -112,8 +119,8 @@ impl Critical {
     }
 
     /// Takes a message whose parts are within the limits of the codec.
-    pub fn take(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
-        self.window.push(now, message, packet_id);
+    pub fn take(&mut self, now: Instant, message: Message<'_>, origin: Option<Origin>) {
+        self.window.push(now, message, origin);
     }
 
     /// Number of the first message that is not acknowledged.
@@ -167,7 +174,7 @@ impl Critical {
             return Err(ProtocolError::Acknowledged { asked: next, sent: self.next });
         }
         for number in self.window.first()..next {
-            let bytes = self.window.get(number).map_or(0, |message| wire_bytes(&message));
+            let bytes = self.window.get(number).map_or(0, |message| self.wire_bytes(&message));
             self.acknowledged_bytes += bytes as u64;
         }
         self.sent_bytes = self.sent_bytes.max(self.acknowledged_bytes);
@@ -202,7 +209,7 @@ impl Critical {
             }
             let message = self.window.get(self.next)?;
             self.never_sent = self.never_sent.max(self.next + 1);
-            self.rest = put(&message);
+            self.rest = put(&message, self.has_origins.then(|| self.window.origin(self.next)));
             let bytes = self.rest.len();
             self.sent_bytes += bytes as u64;
             self.cap.tokens -= bytes as f64;
@@ -214,6 +221,16 @@ impl Critical {
             self.next += 1;
         }
         Some(CriticalPart { number, more, bytes })
+    }
+
+    fn wire_bytes(&self, message: &Message<'_>) -> usize {
+        wire_bytes(message) + if self.has_origins { origin::BYTES } else { 0 }
+    }
+
+    /// The link is given up for want of messages: lets go of memory that is kept for those to come.
+    pub fn rest(&mut self) {
+        self.disconnected();
+        self.window.forget_spare();
     }
 
     /// Whether another message may go, as far as the link and the other node are concerned.
@@ -232,15 +249,19 @@ fn wire_bytes(message: &Message<'_>) -> usize {
     4 + message.topic.len() + message.attributes.len() + message.payload.len()
 }
 
-/// A message in one piece: u16 length of topic, u16 of attributes, little endian; topic, attributes, payload.
-fn put(message: &Message<'_>) -> Bytes {
-    let mut out = BytesMut::with_capacity(wire_bytes(message));
+/// A message in one piece: u16 length of topic, u16 of attributes, little endian; topic, attributes, payload; by what it is known again,
+/// where that is said.
+fn put(message: &Message<'_>, origin: Option<Option<Origin>>) -> Bytes {
+    let mut out = BytesMut::with_capacity(wire_bytes(message) + origin::BYTES);
     for length in [message.topic.len(), message.attributes.len()] {
         let length = u16::try_from(length).expect("a window holds no longer ones");
         out.extend_from_slice(&length.to_le_bytes());
     }
     for part in [message.topic, message.attributes, message.payload] {
         out.extend_from_slice(part);
+    }
+    if let Some(origin) = origin {
+        out.extend_from_slice(&origin::put(origin));
     }
     out.freeze()
 }
@@ -260,9 +281,13 @@ mod tests {
     use super::*;
 
     fn critical(bytes_per_second: u64) -> Critical {
-        let mut critical = Critical::new(Instant::EPOCH, bytes_per_second);
+        let mut critical = Critical::new(Instant::EPOCH, bytes_per_second, false);
         critical.connected(None).expect("it expects nothing");
         critical
+    }
+
+    fn origin(id: u8) -> Option<Origin> {
+        PacketId::new(id.into()).map(|id| Origin { received: Instant::EPOCH, id })
     }
 
     fn message(payload: &[u8]) -> Message<'_> {
@@ -362,7 +387,7 @@ mod tests {
         let expires = [0b1001_u8, 10, 0, 0, 0];
         for (number, attributes) in [(1_u8, &expires[..]), (2, &expires[..]), (3, &b"\x01"[..])] {
             let message = Message { topic: b"alarm", attributes, payload: &[number] };
-            critical.take(at(0), message, PacketId::new(u16::from(number)));
+            critical.take(at(0), message, origin(number));
         }
         let part = critical.poll_part(at(4)).expect("it goes");
         let whole = critical_message(&part.bytes).expect("a message");
@@ -387,7 +412,7 @@ mod tests {
     fn unacknowledged_messages_are_sent_again() {
         let mut critical = critical(1 << 30);
         for number in 0..10_u8 {
-            critical.take(Instant::EPOCH, message(&[number]), PacketId::new(u16::from(number) + 1));
+            critical.take(Instant::EPOCH, message(&[number]), origin(number + 1));
         }
         while critical.poll_part(Instant::EPOCH).is_some() {}
         let mut owed = Vec::new();

@@ -13,7 +13,12 @@ use tidegate_compress::{
 };
 use tidegate_wire::{CriticalPart, Resume, SensorBatch, UplinkOpen, UplinkReady};
 
-use crate::{critical::critical_message, outgoing::FLIGHT_BATCHES_MAX};
+use crate::{
+    FABRIC,
+    critical::critical_message,
+    origin::{self, Origin},
+    outgoing::FLIGHT_BATCHES_MAX,
+};
 
 /// Most topics that an uplink may ask for.
 pub const TOPICS_MAX: u32 = 16 << 20;
@@ -28,7 +33,7 @@ pub const AHEAD_MAX: usize = FLIGHT_BATCHES_MAX + 16;
 /// Bytes of the batches of [`AHEAD_MAX`].
 pub const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Longest critical message in one piece: the longest payload, topic and attributes.
-pub const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4;
+pub const CRITICAL_BYTES_MAX: usize = (16 << 20) + 2 * 65_535 + 4 + origin::BYTES;
 /// Of memory for parts of critical messages, what is kept between two of them.
 const PART_BYTES_KEPT: usize = 64 << 10;
 
@@ -41,6 +46,8 @@ pub struct Incoming {
     /// None before the first [`Incoming::open`].
     life: Option<u64>,
     names_messages: bool,
+    /// Whether each message says by what it is known again.
+    has_origins: bool,
     decoder: Decoder,
     /// Whether the decoder's state is of this life.
     is_begun: bool,
@@ -52,6 +59,8 @@ pub struct Incoming {
     /// The messages of one batch, the number of the first, and how many were given out.
     decoded: Decoded,
     decoded_first: u64,
+    /// Of each of those, where they have any.
+    origins: Vec<Option<Origin>>,
     given: usize,
     part: Vec<u8>,
     /// The number of that message.
@@ -63,6 +72,7 @@ pub struct Fresh<'a> {
     /// Number of the first.
     pub first: u64,
     decoded: &'a Decoded,
+    origins: &'a [Option<Origin>],
     range: Range<usize>,
 }
 
@@ -70,6 +80,12 @@ impl<'a> Fresh<'a> {
     /// The messages, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = Message<'a>> + use<'a> {
         self.decoded.iter().skip(self.range.start).take(self.range.len())
+    }
+
+    /// By what each of them is known again; none for QoS 0, and where the sender does not say it.
+    pub fn origins(&self) -> impl Iterator<Item = Option<Origin>> + use<'a> {
+        let said = self.origins.get(self.range.clone()).unwrap_or_default();
+        said.iter().copied().chain(std::iter::repeat(None)).take(self.range.len())
     }
 }
 
@@ -86,6 +102,14 @@ pub enum IncomingError {
         /// Why.
         #[source]
         source: DecodeError,
+    },
+    /// A batch of a member of the fabric does not say of each message by what it is known again.
+    #[error("batch {sequence} of epoch {epoch} does not say where its messages come from")]
+    Origins {
+        /// The epoch of its state.
+        epoch: u64,
+        /// Its place in that epoch.
+        sequence: u64,
     },
     /// Messages were left out.
     #[error("message {expected} is missing: the next one is {found}")]
@@ -157,6 +181,7 @@ impl Incoming {
             state_bytes_max: 0,
             life: None,
             names_messages: false,
+            has_origins: false,
             decoder: Decoder::new(limits, 0),
             is_begun: false,
             next: None,
@@ -165,6 +190,7 @@ impl Incoming {
             ahead_bytes: 0,
             decoded: Decoded::default(),
             decoded_first: 0,
+            origins: Vec::new(),
             given: 0,
             part: Vec::new(),
             part_of: None,
@@ -193,7 +219,8 @@ impl Incoming {
         self.ahead_bytes = 0;
         self.part.clear();
         self.part_of = None;
-        self.names_messages = open.names_messages;
+        self.has_origins = open.name == FABRIC;
+        self.names_messages = open.names_messages || self.has_origins;
         if !self.knows(open) {
             self.life = Some(open.life);
             self.state_bytes_max =
@@ -296,7 +323,8 @@ impl Incoming {
         let range = self.given..self.given + left.div_ceil(pieces);
         self.given = range.end;
         let first = self.decoded_first + range.start as u64;
-        Ok(Some(Fresh { first, decoded: &self.decoded, range }))
+        let origins = if self.has_origins { &self.origins[..] } else { &[] };
+        Ok(Some(Fresh { first, decoded: &self.decoded, origins, range }))
     }
 
     /// Reads the next batch; false if it has not come.
@@ -315,10 +343,18 @@ impl Incoming {
             self.decoder.restart(epoch);
             self.is_begun = true;
         }
+        let mut body = body;
+        if self.has_origins {
+            let batch = origin::split_all(&body, &mut self.origins);
+            body = batch.ok_or(IncomingError::Origins { epoch, sequence })?;
+        }
         let decoded = self.decoder.decode(&body, &mut self.decoded);
         // Of one that cannot be read, nothing is given out.
         self.given = self.decoded.len();
         decoded.map_err(|source| IncomingError::Decode { epoch, sequence, source })?;
+        if self.has_origins && self.origins.len() != self.decoded.len() {
+            return Err(IncomingError::Origins { epoch, sequence });
+        }
         self.decoded_first = first;
         let came = self.next.map_or(0, |next| next - first);
         self.given = usize::try_from(came).unwrap_or(usize::MAX).min(self.decoded.len());
@@ -330,14 +366,15 @@ impl Incoming {
         Ok(true)
     }
 
-    /// A critical message, or a part of one, came: calls `publish` with its number and itself if it is whole and new.
+    /// A critical message, or a part of one, came: calls `publish` with its number, itself and by what it is known again, if it is whole
+    /// and new.
     ///
     /// # Errors
     /// [`IncomingError`]: the connection must end.
     pub fn critical(
         &mut self,
         part: &CriticalPart,
-        publish: impl FnOnce(u64, Message<'_>),
+        publish: impl FnOnce(u64, Message<'_>, Option<Origin>),
     ) -> Result<(), IncomingError> {
         let number = part.number;
         if let Some(expected) = self.critical_next.filter(|expected| *expected < number) {
@@ -360,10 +397,14 @@ impl Incoming {
             return Ok(());
         }
         let whole = if self.part.is_empty() { &part.bytes[..] } else { &self.part[..] };
+        let (whole, origin) = match self.has_origins {
+            true => origin::split(whole).ok_or(IncomingError::Critical { number })?,
+            false => (whole, None),
+        };
         let message = critical_message(whole).ok_or(IncomingError::Critical { number })?;
         if self.critical_next.is_none_or(|next| next == number) {
             self.critical_next = Some(next);
-            publish(number, message);
+            publish(number, message, origin);
         }
         self.part.clear();
         // Memory for a long one is not kept forever.

@@ -22,9 +22,11 @@ pub mod hand_over;
 mod incoming;
 pub mod layouts;
 mod message;
+mod origin;
 mod outgoing;
 mod progress;
 mod session;
+mod topics;
 mod window;
 
 pub use budget::{Budget, Reservation};
@@ -34,11 +36,16 @@ pub use incoming::{
     TOPICS_MAX,
 };
 pub use message::{Attributes, AttributesError};
+pub use origin::Origin;
 pub use outgoing::{OutgoingConfig, ProtocolError, TooLong};
 pub use progress::Progress;
 pub use session::{
-    Blocked, Command, Counts, Feed, SenderConfig, Subscriptions, Taken, UplinkSession,
+    Blocked, Command, Counts, Feed, Member, SenderConfig, Subscriptions, Taken, UplinkSession,
 };
+pub use topics::{NotGranted, Topics};
+
+/// The name of the uplinks by which the members of a fabric carry messages to each other, which no other has.
+pub const FABRIC: &str = "$fabric";
 
 #[cfg(test)]
 mod tests;

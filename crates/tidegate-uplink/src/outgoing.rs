@@ -20,7 +20,10 @@ use tidegate_compress::{
 use tidegate_message::Instant;
 use tidegate_wire::{Resume, SensorBatch, Share, UplinkReady, mqtt::PacketId};
 
-use crate::window::Window;
+use crate::{
+    origin::{self, Origin},
+    window::Window,
+};
 
 /// Batches that may be under way, beyond which the next waits: the receiver holds as many while its broker takes none.
 pub(crate) const FLIGHT_BATCHES_MAX: usize = 48;
@@ -38,6 +41,8 @@ pub struct OutgoingConfig {
     pub flight_bytes_max: usize,
     /// The codec.
     pub encoder: EncoderConfig,
+    /// Whether each message says by what it is known again, as [`Incoming`](crate::Incoming) expects it of members of the fabric.
+    pub has_origins: bool,
 }
 
 /// A batch that was sent and is not acknowledged.
@@ -74,6 +79,8 @@ pub(crate) struct Outgoing {
     /// Of a medium that it shares with cameras.
     share: Option<Allowance>,
     sent: Sent,
+    /// Hard to guess.
+    seed: u64,
 }
 
 /// The allowance of batches on a medium.
@@ -161,6 +168,7 @@ impl Outgoing {
             is_up: false,
             share: None,
             sent: Sent::default(),
+            seed,
         }
     }
 
@@ -174,7 +182,7 @@ impl Outgoing {
         self.window.bytes()
     }
 
-    /// Takes a message, to be acknowledged by `packet_id`.
+    /// Takes a message, to be acknowledged by the identifier of `origin`.
     ///
     /// # Errors
     /// [`TooLong`]; it was then not taken.
@@ -182,10 +190,10 @@ impl Outgoing {
         &mut self,
         now: Instant,
         message: Message<'_>,
-        packet_id: Option<PacketId>,
+        origin: Option<Origin>,
     ) -> Result<(), TooLong> {
         Self::check(&message)?;
-        self.window.push(now, message, packet_id);
+        self.window.push(now, message, origin);
         self.waits_since.get_or_insert(now);
         self.taken_at = now;
         Ok(())
@@ -233,6 +241,7 @@ impl Outgoing {
             self.encoder.restart(self.encoder.epoch() + 1, seed);
             self.sent.epochs += 1;
         }
+        self.seed = seed;
         self.flight.clear();
         self.flight_bytes = 0;
         (self.finished, self.came) = (0, 0);
@@ -271,6 +280,14 @@ impl Outgoing {
     /// The connection is gone. Messages under way wait for the next.
     pub(crate) fn disconnected(&mut self) {
         self.is_up = false;
+    }
+
+    /// The connection is given up for want of messages, and the receiver forgets the state: lets go of it here, too.
+    pub(crate) fn rest(&mut self) {
+        self.disconnected();
+        self.window.forget_spare();
+        self.encoder.restart(self.encoder.epoch() + 1, self.seed);
+        self.flight = VecDeque::new();
     }
 
     /// So many batches of this connection have come where they were sent to. Gives the bytes of those that are new.
@@ -331,6 +348,10 @@ impl Outgoing {
         let mut bytes = Vec::new();
         let header = self.encoder.finish(&mut bytes)?;
         let first = std::mem::replace(&mut self.batch_first, self.next);
+        if self.config.has_origins {
+            let numbers = first..self.next;
+            origin::put_all(numbers.map(|number| self.window.origin(number)), &mut bytes);
+        }
         self.never_sent = self.never_sent.max(self.next);
         // Messages that stay behind came after those that went, and have waited less than that.
         self.waits_since = (self.next < self.window.end()).then_some(now);
@@ -361,6 +382,12 @@ impl Outgoing {
     /// Number of the next message that is taken, as long as none before it expires.
     pub(crate) fn end(&self) -> u64 {
         self.window.end()
+    }
+
+    /// The message of that number, as long as it is not acknowledged.
+    #[cfg(test)]
+    pub(crate) fn get(&self, number: u64) -> Option<Message<'_>> {
+        self.window.get(number)
     }
 
     /// Calls `acknowledge` for messages that are owed it since they expired before they were ever sent.

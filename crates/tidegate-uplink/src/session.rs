@@ -26,7 +26,7 @@ use tidegate_message::{Backoff, Instant, topic_matches};
 use tidegate_wire::{
     CriticalPart, SensorBatch, Share, UplinkAck, UplinkOpen, UplinkReady,
     mqtt::{
-        PacketId, Publish,
+        PacketId, Publish, ReasonCode,
         path::{Direction, Stamps},
     },
 };
@@ -35,7 +35,9 @@ use crate::{
     critical::Critical,
     hand_over::{self, HandOver},
     message::{self, Attributes},
+    origin::Origin,
     outgoing::{Outgoing, OutgoingConfig, ProtocolError, TooLong},
+    topics::{Following, NotGranted, Request, Topics},
 };
 
 /// How long after its sessions were there the marks follow that end a hand-over: messages that were on their way between the
@@ -51,8 +53,8 @@ pub struct SenderConfig {
     pub name: String,
     /// This node's name among those that a message passed.
     pub node: Arc<str>,
-    /// Filters of the topics that it carries.
-    pub topics: Vec<String>,
+    /// Filters of the topics that it carries at first; [`UplinkSession::set_topics`] changes them.
+    pub topics: Topics,
     /// Filters of the topics whose messages travel at once.
     pub critical: Vec<String>,
     /// Bytes of critical messages a second at most, and at once.
@@ -63,6 +65,16 @@ pub struct SenderConfig {
     pub names_messages: bool,
     /// Longest wait between two tries to reach the other node; the first is a twentieth of it.
     pub retry_max: Duration,
+    /// How the other node takes part, if it is a member of the same fabric.
+    pub member: Option<Member>,
+}
+
+/// A member of the fabric as the other node: it says itself which topics it wants, and each message says by what it is known again
+/// ([`Origin`]). Messages that wait by topics that it no longer wants are carried as well, critical ones aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// How long a link stays on which nothing is carried. The next message takes another one.
+    pub idle_max: Duration,
 }
 
 impl SenderConfig {
@@ -90,7 +102,8 @@ impl Feed {
 #[derive(Clone, Debug)]
 pub struct Subscriptions {
     wanted: [Vec<String>; 2],
-    stale: [Vec<String>; 2],
+    /// Of the critical feed those that are no longer wanted, of the batched one all but marks.
+    had: [Vec<Arc<str>>; 2],
     /// Whether messages from before were parted between the feeds by other filters.
     is_parted_anew: bool,
 }
@@ -102,20 +115,22 @@ impl Subscriptions {
         // A hand-over that was not over when the session before ended starts over.
         let is_marked = had.iter().flatten().any(|filter| **filter == *mark);
         let was_critical: BTreeSet<&str> = had[1].iter().map(|filter| &**filter).collect();
-        let is_critical = config.critical.iter().map(|filter| &**filter).collect();
-        let is_parted_anew = is_marked || was_critical != is_critical;
-        let wanted = [&config.topics, &config.critical];
-        let stale = [0, 1].map(|feed: usize| {
-            let is_stale = |filter: &&Arc<str>| {
-                ***filter != *mark && !wanted[feed].iter().any(|one| **one == ***filter)
-            };
-            had[feed].iter().filter(is_stale).map(|filter| (**filter).into()).collect()
-        });
-        let wanted = wanted.map(|filters| {
+        let is_critical: BTreeSet<&str> = config.critical.iter().map(|filter| &**filter).collect();
+        // No mark would come to a session of another node. The caller sees to it that nothing waits where other topics are critical.
+        let is_parted_anew = config.member.is_none() && (is_marked || was_critical != is_critical);
+        let [batched, critical] = had;
+        let unmarked = |filter: &&Arc<str>| ***filter != *mark;
+        let is_stale = |filter: &&Arc<str>| !is_critical.contains(&***filter);
+        let had = [
+            batched.iter().filter(unmarked).cloned().collect(),
+            critical.iter().filter(unmarked).filter(is_stale).cloned().collect(),
+        ];
+        // Topics follow once the session has begun, for they may change.
+        let wanted = [&[][..], &config.critical].map(|filters| {
             let mark = is_parted_anew.then_some(&mark);
             mark.into_iter().chain(filters).cloned().collect()
         });
-        Self { wanted, stale, is_parted_anew }
+        Self { wanted, had, is_parted_anew }
     }
 
     /// The filters that a feed is to be subscribed to before the session begins.
@@ -139,13 +154,22 @@ pub enum Command {
         /// The payload.
         payload: [u8; 8],
     },
-    /// Give up subscriptions of a feed.
+    /// Have a feed subscribe; answered by [`UplinkSession::handle_answered`].
+    Subscribe {
+        /// The feed.
+        feed: Feed,
+        /// The filters.
+        filters: Vec<Arc<str>>,
+    },
+    /// Give up subscriptions of a feed; answered as [`Command::Subscribe`], in their order.
     Unsubscribe {
         /// The feed.
         feed: Feed,
         /// Their filters.
-        filters: Vec<String>,
+        filters: Vec<Arc<str>>,
     },
+    /// Close the link, for there is nothing to carry: [`Command::Dial`] follows once there is.
+    Rest,
     /// End the session of critical messages: no topic is critical, and all that it had from before was carried.
     EndCritical,
 }
@@ -228,10 +252,19 @@ pub struct UplinkSession {
     /// When marks follow next, while there is a hand-over, and how long after those the next ones do.
     marks_at: Instant,
     marks_wait: Duration,
-    /// Whether a feed is of an earlier start, and may have subscriptions that are no longer wanted.
+    topics: Following,
+    /// For each request of the batched feed that is not answered, whether it is of `topics`.
+    requests: VecDeque<bool>,
+    /// Whether a feed may have messages by subscriptions that are no longer wanted.
     checks_topics: bool,
     phase: Phase,
     backoff: Backoff,
+    /// Whether the other node can be reached, as far as the caller knows.
+    is_reachable: bool,
+    /// Whether the last link, or the last try for one, has failed.
+    is_failing: bool,
+    /// When something was carried last.
+    busy_at: Instant,
     commands: VecDeque<Command>,
     /// To be acknowledged, by feed.
     owed: [Vec<PacketId>; 2],
@@ -239,7 +272,7 @@ pub struct UplinkSession {
 }
 
 impl UplinkSession {
-    /// Begins when both feeds are subscribed to as `subscriptions` want; `was_there` says of each whether its session at the broker
+    /// Begins when both feeds are subscribed to as `subscriptions` want, and asks for the topics then; `was_there` says of each whether its session at the broker
     /// was there before. `number` is another for each session, and `seed` should be hard to guess.
     pub fn new(
         now: Instant,
@@ -251,17 +284,25 @@ impl UplinkSession {
     ) -> Self {
         // 0 stands for none.
         let number = number.max(1);
-        let Subscriptions { stale, is_parted_anew, .. } = subscriptions;
+        let Subscriptions { had: [had, stale], is_parted_anew, .. } = subscriptions;
+        let had = had.into_iter().filter(|_| was_there[0]);
         let hand_over = |is_needed: bool| match is_needed {
             true => HandOver::begin(number),
             false => HandOver::default(),
         };
-        let stale = Feed::ALL.into_iter().zip(stale).filter(|(_, filters)| !filters.is_empty());
+        // Of a member's messages only critical ones are looked at.
+        let matches_topics = config.member.is_none() || !config.critical.is_empty();
+        let feed = Feed::Critical;
+        let stale = (!stale.is_empty()).then_some(Command::Unsubscribe { feed, filters: stale });
         Self {
             number,
             stamps: Stamps::new(&config.node),
             outgoing: Outgoing::new(config.outgoing.clone(), seed),
-            critical: Critical::new(now, config.critical_bytes_per_second.max(1)),
+            critical: Critical::new(
+                now,
+                config.critical_bytes_per_second.max(1),
+                config.outgoing.has_origins,
+            ),
             has_critical: true,
             hand_overs: [
                 // Without critical topics the batched feed carries all that it has anyway.
@@ -276,11 +317,45 @@ impl UplinkSession {
             checks_topics: was_there != [false; 2],
             phase: Phase::Waiting { until: now },
             backoff: config.backoff(),
-            commands: stale.map(|(feed, filters)| Command::Unsubscribe { feed, filters }).collect(),
+            is_reachable: true,
+            is_failing: false,
+            busy_at: now,
+            commands: stale.into_iter().collect(),
+            topics: Following::new(had, &config.topics, matches_topics),
+            requests: VecDeque::new(),
             owed: Default::default(),
             attributes: Vec::new(),
             config,
         }
+    }
+
+    /// These topics are carried from now on, and no others; those that are critical stay so. Messages that wait by others alone are not
+    /// carried.
+    pub fn set_topics(&mut self, topics: Topics) {
+        self.topics.set(&topics);
+        self.config.topics = topics;
+        self.checks_topics = true;
+    }
+
+    /// The generation of the last topics that this node's broker has subscriptions for: what matches them is carried. 0 before the
+    /// first.
+    pub fn held_topics(&self) -> u64 {
+        self.topics.held()
+    }
+
+    /// This node's broker has answered the first of the feed's requests that it had not, each filter by a reason. Gives what it did not
+    /// grant: that is asked for again, for as long as it is wanted.
+    pub fn handle_answered(
+        &mut self,
+        now: Instant,
+        feed: Feed,
+        reasons: &[ReasonCode],
+    ) -> Option<NotGranted> {
+        // The critical feed only gives up.
+        if feed == Feed::Critical || !self.requests.pop_front()? {
+            return None;
+        }
+        self.topics.answered(now, reasons)
     }
 
     /// Whether there is a link that carries.
@@ -296,55 +371,92 @@ impl UplinkSession {
         }
     }
 
-    /// A feed has a message.
-    pub fn take(&mut self, now: Instant, feed: Feed, publish: &Publish<'_>) -> Taken {
-        let taken = self.consider(now, feed, publish);
+    /// A feed has a message, which this node's broker `received` then; `group` is the shared subscription that it came by, if it did by one.
+    pub fn take(
+        &mut self,
+        now: Instant,
+        feed: Feed,
+        publish: &Publish<'_>,
+        received: Instant,
+        group: Option<&str>,
+    ) -> Taken {
+        let taken = self.consider(now, feed, publish, received, group);
         if taken != Taken::Carried {
             self.owed[feed as usize].extend(publish.packet_id);
         }
         taken
     }
 
-    fn consider(&mut self, now: Instant, feed: Feed, publish: &Publish<'_>) -> Taken {
+    fn consider(
+        &mut self,
+        now: Instant,
+        feed: Feed,
+        publish: &Publish<'_>,
+        received: Instant,
+        group: Option<&str>,
+    ) -> Taken {
         if let Some(size) = publish.topic.strip_prefix(&*self.mark_prefix) {
             self.hand_overs[feed as usize].came(size, publish.payload);
             return Taken::Passed;
         }
-        if !self.carries(feed, publish) {
-            return Taken::Passed;
-        }
-        if !message::passes(&self.stamps, Direction::Out, &publish.properties) {
-            return Taken::Looped;
+        // Other nodes than members know of no groups; their uplinks have no shared subscriptions.
+        let group = group.filter(|_| self.config.member.is_some());
+        // The broker has chosen this member for one of a group, and nothing else carries it: critical ones and those that were here before
+        // as well.
+        if group.is_none() {
+            if !self.carries(feed, publish) {
+                return Taken::Passed;
+            }
+            if !message::passes(&self.stamps, Direction::Out, &publish.properties) {
+                return Taken::Looped;
+            }
         }
         self.attributes.clear();
-        Attributes::put(publish, &mut self.attributes);
+        Attributes::put(publish, group, &mut self.attributes);
         let (topic, attributes) = (publish.topic.as_bytes(), &self.attributes[..]);
         let message = Message { topic, attributes, payload: publish.payload };
+        let origin = publish.packet_id.map(|id| Origin { received, id });
+        self.busy_at = now;
         let taken = match feed {
-            Feed::Batched => self.outgoing.take(now, message, publish.packet_id),
-            Feed::Critical => Outgoing::check(&message)
-                .map(|()| self.critical.take(now, message, publish.packet_id)),
+            Feed::Batched => self.outgoing.take(now, message, origin),
+            Feed::Critical => {
+                Outgoing::check(&message).map(|()| self.critical.take(now, message, origin))
+            }
         };
         taken.map_or_else(Taken::TooLong, |()| Taken::Carried)
     }
 
     /// Whether a message is for its feed to carry.
     fn carries(&self, feed: Feed, publish: &Publish<'_>) -> bool {
-        let SenderConfig { critical, topics, .. } = &self.config;
-        let is_of =
-            |filters: &[String]| filters.iter().any(|one| topic_matches(one, publish.topic));
+        let SenderConfig { critical, member, .. } = &self.config;
+        let is_critical = || critical.iter().any(|filter| topic_matches(filter, publish.topic));
+        let is_wanted = || self.topics.matches(publish.topic);
+        if member.is_some() {
+            return match feed {
+                // The other feed has it.
+                Feed::Batched => !is_critical(),
+                Feed::Critical => is_critical() && is_wanted(),
+            };
+        }
         // Of QoS 0 a session has nothing from before.
         let is_from_before =
             publish.packet_id.is_some() && !self.hand_overs[feed as usize].is_over();
         if is_from_before {
             // The other feed may have left to this one messages that were its own by other filters.
-            return is_of(critical) || is_of(topics);
+            return is_critical() || is_wanted();
         }
         match feed {
             // The other feed has it, or it is not wanted any more.
-            Feed::Batched => !is_of(critical) && (!self.checks_topics || is_of(topics)),
-            Feed::Critical => !self.checks_topics || is_of(critical),
+            Feed::Batched => !is_critical() && (!self.checks_topics || is_wanted()),
+            Feed::Critical => !self.checks_topics || is_critical(),
         }
+    }
+
+    /// Whether a node that says this has lost what it knew of this session, of which it had acknowledged messages: it began anew, and may have
+    /// lost them as well.
+    pub fn is_forgotten(&self, ready: &UplinkReady) -> bool {
+        let had = self.outgoing.first() > 0 || self.critical.first() > 0;
+        had && ready.next.is_none() && ready.critical_next.is_none()
     }
 
     /// The other node was reached, and says what of this session it has. `seed` should be hard to guess.
@@ -360,6 +472,8 @@ impl UplinkSession {
         self.outgoing.connected(now, ready, seed)?;
         self.critical.connected(ready.critical_next)?;
         self.phase = Phase::Up { since: now };
+        self.is_failing = false;
+        self.busy_at = now;
         Ok(())
     }
 
@@ -372,6 +486,7 @@ impl UplinkSession {
         now: Instant,
         ack: &UplinkAck,
     ) -> Result<(), ProtocolError> {
+        self.busy_at = now;
         let [batched, critical] = &mut self.owed;
         let arrived = self.outgoing.arrived(ack.batches)?;
         self.outgoing.acknowledge(ack.next, |id| batched.push(id))?;
@@ -395,7 +510,25 @@ impl UplinkSession {
         }
         self.outgoing.disconnected();
         self.critical.disconnected();
+        self.is_failing = true;
         self.phase = Phase::Waiting { until: now + self.backoff.next_wait() };
+    }
+
+    /// Whether messages wait for no one knows how long: the other node cannot be reached, or was not when it was dialled for them last.
+    pub fn is_away(&self) -> bool {
+        !self.is_up() && (!self.is_reachable || self.is_failing && self.has_work())
+    }
+
+    /// Whether the other node can be reached now, as far as the caller knows; from the start it can. It is not dialled while it cannot,
+    /// and at once when it can again. A link that there is stays.
+    pub fn set_reachable(&mut self, now: Instant, is_reachable: bool) {
+        if is_reachable && !self.is_reachable {
+            self.backoff.reset();
+            if let Phase::Waiting { until } = &mut self.phase {
+                *until = now.min(*until);
+            }
+        }
+        self.is_reachable = is_reachable;
     }
 
     /// The next command, if there is one.
@@ -403,13 +536,54 @@ impl UplinkSession {
         if self.commands.is_empty() {
             self.end_critical();
             self.mark(now);
+            self.follow_topics(now);
+            self.rest(now);
             self.dial(now);
         }
         self.commands.pop_front()
     }
 
+    fn follow_topics(&mut self, now: Instant) {
+        let feed = Feed::Batched;
+        let Some(request) = self.topics.poll(now) else { return };
+        self.requests.push_back(true);
+        self.commands.push_back(match request {
+            Request::Subscribe(filters) => Command::Subscribe { feed, filters },
+            Request::Unsubscribe(filters) => Command::Unsubscribe { feed, filters },
+        });
+    }
+
+    /// Whether a message is held: there is something for a link.
+    fn has_work(&self) -> bool {
+        self.outgoing.first() < self.outgoing.end() || self.critical.first() < self.critical.end()
+    }
+
+    /// When the link is closed if nothing else happens.
+    fn rests_at(&self) -> Option<Instant> {
+        let Member { idle_max } = self.config.member?;
+        (self.is_up() && !self.has_work()).then_some(self.busy_at + idle_max)
+    }
+
+    fn rest(&mut self, now: Instant) {
+        if self.rests_at().is_none_or(|at| now < at) {
+            return;
+        }
+        self.outgoing.rest();
+        self.critical.rest();
+        self.backoff.reset();
+        self.phase = Phase::Waiting { until: now };
+        self.commands.push_back(Command::Rest);
+    }
+
+    /// When the other node is to be dialled, if it is.
+    fn dials_at(&self) -> Option<Instant> {
+        let Phase::Waiting { until } = self.phase else { return None };
+        let is_needed = self.config.member.is_none() || self.has_work();
+        (self.is_reachable && is_needed).then_some(until)
+    }
+
     fn dial(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Waiting { until } if until <= now) {
+        if self.dials_at().is_none_or(|at| now < at) {
             return;
         }
         self.phase = Phase::Dialling;
@@ -448,11 +622,9 @@ impl UplinkSession {
         let batches = self.outgoing.poll_timeout().filter(|_| !blocked.bulk);
         let parts = self.critical.poll_timeout().filter(|_| !blocked.lane);
         let marks = self.waits_for_marks().then_some(self.marks_at);
-        let dial = match self.phase {
-            Phase::Waiting { until } => Some(until),
-            Phase::Dialling | Phase::Up { .. } => None,
-        };
-        [batches, parts, marks, dial].into_iter().flatten().min()
+        let topics = self.topics.poll_timeout();
+        let (dials, rests) = (self.dials_at(), self.rests_at());
+        [batches, parts, marks, dials, rests, topics].into_iter().flatten().min()
     }
 
     /// Counts of what it did.
@@ -525,11 +697,12 @@ impl UplinkSession {
             return;
         }
         self.is_marked = false;
+        self.requests.push_back(false);
         let feeds =
             Feed::ALL.into_iter().filter(|feed| *feed == Feed::Batched || self.has_critical);
         self.commands.extend(feeds.map(|feed| Command::Unsubscribe {
             feed,
-            filters: vec![format!("{}+", self.mark_prefix)],
+            filters: vec![format!("{}+", self.mark_prefix).into()],
         }));
     }
 }

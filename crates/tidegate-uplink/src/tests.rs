@@ -14,6 +14,7 @@ use crate::{
     critical::Critical,
     incoming::{Incoming, IncomingError, LIMITS},
     message::Attributes,
+    origin::Origin,
     outgoing::{Outgoing, OutgoingConfig, ProtocolError},
 };
 
@@ -32,7 +33,12 @@ fn config(compression: Compression, columns: bool) -> OutgoingConfig {
             topics_max: 30,
             ..EncoderConfig::default()
         },
+        has_origins: false,
     }
+}
+
+fn origin(id: u16) -> Option<Origin> {
+    PacketId::new(id).map(|id| Origin { received: Instant::EPOCH, id })
 }
 
 fn open() -> UplinkOpen {
@@ -101,7 +107,7 @@ impl World {
         let columns = random.random_bool(0.3);
         Self {
             outgoing: Outgoing::new(config(compression, columns), seed),
-            critical: Critical::new(Instant::EPOCH, 1 << 20),
+            critical: Critical::new(Instant::EPOCH, 1 << 20, false),
             incoming: Incoming::new(DecoderConfig::default()),
             random,
             now: Instant::EPOCH,
@@ -166,8 +172,8 @@ impl World {
             let attributes: &[u8] = if self.taken.is_multiple_of(50) { b"\x05" } else { b"\x01" };
             let message =
                 Message { topic: topic.as_bytes(), attributes, payload: payload.as_bytes() };
-            let id = PacketId::new((self.taken % 65_535) as u16 + 1);
-            self.outgoing.take(self.now, message, id).expect("it is short");
+            let origin = origin((self.taken % 65_535) as u16 + 1);
+            self.outgoing.take(self.now, message, origin).expect("it is short");
             self.taken += 1;
         }
         if self.random.random_bool(0.1) && !self.critical.is_full() {
@@ -194,7 +200,7 @@ impl World {
             let Some(pipe) = &mut self.pipe else { return };
             if let Some(part) = pipe.lane.pop_front() {
                 let (out, next) = (&mut self.out_critical, &mut self.came.1);
-                let came = self.incoming.critical(&part, |number, message| {
+                let came = self.incoming.critical(&part, |number, message, _| {
                     assert_eq!(message.topic, b"alarm");
                     assert!(message.payload.iter().all(|byte| *byte == number as u8));
                     out.push(number);
@@ -361,7 +367,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
     let mut outgoing = Outgoing::new(config(Compression::None, false), 1);
     let mut incoming = Incoming::new(DecoderConfig::default());
     let ready = incoming.open(&open(), u64::MAX).expect("there is room");
-    let mut critical = Critical::new(Instant::EPOCH, 1 << 30);
+    let mut critical = Critical::new(Instant::EPOCH, 1 << 30, false);
     outgoing.connected(Instant::EPOCH, &ready, 1).expect("it knows nothing");
     critical.connected(None).expect("it knows nothing");
     let mut now = Instant::EPOCH;
@@ -386,7 +392,7 @@ fn batches_that_wait_for_the_other_broker_hold_up_no_critical_message() {
         critical.take(now, alarm, None);
         while let Some(part) = critical.poll_part(now) {
             let mut is_new = false;
-            incoming.critical(&part, |_, _| is_new = true).expect("they are in order");
+            incoming.critical(&part, |_, _, _| is_new = true).expect("they are in order");
             assert!(is_new);
             alarms += 1;
             critical.acknowledge(part.number + 1, |_| ()).expect("it was sent");
@@ -413,7 +419,7 @@ fn messages_that_expire_before_they_are_sent_are_in_no_batch() {
     for number in 0..30_u8 {
         let attributes = kinds[usize::from(number % 3)];
         let message = Message { topic: b"a", attributes, payload: &[number] };
-        outgoing.take(at(0), message, PacketId::new(u16::from(number) + 1)).expect("it is short");
+        outgoing.take(at(0), message, origin(u16::from(number) + 1)).expect("it is short");
     }
     // The link comes after an hour.
     let ready = incoming.open(&open(), u64::MAX).expect("there is room");

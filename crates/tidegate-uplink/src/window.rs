@@ -6,7 +6,7 @@ use tidegate_compress::Message;
 use tidegate_message::Instant;
 use tidegate_wire::mqtt::{PacketId, seconds_left};
 
-use crate::message;
+use crate::{message, origin::Origin};
 
 /// Bytes of messages in one piece of memory; a longer message has a piece of its own.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -41,8 +41,8 @@ struct Entry {
     topic: u16,
     attributes: u16,
     payload: u32,
-    /// By which it is acknowledged; none for QoS 0.
-    packet_id: Option<PacketId>,
+    /// By whose identifier it is acknowledged; none for QoS 0.
+    origin: Option<Origin>,
     /// The end of time for one that does not expire.
     expires: Instant,
 }
@@ -70,7 +70,7 @@ impl Window {
     }
 
     /// Adds a message, whose parts the caller has found to be within the limits of the codec.
-    pub(crate) fn push(&mut self, now: Instant, message: Message<'_>, packet_id: Option<PacketId>) {
+    pub(crate) fn push(&mut self, now: Instant, message: Message<'_>, origin: Option<Origin>) {
         let Message { topic, attributes, payload } = message;
         let bytes = topic.len() + attributes.len() + payload.len();
         let has_room = |chunk: &Chunk| chunk.memory.len() + bytes <= chunk.memory.capacity();
@@ -93,7 +93,7 @@ impl Window {
             topic: topic.len() as u16,
             attributes: attributes.len() as u16,
             payload: payload.len() as u32,
-            packet_id,
+            origin,
             expires: message::expiry(attributes)
                 .map_or(Instant::MAX, |seconds| now + Duration::from_secs(seconds.into())),
         });
@@ -136,7 +136,7 @@ impl Window {
             }
             self.chunks[(entry.chunk - self.first_chunk) as usize].gone += entry.message_bytes();
             self.bytes -= ENTRY_BYTES;
-            owed.extend(entry.packet_id);
+            owed.extend(entry.origin.map(|origin| origin.id));
         }
         self.free();
         before - self.entries.len()
@@ -152,6 +152,17 @@ impl Window {
         Some(Message { topic, attributes, payload })
     }
 
+    /// By what the message of that number is known again; none for QoS 0, and outside of the window.
+    pub(crate) fn origin(&self, number: u64) -> Option<Origin> {
+        self.entries.get(self.place(number)?)?.origin
+    }
+
+    /// Lets go of memory that is kept for messages to come.
+    pub(crate) fn forget_spare(&mut self) {
+        self.spare = None;
+        self.entries.shrink_to_fit();
+    }
+
     /// Lets go of all messages below `next`, and calls `acknowledge` for those that are owed it, in order.
     pub(crate) fn release(&mut self, next: u64, mut acknowledge: impl FnMut(PacketId)) {
         while self.first < next
@@ -159,8 +170,8 @@ impl Window {
         {
             self.first += 1;
             self.bytes -= entry.message_bytes() + ENTRY_BYTES;
-            if let Some(packet_id) = entry.packet_id {
-                acknowledge(packet_id);
+            if let Some(origin) = entry.origin {
+                acknowledge(origin.id);
             }
         }
         self.free();
@@ -186,6 +197,10 @@ impl Window {
 mod tests {
     use super::*;
 
+    fn origin(id: u16) -> Option<Origin> {
+        PacketId::new(id).map(|id| Origin { received: Instant::EPOCH, id })
+    }
+
     fn message(payload: &[u8]) -> Message<'_> {
         Message { topic: b"a/b", attributes: b"!", payload }
     }
@@ -195,7 +210,7 @@ mod tests {
         let mut window = Window::default();
         let long = vec![7; 3 * CHUNK_BYTES];
         for number in 0..10_000_u32 {
-            let id = PacketId::new(number as u16).filter(|_| number % 2 == 1);
+            let id = origin(number as u16).filter(|_| number % 2 == 1);
             match number % 1000 {
                 0 => window.push(Instant::EPOCH, message(&long), id),
                 _ => window.push(Instant::EPOCH, message(&number.to_le_bytes()), id),
@@ -227,7 +242,7 @@ mod tests {
         let attributes = [0b1001_u8, 10, 0, 0, 0];
         let message = |number| Message { topic: b"a/b", attributes: &attributes, payload: number };
         for number in [b"0", b"1", b"2"] {
-            window.push(at(0), message(number), PacketId::new(7));
+            window.push(at(0), message(number), origin(7));
         }
         for (millis, left) in [(0, 10), (200, 10), (1_000, 9), (9_500, 1), (10_000, 0)] {
             assert!(window.age(1, at(millis)), "{millis}");
@@ -238,7 +253,7 @@ mod tests {
         assert!(!window.age(1, at(10_001)));
         assert_eq!(window.get(2).map(|found| found.attributes), Some(&attributes[..]));
         let mut owed = Vec::new();
-        window.push(at(5_000), message(b"3"), PacketId::new(9));
+        window.push(at(5_000), message(b"3"), origin(9));
         assert_eq!(window.remove_expired(1, at(10_001), &mut owed), 2);
         assert_eq!(owed, [PacketId::new(7), PacketId::new(7)].map(|id| id.expect("not zero")));
         assert_eq!(window.get(1).map(|found| found.payload), Some(&b"3"[..]));

@@ -30,20 +30,25 @@
 //!   the sending node, and the rules of the receiving one decide.
 //! - A message that has left this node before is not carried again, and one that has been at the other node is not published there
 //!   again: each node that it passes is added to its user properties ([`tidegate_wire::mqtt::path::PROPERTY`]), as bridges do.
+//! - Between members of a fabric ([`Peer`]) messages always have names, and one keeps its name when this node restarts as well: it is
+//!   made of when the message was received here, and of its identifier in the session. A receiver that goes on passes over the second;
+//!   one that has restarted too publishes it again, under the same name. A loss of power may take the identifier; another is another name.
 //! - Messages over 16 MiB are not carried. A message larger than all that the other node's broker may hold is refused there for
 //!   good.
 
+mod member;
 mod receiver;
 mod sender;
+mod thread;
+mod visits;
 
 use std::{
     collections::BTreeMap,
-    io,
+    fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -51,14 +56,17 @@ use tidegate_bus::{Bus, SessionConfig, part_id};
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
-use tidegate_sys::sched;
-use tidegate_uplink::{Counts, OutgoingConfig, SenderConfig};
+use tidegate_uplink::{Counts, Member, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::sender::Sender;
 
+pub use member::{Peer, Reach};
 pub use receiver::{Receivers, links::UplinkLinks};
+pub use thread::UplinkThread;
+pub use tidegate_uplink::Topics;
+pub use visits::{FetchLinks, Fetching, Visits};
 
 /// Where an uplink says every five seconds, and when its link comes or goes, what it did: an [`UplinkReport`] as JSON, retained.
 pub fn state_topic(uplink: &str) -> String {
@@ -68,9 +76,9 @@ pub fn state_topic(uplink: &str) -> String {
 /// The settings of an uplink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UplinkSettings {
-    /// Its name; with this node's certificate it names what the other node keeps for it.
+    /// Its name; with this node's certificate it names what the other node keeps for it. [`FABRIC`](tidegate_uplink::FABRIC) for a member of the fabric.
     pub name: String,
-    /// The other node's link address, as host and port.
+    /// The other node's link address, as host and port; of a member of the fabric its name, since [`Reach`] has its addresses.
     pub to: String,
     /// Its transport.
     pub transport: Transport,
@@ -96,15 +104,17 @@ pub struct UplinkSettings {
     pub session: SessionConfig,
     /// Longest wait between two tries to reach the other node; the first is a twentieth of it.
     pub retry_max: Duration,
+    /// The member of the fabric that it goes to, if it does. Default none.
+    pub peer: Option<Peer>,
 }
 
 impl UplinkSettings {
     /// Those of the state machine, in a node of that name.
-    fn sender(&self, node: &Arc<str>) -> SenderConfig {
+    fn sender(&self, node: &Arc<str>, topics: Topics) -> SenderConfig {
         SenderConfig {
             name: self.name.clone(),
             node: node.clone(),
-            topics: self.topics.clone(),
+            topics,
             critical: self.critical.clone(),
             critical_bytes_per_second: self.critical_bytes_per_second,
             outgoing: OutgoingConfig {
@@ -114,15 +124,24 @@ impl UplinkSettings {
                 window_bytes_max: self.window_bytes_max,
                 flight_bytes_max: self.flight_bytes_max,
                 encoder: EncoderConfig { body_bytes: self.batch_bytes, ..self.encoder.clone() },
+                has_origins: self.peer.is_some(),
             },
             names_messages: self.names_messages,
             retry_max: self.retry_max,
+            member: self.peer.as_ref().map(|peer| Member { idle_max: peer.idle_max }),
         }
     }
 
     /// The client identifiers of the two sessions here of the uplink called `name`.
     pub fn sessions(name: &str) -> [String; 2] {
         ["batched", "critical"].map(|what| part_id("uplink", &format!("{name}/{what}")))
+    }
+
+    /// Those of this one.
+    fn own_sessions(&self) -> [String; 2] {
+        self.peer
+            .as_ref()
+            .map_or_else(|| Self::sessions(&self.name), |peer| Peer::sessions(peer.node))
     }
 }
 
@@ -194,63 +213,121 @@ impl UplinkReport {
     }
 }
 
-/// An uplink that runs until it is dropped, on a thread of its own: encoding there holds up no alarm here, since the broker's
-/// threads, which run in shorter turns, need not wait for its turn to end.
+/// The node that uplinks begin at.
+#[derive(Clone)]
+pub struct Home {
+    /// Its name among those that a message passed, unique among all nodes that bridges and uplinks join.
+    pub node: Arc<str>,
+    /// Its broker, whose messages are carried.
+    pub bus: Bus,
+    /// By which it introduces itself to other nodes.
+    pub credentials: Credentials,
+    /// How it links to them.
+    pub link: LinkSettings,
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Home").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// The parts of an uplink that change while it runs. Each stays as it is once its sender is dropped.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// The topics that are carried.
+    pub topics: watch::Receiver<Topics>,
+    /// Where the other node is reached.
+    pub reach: watch::Receiver<Reach>,
+    /// The links that it makes itself, which are used first.
+    pub visits: Visits,
+}
+
+impl Course {
+    /// Whether the other node can be dialled, or has a link here that waits.
+    fn can_reach(&mut self) -> bool {
+        !self.reach.borrow_and_update().addresses.is_empty() || self.visits.has_waiting()
+    }
+
+    /// The one of an uplink to a fixed address, whose topics do not change.
+    pub fn fixed(settings: &UplinkSettings) -> Self {
+        let (_, topics) = watch::channel(Topics::fixed(&settings.topics));
+        let (_, reach) = watch::channel(Reach::at([&*settings.to]));
+        Self { topics, reach, visits: Visits::default() }
+    }
+}
+
+/// An uplink that runs until it is dropped.
 #[derive(Debug)]
 pub struct Uplink {
     settings: UplinkSettings,
     counters: Arc<Counters>,
-    subscribed: watch::Receiver<bool>,
+    held: watch::Receiver<u64>,
     stop: CancellationToken,
-    thread: Option<JoinHandle<()>>,
+    /// Its sessions here end with it.
+    forgets: CancellationToken,
+    /// Where it runs, if on a thread of its own.
+    _thread: Option<UplinkThread>,
 }
 
 impl Uplink {
-    /// Carries messages of the broker behind `bus` to the other node, to which it introduces itself by `credentials`. `node` is
-    /// this node's name among those that a message passed, unique among all nodes that bridges and uplinks join.
+    /// Begins on a thread of its own, which has ended once this is dropped.
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(
+    pub fn start(settings: UplinkSettings, home: Home, course: Course) -> io::Result<Self> {
+        let thread = UplinkThread::start(format!("up-{}", settings.name))?;
+        let mut uplink = Self::start_on(&thread, settings, home, course);
+        uplink._thread = Some(thread);
+        Ok(uplink)
+    }
+
+    /// Begins on a thread that it shares with others, such as those to all members of a fabric. It ends soon after this is dropped.
+    pub fn start_on(
+        thread: &UplinkThread,
         settings: UplinkSettings,
-        node: Arc<str>,
-        bus: Bus,
-        credentials: Credentials,
-        link: LinkSettings,
-    ) -> io::Result<Self> {
-        let stop = CancellationToken::new();
-        let (sender_subscribed, subscribed) = watch::channel(false);
+        home: Home,
+        course: Course,
+    ) -> Self {
+        let (sender_held, held) = watch::channel(0);
         let counters = Arc::<Counters>::default();
-        let sender = Sender {
-            settings: settings.clone(),
-            node,
-            bus,
-            credentials,
-            link,
-            counters: counters.clone(),
-            subscribed: sender_subscribed,
-            stop: stop.clone(),
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = thread::Builder::new().name(format!("up-{}", settings.name));
-        let thread = thread.spawn(move || {
-            if let Err(error) = sched::usual_turns() {
-                tracing::debug!(%error, "an uplink's turns are as short as the broker's");
-            }
-            runtime.block_on(sender.run_always());
-        })?;
-        Ok(Self { settings, counters, subscribed, stop, thread: Some(thread) })
+        let forgets = CancellationToken::new();
+        let stop = thread.spawn(|stop| {
+            let sender = Sender {
+                settings: settings.clone(),
+                home,
+                counters: counters.clone(),
+                course,
+                held: sender_held,
+                stop,
+                forgets: forgets.clone(),
+            };
+            sender.run_always()
+        });
+        Self { settings, counters, held, stop, forgets, _thread: None }
+    }
+
+    /// Ends it for good: its sessions here, and messages that wait there, end with it.
+    pub fn forget(self) {
+        self.forgets.cancel();
+    }
+
+    /// The generation of the last topics that this node's broker has subscriptions for, 0 before the first: messages that match them are
+    /// carried if they are published from then on.
+    pub fn held(&self) -> watch::Receiver<u64> {
+        self.held.clone()
+    }
+
+    /// The counts that it noted last.
+    pub fn report(&self) -> UplinkReport {
+        *self.counters.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Uplink {
     fn drop(&mut self) {
+        // Before its thread, which waits for it.
         self.stop.cancel();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of an uplink panicked");
-        }
     }
 }
 
@@ -262,15 +339,8 @@ pub struct Uplinks {
 
 impl Uplinks {
     /// Runs `planned` and no others from now on; those whose settings are the same are not interrupted. Names those that were
-    /// started, stopped or restarted. `node` is as in [`Uplink::start`].
-    pub fn exchange(
-        &mut self,
-        planned: Vec<UplinkSettings>,
-        node: &Arc<str>,
-        bus: &Bus,
-        credentials: &Credentials,
-        link: &LinkSettings,
-    ) -> Vec<String> {
+    /// started, stopped or restarted.
+    pub fn exchange(&mut self, planned: Vec<UplinkSettings>, home: &Home) -> Vec<String> {
         let stays = |uplink: &Uplink| planned.contains(&uplink.settings);
         let gone = self.running.extract_if(.., |_, uplink| !stays(uplink));
         let mut changed: Vec<String> = gone.map(|(name, _)| name).collect();
@@ -279,13 +349,8 @@ impl Uplinks {
                 continue;
             }
             let name = settings.name.clone();
-            let uplink = Uplink::start(
-                settings,
-                node.clone(),
-                bus.clone(),
-                credentials.clone(),
-                link.clone(),
-            );
+            let course = Course::fixed(&settings);
+            let uplink = Uplink::start(settings, home.clone(), course);
             if !changed.contains(&name) {
                 changed.push(name.clone());
             }
@@ -302,14 +367,13 @@ impl Uplinks {
     /// Of each, its name, the other node's host and port, and what it said last.
     pub fn reports(&self) -> Vec<(String, String, UplinkReport)> {
         let report = |(name, uplink): (&String, &Uplink)| {
-            let said = *uplink.counters.said.lock().unwrap_or_else(PoisonError::into_inner);
-            (name.clone(), uplink.settings.to.clone(), said)
+            (name.clone(), uplink.settings.to.clone(), uplink.report())
         };
         self.running.iter().map(report).collect()
     }
 
-    /// Of each, whether its sessions are there: messages published from then on are carried.
-    pub fn subscribed(&self) -> Vec<watch::Receiver<bool>> {
-        self.running.values().map(|uplink| uplink.subscribed.clone()).collect()
+    /// Of each, the [topics that it holds](Uplink::held): 1 once it takes messages.
+    pub fn held(&self) -> Vec<watch::Receiver<u64>> {
+        self.running.values().map(Uplink::held).collect()
     }
 }

@@ -8,12 +8,18 @@
 //!
 //! Of each uplink of each node an [`Endpoint`] is kept between its links: the codec's state, what has come and what was published. A
 //! second link of one uplink takes over from the first.
+//!
+//! An uplink of another member of the fabric ([`FABRIC`]) publishes as a peer: what it brings goes to no third member. Where it comes
+//! again from a later process of its node, or since the state here was given up, messages that were published here are known again by
+//! their [`Origin`](tidegate_uplink::Origin) and passed over ([`repeats`]). That of a leaf publishes as a client: for the third ones, too.
 
 pub(crate) mod links;
 mod publisher;
+mod repeats;
 
 use std::{
     collections::HashMap,
+    num::NonZeroU64,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -25,9 +31,11 @@ use async_recursion::async_recursion as boxed;
 use tidegate_api::ApiError;
 use tidegate_bus::{Bus, BusError};
 use tidegate_identity::access::Identity;
-use tidegate_link::link::{self, Link};
+use tidegate_link::link::{self, DownReason, Link, LinkError};
 use tidegate_message::Code;
-use tidegate_uplink::{AttributesError, Budget, Incoming, IncomingError, LIMITS, Reservation};
+use tidegate_uplink::{
+    AttributesError, Budget, FABRIC, Incoming, IncomingError, LIMITS, Reservation,
+};
 use tidegate_wire::{NodeId, Record, UplinkAck, UplinkOpen, mqtt::path::Stamps};
 use tokio::{
     sync::{Mutex as AsyncMutex, watch},
@@ -35,7 +43,11 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use self::publisher::{Passage, Publisher};
+use self::{
+    publisher::{Passage, Publisher},
+    repeats::Repeats,
+};
+use crate::member::{Peer, RESTS};
 
 /// Longest wait for an uplink to say which one it is.
 const OPEN_MAX: Duration = Duration::from_secs(5);
@@ -45,6 +57,8 @@ const LAST_WORD_MAX: Duration = Duration::from_millis(200);
 const ENDPOINTS_MAX: usize = 256;
 /// Uplinks that one node may claim.
 const ENDPOINTS_OF_NODE_MAX: usize = 16;
+/// Members of the fabric whose uplinks are kept, in addition to those: each has one. One without state takes some hundred bytes.
+const MEMBERS_MAX: usize = 2048;
 /// About as many messages of a batch are published before it is seen whether a critical one has come, and fewer than twice as many.
 const PIECE: usize = 512;
 /// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
@@ -61,7 +75,11 @@ pub struct Receivers {
     bus: OnceLock<(Bus, Stamps)>,
     /// Messages that had been here before and were not published again.
     looped: Arc<AtomicU64>,
+    /// Messages that had been published here already and came again.
+    repeated: Arc<AtomicU64>,
     endpoints: Mutex<HashMap<Key, Entry>>,
+    /// Members of the fabric, and whether this node relays for each; none where any is taken for one for which it does not.
+    members: watch::Sender<Option<HashMap<NodeId, bool>>>,
     budget: Arc<Budget>,
 }
 
@@ -83,7 +101,9 @@ impl Receivers {
         Self {
             bus: OnceLock::new(),
             looped: Arc::default(),
+            repeated: Arc::default(),
             endpoints: Mutex::default(),
+            members: watch::Sender::new(None),
             budget: Budget::new(bytes_max),
         }
     }
@@ -99,6 +119,54 @@ impl Receivers {
         self.looped.load(Relaxed)
     }
 
+    /// Messages of other members that came again after they had been published here, and were not published again.
+    pub fn repeated(&self) -> u64 {
+        self.repeated.load(Relaxed)
+    }
+
+    /// From now on a member of the fabric brings nothing before [`Receivers::set_leaf`] says for whom it is.
+    pub fn await_members(&self) {
+        self.members.send_modify(|members| {
+            members.get_or_insert_default();
+        });
+    }
+
+    /// Whether this node relays for a member of the fabric: what it brings goes to other members as well. A link by which it brings something
+    /// ends if that changes.
+    pub fn set_leaf(&self, node: NodeId, is_leaf: bool) {
+        let mut was = None;
+        self.members.send_modify(|members| {
+            was = members.get_or_insert_default().insert(node, is_leaf);
+        });
+        if was == Some(!is_leaf)
+            && let Some(entry) = self.endpoints().get(&(node, FABRIC.to_owned()))
+        {
+            entry.serving.cancel();
+        }
+    }
+
+    fn leaf(&self, node: NodeId, uplink: &str) -> Option<NonZeroU64> {
+        let members = self.members.borrow();
+        let is_leaf = members.as_ref().and_then(|members| members.get(&node)).copied();
+        (uplink == FABRIC && is_leaf == Some(true)).then(|| Peer::leaf(node))
+    }
+
+    /// Waits until it is known whether a member of the fabric is a leaf: what it brings before would not go to all.
+    async fn known(&self, identity: &Identity, uplink: &str) -> Result<(), ApiError> {
+        if uplink != FABRIC {
+            return Ok(());
+        }
+        let mut members = self.members.subscribe();
+        let is_known = |members: &Option<HashMap<NodeId, bool>>| {
+            members.as_ref().is_none_or(|members| members.contains_key(&identity.key))
+        };
+        let known = tokio::time::timeout(OPEN_MAX, members.wait_for(is_known)).await;
+        known.map(drop).map_err(|_| {
+            let text = format!("{identity} is no member that this node knows: it is to come again");
+            ApiError::new(Code::IDENTITY_REFUSED, text)
+        })
+    }
+
     fn endpoints(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,10 +177,15 @@ impl Receivers {
         let mut endpoints = self.endpoints();
         let used = endpoints.values().map(|entry| entry.used).max().unwrap_or(0) + 1;
         if !endpoints.contains_key(key) {
-            let of_node = endpoints.keys().filter(|(node, _)| *node == key.0).count();
-            let is_crowded = of_node >= ENDPOINTS_OF_NODE_MAX;
-            if is_crowded || endpoints.len() >= ENDPOINTS_MAX {
-                give_up_idle(&mut endpoints, |(node, _)| !is_crowded || *node == key.0)?;
+            let is_alike = |other: &Key| (other.1 == FABRIC) == (key.1 == FABRIC);
+            let is_own = |other: &Key| is_alike(other) && other.0 == key.0;
+            let of_node = endpoints.keys().filter(|other| is_own(other)).count();
+            let alike = endpoints.keys().filter(|other| is_alike(other)).count();
+            let max = if key.1 == FABRIC { MEMBERS_MAX } else { ENDPOINTS_MAX };
+            if of_node >= ENDPOINTS_OF_NODE_MAX {
+                give_up_idle(&mut endpoints, is_own)?;
+            } else if alike >= max {
+                give_up_idle(&mut endpoints, is_alike)?;
             }
         }
         let entry = endpoints.entry(key.clone()).or_insert_with(|| Entry {
@@ -149,28 +222,47 @@ impl Receivers {
         identity: &Identity,
         stop: &CancellationToken,
     ) -> Result<(), ApiError> {
+        let opened = tokio::time::timeout(OPEN_MAX, open(link)).await.map_err(|_| {
+            let text = "it did not say which uplink it is in time";
+            ApiError::new(Code::LINK_PROTOCOL, text)
+        });
+        self.serve_opened(link, identity, opened??, stop).await
+    }
+
+    /// The same for a link that this node made: the other one begins on it once it has something to send.
+    ///
+    /// # Errors
+    /// As for [`Receivers::serve`].
+    #[boxed]
+    pub async fn fetch(
+        &self,
+        link: &Link,
+        identity: &Identity,
+        stop: &CancellationToken,
+    ) -> Result<(), ApiError> {
+        let opened = tokio::select! {
+            opened = open(link) => opened?,
+            () = stop.cancelled() => return Ok(()),
+        };
+        self.serve_opened(link, identity, opened, stop).await
+    }
+
+    async fn serve_opened(
+        &self,
+        link: &Link,
+        identity: &Identity,
+        open: UplinkOpen,
+        stop: &CancellationToken,
+    ) -> Result<(), ApiError> {
         let refuse = |code: Code, text: String| ApiError::new(code, text);
         let Some((bus, stamps)) = self.bus.get() else {
             let text = "this node publishes nothing: it serves no MQTT (mqtt.enabled)";
             return Err(refuse(Code::CONFIG_INVALID, text.to_owned()));
         };
-        let open = match tokio::time::timeout(OPEN_MAX, link.recv()).await {
-            Ok(Ok(link::Incoming::Record(Record::UplinkOpen(open)))) => open,
-            Ok(Ok(_)) => {
-                let text = "it did not say which uplink it is".to_owned();
-                return Err(refuse(Code::LINK_PROTOCOL, text));
-            }
-            Ok(Err(error)) => {
-                return Err(refuse(error.code(), tidegate_message::error_chain(&error)));
-            }
-            Err(_) => {
-                let text = "it did not say which uplink it is in time".to_owned();
-                return Err(refuse(Code::LINK_PROTOCOL, text));
-            }
-        };
+        self.known(identity, &open.name).await?;
         let Some((endpoint, over)) = self.take_over(&(identity.key, open.name.clone())) else {
             let text = format!(
-                "this node serves {ENDPOINTS_OF_NODE_MAX} uplinks of one node and {ENDPOINTS_MAX} in all, and has that many"
+                "this node serves {ENDPOINTS_OF_NODE_MAX} uplinks of one node, {ENDPOINTS_MAX} in all and those of {MEMBERS_MAX} members, and has that many"
             );
             return Err(refuse(Code::LIMIT_REACHED, text));
         };
@@ -199,6 +291,15 @@ impl Receivers {
     }
 }
 
+/// The uplink that a link says it is.
+async fn open(link: &Link) -> Result<UplinkOpen, ApiError> {
+    match link.recv().await {
+        Ok(link::Incoming::Record(Record::UplinkOpen(open))) => Ok(open),
+        Ok(_) => Err(ApiError::new(Code::LINK_PROTOCOL, "it did not say which uplink it is")),
+        Err(error) => Err(ApiError::new(error.code(), tidegate_message::error_chain(&error))),
+    }
+}
+
 /// Forgets the uplink that has no link and was quiet for longest, of those that `may` be; none if there is none.
 fn give_up_idle(endpoints: &mut HashMap<Key, Entry>, may: impl Fn(&Key) -> bool) -> Option<()> {
     let idle =
@@ -220,6 +321,8 @@ enum Ended {
     Misplaced(&'static str),
     #[error("a message cannot be published")]
     Attributes(#[from] AttributesError),
+    #[error("the sender is no member of the fabric, and has a message for a shared subscription")]
+    Group,
     #[error("the sender's node name is not valid")]
     Name,
     #[error("a message has an invalid topic")]
@@ -244,6 +347,7 @@ impl Ended {
             Self::Incoming(_)
             | Self::Misplaced(_)
             | Self::Attributes(_)
+            | Self::Group
             | Self::Name
             | Self::Topic => Code::LINK_PROTOCOL,
             Self::Bus(_) => Code::INTERNAL,
@@ -261,6 +365,7 @@ impl Ended {
             }
             Self::Misplaced(_)
             | Self::Attributes(_)
+            | Self::Group
             | Self::Name
             | Self::Topic
             | Self::Bus(_)
@@ -274,11 +379,15 @@ impl Ended {
 #[derive(Debug, Default)]
 struct Endpoint {
     state: Option<State>,
+    /// While there is no state, of batched and of critical messages.
+    repeats: [Repeats; 2],
 }
 
 #[derive(Debug)]
 struct State {
     incoming: Incoming,
+    /// The leaf as which both publish.
+    leaf: Option<NonZeroU64>,
     reservation: Reservation,
     /// Batches that came over this link.
     batches: u64,
@@ -296,8 +405,18 @@ impl Endpoint {
         open: &UplinkOpen,
     ) -> Result<(), Ended> {
         let ended = self.serve_state(receivers, broker, link, identity, open).await;
-        if ended.as_ref().is_err_and(Ended::loses_all) {
-            self.state = None;
+        if let Err(Ended::Link(LinkError::Down(DownReason::ClosedByPeer { code: RESTS, .. }))) =
+            ended
+            && open.name == FABRIC
+        {
+            // All was acknowledged, and by now to the session there as well: nothing comes again.
+            *self = Self::default();
+            return Ok(());
+        }
+        if ended.as_ref().is_err_and(Ended::loses_all)
+            && let Some(state) = self.state.take()
+        {
+            self.repeats = state.into_repeats();
         }
         ended
     }
@@ -310,18 +429,30 @@ impl Endpoint {
         identity: &Identity,
         open: &UplinkOpen,
     ) -> Result<(), Ended> {
+        let leaf = receivers.leaf(identity.key, &open.name);
+        if let Some(state) = self.state.take_if(|state| state.leaf != leaf) {
+            self.repeats = state.into_repeats();
+        }
         let state = match &mut self.state {
             Some(state) => state,
             none => none.insert(State {
                 incoming: Incoming::new(LIMITS),
+                leaf,
                 reservation: receivers.reserve(open)?,
                 batches: 0,
-                batched: Publisher::attach(bus, identity, &open.name, "batched").await?,
-                critical: Publisher::attach(bus, identity, &open.name, "critical").await?,
+                batched: Publisher::attach(bus, identity, (&open.name, leaf), "batched").await?,
+                critical: Publisher::attach(bus, identity, (&open.name, leaf), "critical").await?,
             }),
         };
+        for (publisher, repeats) in
+            [&mut state.batched, &mut state.critical].into_iter().zip(&mut self.repeats)
+        {
+            if !repeats.is_empty() {
+                publisher.repeats = std::mem::take(repeats);
+            }
+        }
         for publisher in [&mut state.batched, &mut state.critical] {
-            publisher.passage = Some(Passage::new(stamps, &open.node, &receivers.looped)?);
+            publisher.passage = Some(Passage::new(stamps, &open.node, receivers)?);
         }
         if !state.incoming.knows(open)
             && let Some(other) = receivers.budget.reserve(open.state_bytes_max)
@@ -371,6 +502,11 @@ async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
 }
 
 impl State {
+    /// The messages that are known to have come, once both connections are over.
+    fn into_repeats(self) -> [Repeats; 2] {
+        [self.batched, self.critical].map(|publisher| publisher.repeats.disconnected())
+    }
+
     fn published(&self) -> UplinkAck {
         UplinkAck {
             next: self.batched.progress.published(),
@@ -425,9 +561,9 @@ impl State {
                 let names = self.incoming.names_messages();
                 let publisher = &mut self.critical;
                 let mut published = Ok(());
-                self.incoming.critical(&part, |number, message| {
+                self.incoming.critical(&part, |number, message, origin| {
                     publisher.progress.expect(number);
-                    published = publisher.publish(message, names);
+                    published = publisher.publish(message, origin, names);
                     publisher.hand_over();
                 })?;
                 published
@@ -445,8 +581,8 @@ impl State {
         let names = self.incoming.names_messages();
         let Some(fresh) = self.incoming.poll(PIECE)? else { return Ok(false) };
         self.batched.progress.expect(fresh.first);
-        for message in fresh.iter() {
-            self.batched.publish(message, names)?;
+        for (message, origin) in fresh.iter().zip(fresh.origins()) {
+            self.batched.publish(message, origin, names)?;
         }
         self.batched.hand_over();
         Ok(true)

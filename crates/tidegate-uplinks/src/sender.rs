@@ -12,23 +12,26 @@ mod dial;
 mod linked;
 
 use std::{
+    collections::VecDeque,
+    convert::Infallible,
     num::NonZeroU16,
     sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use tidegate_bus::{
-    self as bus, Attached, Attachment, Bus, BusError, Deliveries, Publication, PublishError,
-    Publisher,
+    self as bus, Attached, Attachment, BusError, Deliveries, Publication, PublishError,
+    RequestAnswer,
 };
-use tidegate_identity::pki::Credentials;
-use tidegate_link::link::{Link, LinkError, LinkSettings};
+use tidegate_link::link::{Link, LinkError};
 use tidegate_message::{Identity, IdentityKind, Instant, LogLimiter};
 use tidegate_process::clock;
-use tidegate_uplink::{Blocked, Command, Feed, Subscriptions, Taken, UplinkSession};
+use tidegate_uplink::{
+    Blocked, Command, Feed, NotGranted, SenderConfig, Subscriptions, Taken, Topics, UplinkSession,
+};
 use tidegate_wire::{
     UplinkReady,
-    mqtt::{Publish, PublishProperties, QoS, SubscribeFilter, seconds_left},
+    mqtt::{Publish, PublishProperties, QoS, seconds_left},
 };
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -37,7 +40,7 @@ use self::{
     dial::{Down, dial},
     linked::{Event, Linked, Up, room},
 };
-use super::{Counters, UplinkReport, UplinkSettings};
+use super::{Counters, Course, Home, Peer, UplinkReport, UplinkSettings};
 
 /// Messages under way from the broker.
 const RECEIVE_MAXIMUM: NonZeroU16 = NonZeroU16::MAX;
@@ -61,15 +64,14 @@ enum Ended {
 #[derive(Clone)]
 pub(super) struct Sender {
     pub(super) settings: UplinkSettings,
-    /// This node's name among those that a message passed.
-    pub(super) node: Arc<str>,
-    pub(super) bus: Bus,
-    pub(super) credentials: Credentials,
-    pub(super) link: LinkSettings,
+    pub(super) home: Home,
     pub(super) counters: Arc<Counters>,
-    /// Whether its sessions are there: messages published from then on are carried.
-    pub(super) subscribed: watch::Sender<bool>,
+    pub(super) course: Course,
+    /// The generation of the last topics that its session has: messages published from then on are carried.
+    pub(super) held: watch::Sender<u64>,
     pub(super) stop: CancellationToken,
+    /// Its sessions end with it.
+    pub(super) forgets: CancellationToken,
 }
 
 impl Sender {
@@ -77,15 +79,18 @@ impl Sender {
     pub(super) async fn run_always(self) {
         loop {
             let task = AbortOnDropHandle::new(tokio::spawn(self.clone().run()));
-            let Err(error) = task.await else { return };
+            let Err(error) = task.await else { break };
             tracing::error!(uplink = %self.settings.name, %error, "the uplink failed and starts over");
             tokio::time::sleep(self.settings.retry_max).await;
+        }
+        if self.forgets.is_cancelled() {
+            self.settings.own_sessions().iter().for_each(|id| self.home.bus.forget(id));
         }
     }
 
     /// Carries messages until it is stopped.
     async fn run(self) {
-        let mut backoff = self.settings.sender(&self.node).backoff();
+        let mut backoff = self.settings.sender(&self.home.node, Topics::default()).backoff();
         loop {
             let began = clock::now();
             let ended = tokio::select! {
@@ -94,7 +99,7 @@ impl Sender {
             };
             let Err(error) = ended;
             let error = tidegate_message::error_chain(&error);
-            tracing::error!(uplink = %self.settings.name, error, "the uplink starts over");
+            tracing::error!(uplink = %self.settings.name, to = %self.settings.to, error, "the uplink starts over");
             if clock::now().since(began) > self.settings.retry_max {
                 backoff.reset();
             }
@@ -106,28 +111,37 @@ impl Sender {
     }
 
     /// One session: as long as it is attached to this node's broker.
-    async fn session(&self) -> Result<std::convert::Infallible, Ended> {
-        let settings = &self.settings;
-        let config = settings.sender(&self.node);
-        let [batched_id, critical_id] = UplinkSettings::sessions(&settings.name);
-        let had = [self.bus.filters(&batched_id).await, self.bus.filters(&critical_id).await];
-        let subscriptions = Subscriptions::new(&config, &had);
-        let open = |feed: Feed, id: String| {
-            let filters = subscriptions.wanted(feed).iter().map(bus::filter_of).collect();
-            self.bus.attach(self.attachment(id, filters))
+    async fn session(&self) -> Result<Infallible, Ended> {
+        let Sender { settings, home, course, .. } = self;
+        let mut course = course.clone();
+        let mut config = settings.sender(&home.node, course.topics.borrow_and_update().clone());
+        let ids = settings.own_sessions();
+        let mut had = [home.bus.filters(&ids[0]).await, home.bus.filters(&ids[1]).await];
+        let (subscriptions, [batched, critical]) = if settings.peer.is_some() {
+            let mut feeds = [self.attach(&ids[0], &[]).await?, self.attach(&ids[1], &[]).await?];
+            self.settle_critical(&mut config, &ids, &mut had[1], &mut feeds[1]).await?;
+            (Subscriptions::new(&config, &had), feeds)
+        } else {
+            let subscriptions = Subscriptions::new(&config, &had);
+            let attach = |feed: Feed| self.attach(&ids[feed as usize], subscriptions.wanted(feed));
+            let batched = attach(Feed::Batched).await?;
+            // Also where no topic is critical any more: its earlier messages are carried.
+            let critical = attach(Feed::Critical).await?;
+            (subscriptions, [batched, critical])
         };
-        let batched = open(Feed::Batched, batched_id).await?;
-        // Also where no topic is critical any more: its earlier messages are carried.
-        let critical = open(Feed::Critical, critical_id).await?;
-        tracing::info!(uplink = %settings.name, "uplink takes messages");
-        self.subscribed.send_replace(true);
         let was_there = [batched.was_there, critical.was_there];
+        if !batched.was_there {
+            self.held.send_replace(0);
+        }
         let (number, seed) = (random()?, random()?);
         let now = clock::now();
-        let session = UplinkSession::new(now, config, subscriptions, was_there, number, seed);
+        let mut session = UplinkSession::new(now, config, subscriptions, was_there, number, seed);
+        session.set_reachable(now, course.can_reach());
         let mut driver = Driver {
             sender: self,
             session,
+            course,
+            requests: VecDeque::new(),
             batched,
             critical: Some(critical),
             linked: Linked::No,
@@ -135,23 +149,73 @@ impl Sender {
             too_long: LogLimiter::default(),
             looped: LogLimiter::every(LOOPS_EVERY),
             said: None,
+            is_away: false,
         };
         loop {
             driver.turn().await?;
         }
     }
 
-    fn attachment(&self, client_id: String, filters: Vec<SubscribeFilter>) -> Attachment {
-        let name = format!("uplink {}", self.settings.name);
-        let identity = Identity::new(IdentityKind::Internal, &name, &client_id);
-        Attachment {
+    async fn attach(&self, client_id: &str, filters: &[String]) -> Result<Attached, BusError> {
+        let (name, identity) = match &self.settings.peer {
+            Some(Peer { identity, .. }) => {
+                let identity = Identity { client: client_id.into(), ..identity.clone() };
+                (format!("member {}", identity.name), identity)
+            }
+            None => {
+                let name = format!("uplink {}", self.settings.name);
+                let identity = Identity::new(IdentityKind::Internal, &name, client_id);
+                (name, identity)
+            }
+        };
+        let attachment = Attachment {
             name,
-            filters,
+            filters: filters.iter().map(bus::filter_of).collect(),
             session: self.settings.session.clone(),
             session_expiry: u32::MAX,
             receive_maximum: Some(RECEIVE_MAXIMUM),
             ..Attachment::new(identity, client_id)
+        };
+        self.home.bus.attach(attachment).await
+    }
+
+    /// Subscribes the critical session of a member to the topics that are critical, as far as the member may have them, and decides which
+    /// those are: those that were, as long as messages wait that were parted by them.
+    async fn settle_critical(
+        &self,
+        config: &mut SenderConfig,
+        ids: &[String; 2],
+        had: &mut Vec<Arc<str>>,
+        critical: &mut Attached,
+    ) -> Result<(), BusError> {
+        let is_had = |filter: &String| had.iter().any(|one| **one == **filter);
+        let (kept, new): (Vec<_>, Vec<_>) = config.critical.drain(..).partition(is_had);
+        let granted = granted(&mut critical.deliveries, new).await?;
+        config.critical = kept.iter().chain(&granted).cloned().collect();
+        if granted.is_empty() && kept.len() == had.len() {
+            return Ok(());
         }
+        // From here on both sessions have what is critical by either.
+        let waits = self.waiting(&ids[0]).await + self.waiting(&ids[1]).await;
+        if waits > 0 {
+            tracing::info!(
+                member = self.settings.to,
+                waits,
+                "topics that are critical for a member stay as they were until the next start: messages wait for it that were parted by them"
+            );
+            config.critical = had.iter().map(|filter| filter.to_string()).collect();
+        }
+        had.extend(granted.iter().map(|filter| Arc::from(&**filter)));
+        Ok(())
+    }
+
+    /// Messages that wait in a session.
+    async fn waiting(&self, client_id: &str) -> usize {
+        // No other comes between this and itself.
+        let before = &client_id[..client_id.len() - 1];
+        let sessions = self.home.bus.sessions(before, 1, |_| true).await;
+        let own = sessions.iter().find(|session| *session.client_id == *client_id);
+        own.map_or(0, |session| session.queued + session.inflight)
     }
 }
 
@@ -163,6 +227,9 @@ fn random() -> std::io::Result<u64> {
 struct Driver<'a> {
     sender: &'a Sender,
     session: UplinkSession,
+    course: Course,
+    /// Numbers of the requests of the batched feed that are not answered.
+    requests: VecDeque<u64>,
     batched: Attached,
     /// None where no topic is critical, once what it had from before was carried.
     critical: Option<Attached>,
@@ -173,55 +240,104 @@ struct Driver<'a> {
     looped: LogLimiter,
     /// When it last said what it did, and whether it had a link.
     said: Option<(Instant, bool)>,
+    /// Whether this node's broker knows that the other node is away.
+    is_away: bool,
 }
 
 impl Driver<'_> {
     /// Does what the session wants, then waits for something to happen and gives it to the session.
     async fn turn(&mut self) -> Result<(), BusError> {
         let now = clock::now();
+        self.take_answers(now)?;
         while let Some(command) = self.session.poll_command(now) {
             self.obey(command)?;
         }
         let blocked = self.linked.send(now, &mut self.session);
         self.acknowledge();
+        let is_away = self.session.is_away();
+        if std::mem::replace(&mut self.is_away, is_away) != is_away {
+            self.batched.deliveries.set_away(is_away);
+        }
         let says_at = self.say(now)?;
-        let wake_at = self.session.poll_timeout(blocked).map_or(says_at, |at| at.min(says_at));
+        let wake_at = [self.session.poll_timeout(blocked), says_at].into_iter().flatten().min();
         for attached in self.critical.iter_mut().chain([&mut self.batched]) {
             attached.deliveries.settle();
             attached.publisher.flush();
         }
         let queues = self.linked.queues(blocked);
         let reads = self.session.wants(Feed::Batched);
+        let asks = !self.requests.is_empty();
         let reads_critical = self.session.wants(Feed::Critical);
         tokio::select! {
             biased;
+            topics = changed(&mut self.course.topics) => self.session.set_topics(topics),
+            _ = changed(&mut self.course.reach) => self.set_reachable(),
+            () = self.course.visits.news() => self.set_reachable(),
             event = self.linked.next() => self.happened(event),
-            came = ready(self.critical.as_mut(), reads_critical) => {
+            came = ready(self.critical.as_mut(), reads_critical, false) => {
                 came?;
                 self.take(Feed::Critical)?;
             }
-            came = ready(Some(&mut self.batched), reads) => {
+            came = ready(Some(&mut self.batched), reads, asks) => {
                 came?;
                 self.take(Feed::Batched)?;
             }
             () = room(queues), if blocked != Blocked::default() => {}
-            () = clock::sleep_until(Some(wake_at)) => {}
+            () = clock::sleep_until(wake_at) => {}
+        }
+        Ok(())
+    }
+
+    fn set_reachable(&mut self) {
+        let can_reach = self.course.can_reach();
+        self.session.set_reachable(clock::now(), can_reach);
+    }
+
+    /// Gives the session the answers to its requests, and says which topics it has.
+    fn take_answers(&mut self, now: Instant) -> Result<(), BusError> {
+        for attached in self.critical.iter_mut().chain([&mut self.batched]) {
+            // Whether a mark was taken is seen by whether it comes.
+            while attached.publisher.next_answer()?.is_some() {}
+        }
+        if let Some(Attached { deliveries, .. }) = &mut self.critical {
+            while deliveries.next_answer()?.is_some() {}
+        }
+        let Sender { settings, held, .. } = self.sender;
+        while let Some(RequestAnswer { request, reasons }) =
+            self.batched.deliveries.next_answer()?
+        {
+            if self.requests.pop_front_if(|expected| *expected == request).is_none() {
+                continue;
+            }
+            let not_granted = self.session.handle_answered(now, Feed::Batched, &reasons);
+            if let Some(NotGranted { filter, reason, count }) = not_granted {
+                tracing::warn!(uplink = %settings.name, %filter, %reason, count,
+                    "the uplink lacks `count` subscriptions, of which the first is named, and asks for them again");
+            }
+        }
+        let generation = self.session.held_topics();
+        let before = *held.borrow();
+        if generation != before {
+            held.send_replace(generation);
+            if before == 0 {
+                tracing::info!(uplink = %settings.name, "uplink takes messages");
+            }
         }
         Ok(())
     }
 
     fn obey(&mut self, command: Command) -> Result<(), BusError> {
-        let Sender { settings, bus, credentials, link, .. } = self.sender;
+        let Sender { settings, home, .. } = self.sender;
         match command {
             Command::Dial(open) => {
-                let dialling = dial(settings.clone(), credentials.clone(), link.clone(), open);
+                let reach = self.course.reach.borrow().clone();
+                let dialling =
+                    dial(reach, self.course.visits.clone(), settings.clone(), home.clone(), open);
                 self.linked = Linked::Dialling(AbortOnDropHandle::new(tokio::spawn(dialling)));
             }
             Command::Mark { through, topic, payload } => {
-                if let Some(Attached { publisher, deliveries, .. }) = self.attached(through) {
-                    pass_answers(publisher, deliveries)?;
+                if let Some(Attached { publisher, .. }) = self.attached(through) {
                     let (topic, payload, qos) = (&*topic, &payload[..], QoS::AtLeastOnce);
-                    // Whether it was taken is seen by whether it comes.
                     publisher.push(&Publication {
                         topic,
                         payload,
@@ -230,16 +346,37 @@ impl Driver<'_> {
                     })?;
                 }
             }
+            Command::Subscribe { feed, filters } => {
+                let filters = filters.iter().map(|filter| bus::filter_of(&**filter)).collect();
+                self.ask(feed, |deliveries| deliveries.subscribe(filters))?;
+            }
             Command::Unsubscribe { feed, filters } => {
-                if let Some(attached) = self.attached(feed) {
-                    attached.deliveries.unsubscribe(filters)?;
-                }
+                let filters = filters.iter().map(|filter| filter.to_string()).collect();
+                self.ask(feed, |deliveries| deliveries.unsubscribe(filters))?;
+            }
+            Command::Rest => {
+                tracing::debug!(uplink = %settings.name, to = %settings.to, "uplink rests");
+                self.linked.rest();
             }
             Command::EndCritical => {
                 self.critical = None;
-                let [_, critical] = UplinkSettings::sessions(&settings.name);
-                bus.forget(&critical);
+                let [_, critical] = settings.own_sessions();
+                home.bus.forget(&critical);
             }
+        }
+        Ok(())
+    }
+
+    /// Asks the broker for something; the answers of the batched feed are the session's.
+    fn ask(
+        &mut self,
+        feed: Feed,
+        ask: impl FnOnce(&mut Deliveries) -> Result<u64, BusError>,
+    ) -> Result<(), BusError> {
+        let Some(attached) = self.attached(feed) else { return Ok(()) };
+        let number = ask(&mut attached.deliveries)?;
+        if feed == Feed::Batched {
+            self.requests.push_back(number);
         }
         Ok(())
     }
@@ -277,13 +414,19 @@ impl Driver<'_> {
 
     fn connected(&mut self, now: Instant, link: Link, ready: &UplinkReady) -> Result<(), Down> {
         let seed = random().map_err(LinkError::Socket)?;
+        if self.sender.settings.peer.is_some() && self.session.is_forgotten(ready) {
+            for attached in self.critical.iter().chain([&self.batched]) {
+                attached.deliveries.repeat_retained();
+            }
+        }
         self.session.handle_connected(now, ready, seed)?;
         let path = link.path();
         tracing::info!(uplink = %self.sender.settings.name, to = %link.peer_address(), transport = %path.transport.word(),
             resumed = ready.resume.is_some(), next = ready.next, "uplink up");
         self.told.clear();
         self.sender.counters.connects.fetch_add(1, Relaxed);
-        self.linked = Linked::Up(Up::new(link, self.sender.credentials.revocations().clone()));
+        let revocations = self.sender.home.credentials.revocations().clone();
+        self.linked = Linked::Up(Up::new(link, revocations));
         Ok(())
     }
 
@@ -294,8 +437,7 @@ impl Driver<'_> {
             Feed::Batched => Some(&mut self.batched),
             Feed::Critical => self.critical.as_mut(),
         };
-        let Some(Attached { publisher, deliveries, .. }) = attached else { return Ok(()) };
-        pass_answers(publisher, deliveries)?;
+        let Some(Attached { deliveries, .. }) = attached else { return Ok(()) };
         let Sender { settings, counters, .. } = self.sender;
         for _ in 0..IN_A_ROW_MAX {
             if !self.session.wants(feed) {
@@ -304,7 +446,7 @@ impl Driver<'_> {
             let Some(message) = deliveries.next_message()? else { break };
             let payload = message.payload();
             let publish = publish_of(now, &message, &payload);
-            match self.session.take(now, feed, &publish) {
+            match self.session.take(now, feed, &publish, message.received(), message.group()) {
                 Taken::Carried | Taken::Passed => {}
                 Taken::Looped => {
                     counters.looped.fetch_add(1, Relaxed);
@@ -335,45 +477,81 @@ impl Driver<'_> {
         }
     }
 
-    /// Says what it did if it is time; when it is the next time.
-    fn say(&mut self, now: Instant) -> Result<Instant, BusError> {
+    /// Says what it did if it is time; when it is the next time, if there is one.
+    fn say(&mut self, now: Instant) -> Result<Option<Instant>, BusError> {
         let is_up = self.session.is_up();
+        if self.sender.settings.peer.is_some() {
+            // Nothing wakes up to say it.
+            self.note(now, is_up);
+            return Ok(None);
+        }
         if let Some((at, was_up)) = self.said
             && was_up == is_up
             && now.since(at) < SAYS_EVERY
         {
-            return Ok(at + SAYS_EVERY);
+            return Ok(Some(at + SAYS_EVERY));
         }
         self.said = Some((now, is_up));
-        let counts = self.session.counts(now);
-        let report = UplinkReport::new(is_up, &counts, &self.sender.counters);
-        let said = &self.sender.counters.said;
-        *said.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        let report = self.note(now, is_up);
         let payload = serde_json::to_vec(&report).expect("numbers are JSON");
         let topic = &*super::state_topic(&self.sender.settings.name);
-        let Attached { publisher, deliveries, .. } = &mut self.batched;
-        pass_answers(publisher, deliveries)?;
+        let Attached { publisher, .. } = &mut self.batched;
         let state = Publication { topic, payload: &payload, retain: true, ..Default::default() };
         match publisher.push(&state) {
             // There is no state where packets may be no longer than that.
-            Ok(_) | Err(PublishError::TooLarge { .. }) => Ok(now + SAYS_EVERY),
+            Ok(_) | Err(PublishError::TooLarge { .. }) => Ok(Some(now + SAYS_EVERY)),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Notes what it did.
+    fn note(&self, now: Instant, is_up: bool) -> UplinkReport {
+        let counters = &self.sender.counters;
+        let report = UplinkReport::new(is_up, &self.session.counts(now), counters);
+        *counters.said.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        report
+    }
+}
+
+/// Of those filters, the ones that the broker grants.
+async fn granted(
+    deliveries: &mut Deliveries,
+    filters: Vec<String>,
+) -> Result<Vec<String>, BusError> {
+    if filters.is_empty() {
+        return Ok(filters);
+    }
+    let asked = deliveries.subscribe(filters.iter().map(bus::filter_of).collect())?;
+    loop {
+        match deliveries.next_answer()? {
+            Some(RequestAnswer { request, reasons }) if request == asked => {
+                let granted = filters.into_iter().zip(reasons);
+                return Ok(granted
+                    .filter(|(_, reason)| !reason.is_failure())
+                    .map(|(filter, _)| filter)
+                    .collect());
+            }
+            Some(_) => {}
+            None => deliveries.answered().await?,
         }
     }
 }
 
-/// Waits until there are messages; forever where none are wanted.
-async fn ready(attached: Option<&mut Attached>, reads: bool) -> Result<(), BusError> {
-    match attached.filter(|_| reads) {
-        Some(attached) => attached.deliveries.ready().await,
-        None => std::future::pending().await,
+/// Waits for another value; for ever once there is none to come.
+async fn changed<T: Clone>(value: &mut watch::Receiver<T>) -> T {
+    match value.changed().await {
+        Ok(()) => value.borrow_and_update().clone(),
+        Err(_) => std::future::pending().await,
     }
 }
 
-/// Passes over answers that nothing waits for: to its own messages, and to the ends of subscriptions.
-fn pass_answers(publisher: &mut Publisher, deliveries: &mut Deliveries) -> Result<(), BusError> {
-    while publisher.next_answer()?.is_some() || deliveries.next_answer()?.is_some() {}
-    Ok(())
+/// Waits until there are messages, where they are wanted, or answers, where something was asked for.
+async fn ready(attached: Option<&mut Attached>, reads: bool, asks: bool) -> Result<(), BusError> {
+    match attached {
+        Some(attached) if reads => attached.deliveries.ready().await,
+        Some(attached) if asks => attached.deliveries.answered().await,
+        _ => std::future::pending().await,
+    }
 }
 
 /// A message as it is carried, with the time that is left to it.

@@ -18,7 +18,7 @@ use tidegate_compress::{EncoderConfig, Message as Encoded};
 use tidegate_message::Instant;
 use tidegate_wire::{
     CriticalPart, SensorBatch, UplinkAck, UplinkOpen,
-    mqtt::{PacketId, Publish, PublishProperties, QoS},
+    mqtt::{PacketId, Publish, PublishProperties, QoS, ReasonCode},
 };
 
 use crate::*;
@@ -191,7 +191,7 @@ fn config() -> SenderConfig {
     SenderConfig {
         name: "u".to_owned(),
         node: "edge".into(),
-        topics: vec!["#".to_owned()],
+        topics: Topics::fixed(["#"]),
         critical: vec!["alarm/#".to_owned()],
         critical_bytes_per_second: 1 << 20,
         outgoing: OutgoingConfig {
@@ -200,18 +200,20 @@ fn config() -> SenderConfig {
             window_bytes_max: 16 << 10,
             flight_bytes_max: 2 << 10,
             encoder: EncoderConfig { body_bytes: 512, topics_max: 5, ..EncoderConfig::default() },
+            has_origins: false,
         },
         names_messages: true,
         retry_max: Duration::from_millis(400),
+        member: None,
     }
 }
 
 /// A sender whose sessions at the broker are or are not of an earlier one.
 fn sender(now: Instant, was_there: bool, number: u64, seed: u64) -> UplinkSession {
     let config = config();
-    let filters = |filters: &[String]| filters.iter().map(|filter| (**filter).into()).collect();
+    let critical = config.critical.iter().map(|filter| (**filter).into()).collect();
     let had = match was_there {
-        true => [filters(&config.topics), filters(&config.critical)],
+        true => [config.topics.filters.to_vec(), critical],
         false => Default::default(),
     };
     let subscriptions = Subscriptions::new(&config, &had);
@@ -349,7 +351,7 @@ impl World {
             && let Some((_, part)) = link.lane.pop_front_if(|(at, _)| *at <= self.now)
         {
             let taker = &mut self.above.takers[1];
-            let came = self.above.incoming.critical(&part, |number, message| {
+            let came = self.above.incoming.critical(&part, |number, message, _| {
                 taker.progress.expect(number);
                 taker.hand_over(&[Message::of(Feed::Critical, &message)]);
             });
@@ -449,7 +451,10 @@ impl World {
                     properties: PublishProperties::default(),
                     payload: &payload,
                 };
-                assert_eq!(self.sender.take(self.now, feed, &publish), Taken::Carried);
+                assert_eq!(
+                    self.sender.take(self.now, feed, &publish, self.now, None),
+                    Taken::Carried
+                );
             }
         }
         while let Some(command) = self.sender.poll_command(self.now) {
@@ -459,7 +464,13 @@ impl World {
                     self.dialled = Some((self.later(50), open));
                 }
                 // Of marks, which a first session has no use for.
-                Command::Unsubscribe { .. } if self.sessions == 1 => {}
+                Command::Unsubscribe { feed, .. } if self.sessions == 1 => {
+                    self.sender.handle_answered(self.now, feed, &[ReasonCode::SUCCESS]);
+                }
+                Command::Subscribe { feed, filters } if self.sessions == 1 => {
+                    let reasons = vec![ReasonCode::SUCCESS; filters.len()];
+                    self.sender.handle_answered(self.now, feed, &reasons);
+                }
                 other => panic!("its filters are those of before: {other:?}"),
             }
         }

@@ -1,112 +1,94 @@
 //! How the other node is reached: a link, an introduction, and what it has of this session.
 
-use std::time::Duration;
-
-use tidegate_identity::pki::Credentials;
-use tidegate_link::link::{self, Incoming, Link, LinkError, LinkSettings};
+use tidegate_link::{
+    introduce::{self, Unwelcome},
+    link::{Link, LinkError},
+};
 use tidegate_message::Code;
 use tidegate_uplink::ProtocolError;
-use tidegate_wire::{BootId, Features, Hello, MINOR, Record, Role, UplinkOpen, UplinkReady};
+use tidegate_wire::{Record, Role, UplinkOpen, UplinkReady};
 
-use crate::UplinkSettings;
-
-/// Longest wait for the other node's answers when a link begins.
-const GREETING_MAX: Duration = Duration::from_secs(5);
+use crate::{Home, Reach, UplinkSettings, Visits};
 
 /// Why an uplink has no link.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Down {
-    #[error("the host of {to} is not known")]
-    Resolve {
-        to: String,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("the link cannot be made")]
-    Link(#[from] LinkError),
-    #[error("the other node refuses the uplink ({code}): {text}")]
-    Refused { code: String, text: String },
-    #[error("the other node did not answer in {} s", GREETING_MAX.as_secs())]
-    Silent,
-    #[error("the other node answered with {0}, which is not expected here")]
-    Unexpected(&'static str),
+    #[error(transparent)]
+    Unwelcome(#[from] Unwelcome),
+    #[error("the other node has no address now")]
+    Away,
+    #[error("at {to} is {found}, whose key is not that of the member that was to be there")]
+    Another { to: String, found: String },
     #[error("the other node acknowledged or expects messages that were never sent")]
     Protocol(#[from] ProtocolError),
+}
+
+impl From<LinkError> for Down {
+    fn from(error: LinkError) -> Self {
+        Unwelcome::from(error).into()
+    }
 }
 
 impl Down {
     /// The stable code.
     pub(super) fn code(&self) -> Code {
         match self {
-            Self::Link(error) => error.code(),
-            Self::Refused { code, .. } => Code::named(code).unwrap_or(Code::IDENTITY_REFUSED),
-            Self::Unexpected(_) | Self::Protocol(_) => Code::LINK_PROTOCOL,
-            Self::Resolve { .. } | Self::Silent => Code::LINK_DOWN,
+            Self::Unwelcome(error) => error.code(),
+            Self::Away => Code::LINK_DOWN,
+            Self::Another { .. } => Code::IDENTITY_REFUSED,
+            Self::Protocol(_) => Code::LINK_PROTOCOL,
         }
     }
 }
 
-/// Dials, and asks what of this session has come.
+/// Takes the link that the other node has made, or dials, each address until one answers, and asks what of this session has come.
 ///
 /// # Errors
-/// [`Down`].
+/// [`Down`], of the address that was tried last.
 pub(super) async fn dial(
+    reach: Reach,
+    visits: Visits,
     settings: UplinkSettings,
-    credentials: Credentials,
-    config: LinkSettings,
+    home: Home,
     open: UplinkOpen,
 ) -> Result<(Link, UplinkReady), Down> {
-    let resolve = |source| Down::Resolve { to: settings.to.clone(), source };
-    let addresses: Vec<_> =
-        tokio::net::lookup_host(&*settings.to).await.map_err(resolve)?.collect();
-    let mut last =
-        Down::Resolve { to: settings.to.clone(), source: std::io::ErrorKind::NotFound.into() };
-    let mut made = None;
-    for address in addresses {
-        match link::dial(address, &credentials, config.clone(), settings.transport).await {
-            Ok(link) => {
-                made = Some(link);
-                break;
-            }
-            Err(error) => last = error.into(),
+    let mut last = Down::Away;
+    if let Some(link) = visits.take() {
+        match open_on(link, &open).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => last = error,
         }
     }
-    let Some(link) = made else { return Err(last) };
-    let hello = Hello {
-        minor: MINOR,
-        node: credentials.identity().node,
-        epoch: open.life,
-        boot: BootId(tidegate_sys::clock::boot_id().unwrap_or_default()),
-        role: Role::Uplink,
-        features: Features::KNOWN,
-        camera: None,
-    };
-    link.send(hello).await?;
-    match answer(&link).await? {
-        Record::Welcome(_) => {}
-        other => return Err(Down::Unexpected(other.name())),
+    for to in &*reach.addresses {
+        match open_at(to, &settings, &home, &open).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => last = error,
+        }
     }
-    link.send(open).await?;
-    match answer(&link).await? {
-        Record::UplinkReady(ready) => Ok((link, ready)),
-        other => Err(Down::Unexpected(other.name())),
-    }
+    Err(last)
 }
 
-/// The next answer of the other node; its refusal is an error.
-async fn answer(link: &Link) -> Result<Record, Down> {
-    let answer = async {
-        loop {
-            return match link.recv().await? {
-                // It comes again.
-                Incoming::Record(Record::Share(_)) => continue,
-                Incoming::Record(Record::Refused(refused)) => {
-                    Err(Down::Refused { code: refused.code, text: refused.text })
-                }
-                Incoming::Record(record) => Ok(record),
-                _ => Err(Down::Unexpected("a body")),
-            };
-        }
-    };
-    tokio::time::timeout(GREETING_MAX, answer).await.map_err(|_| Down::Silent)?
+async fn open_at(
+    to: &str,
+    settings: &UplinkSettings,
+    home: &Home,
+    open: &UplinkOpen,
+) -> Result<(Link, UplinkReady), Down> {
+    let role = (Role::Uplink, open.life);
+    let visit =
+        introduce::visit(to, &home.credentials, home.link.clone(), settings.transport, role);
+    let (link, _) = visit.await?;
+    let found = link.peer();
+    if settings.peer.as_ref().is_some_and(|peer| peer.node != found.node) {
+        return Err(Down::Another { to: to.to_owned(), found: found.to_string() });
+    }
+    open_on(link, open).await
+}
+
+async fn open_on(link: Link, open: &UplinkOpen) -> Result<(Link, UplinkReady), Down> {
+    link.send(open.clone()).await?;
+    match introduce::answer(&link).await? {
+        Record::UplinkReady(ready) => Ok((link, ready)),
+        other => Err(Unwelcome::Unexpected(other.name()).into()),
+    }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidegate_identity::pki::{Revocations, revocation::Revoked};
-use tidegate_link::link::{Incoming, Link, LinkError};
+use tidegate_link::{
+    introduce::Unwelcome,
+    link::{Incoming, Link, LinkError},
+};
 use tidegate_message::Instant;
 use tidegate_uplink::{Blocked, UplinkSession};
 use tidegate_wire::{CriticalPart, Record, SensorBatch, Share, UplinkAck, UplinkReady};
@@ -12,6 +15,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::Down;
+use crate::member::RESTS;
 
 /// Batches and critical parts that wait for the link.
 const BULK_WAITING_MAX: usize = 2;
@@ -51,16 +55,18 @@ impl Linked {
             Self::No => std::future::pending().await,
             Self::Dialling(dialling) => Event::Dialled(match dialling.await {
                 Ok(dialled) => dialled,
-                Err(error) => Err(Down::Link(LinkError::Socket(std::io::Error::other(error)))),
+                Err(error) => Err(LinkError::Socket(std::io::Error::other(error)).into()),
             }),
             Self::Up(up) => match up.link.recv().await {
                 Ok(Incoming::Record(Record::UplinkAck(ack))) => Event::Acknowledged(ack),
                 Ok(Incoming::Record(Record::Share(share))) => Event::Shared(share),
-                Ok(Incoming::Record(Record::Refused(refused))) => {
-                    Event::Down(Down::Refused { code: refused.code, text: refused.text })
+                Ok(Incoming::Record(Record::Refused(refused))) => Event::Down(
+                    Unwelcome::Refused { code: refused.code, text: refused.text }.into(),
+                ),
+                Ok(Incoming::Record(record)) => {
+                    Event::Down(Unwelcome::Unexpected(record.name()).into())
                 }
-                Ok(Incoming::Record(record)) => Event::Down(Down::Unexpected(record.name())),
-                Ok(_) => Event::Down(Down::Unexpected("a body")),
+                Ok(_) => Event::Down(Unwelcome::Unexpected("a body").into()),
                 Err(error) => Event::Down(error.into()),
             },
         }
@@ -90,6 +96,14 @@ impl Linked {
             }
             _ => None,
         }
+    }
+
+    /// Closes the link for want of anything to carry.
+    pub(super) fn rest(&mut self) {
+        if let Self::Up(up) = self {
+            up.link.close(RESTS, "there is nothing to carry");
+        }
+        *self = Self::No;
     }
 
     /// Closes the link for that reason.
