@@ -22,6 +22,7 @@
 //! for failed attempts is bounded.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -42,6 +43,7 @@ use crate::{
     attempts::Attempts,
     keys::{KeyDigest, KeySet, KeySetError},
     limits::{Limits, Meter, Meters},
+    listed,
     password::{DecoyKey, PasswordError, Passwords, RandomError, Secret, random},
     poison::whole,
     roles::{Roles, RolesError, makes_sense},
@@ -653,6 +655,24 @@ impl Rules {
             generation: 0,
             built_in: Arc::new(BuiltIn { administrator, ..BuiltIn::default() }),
         })
+    }
+
+    /// All of them by subject, a line each, to be compared with those of another node. No secret is among them.
+    pub fn listed(&self) -> BTreeMap<String, String> {
+        let mut listed = BTreeMap::new();
+        let allowed = if self.allow_anonymous { "are let in" } else { "are not let in" };
+        listed.insert("anonymous clients".to_owned(), allowed.to_owned());
+        if let Some(passwords) = &self.passwords {
+            listed::users(passwords.users(), &mut listed);
+        }
+        let [acl, roles] = &*self.texts;
+        if let Some(acl) = acl {
+            listed::acl(&acl.text, &mut listed);
+        }
+        if let Some(roles) = roles {
+            listed::roles(&roles.text, &mut listed);
+        }
+        listed
     }
 
     /// The limits of `identity`.

@@ -17,6 +17,7 @@ pub mod escape;
 pub mod heaviest;
 pub mod keys;
 pub mod limits;
+mod listed;
 pub mod logins;
 pub mod password;
 mod pattern;

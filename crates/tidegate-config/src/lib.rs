@@ -109,9 +109,9 @@ impl Config {
     /// flag sets what needs one.
     pub fn is_mqtt_alone(&self) -> bool {
         // Sections of what others reach by the node's certificate.
-        const OF_SITE: [&str; 10] = [
-            "camera", "detect", "frames", "link", "mez_pi", "privacy", "uplink", "vision", "web",
-            "workers",
+        const OF_SITE: [&str; 11] = [
+            "camera", "detect", "fabric", "frames", "link", "mez_pi", "privacy", "uplink",
+            "vision", "web", "workers",
         ];
         let is_of_site = |name: &String| match name.split('.').next().unwrap_or_default() {
             "node" => !["node.data_dir", "node.health_listen"].contains(&&**name),

@@ -3,6 +3,7 @@
 mod auth;
 mod camera;
 mod detect;
+mod fabric;
 mod flow;
 mod frames;
 mod ingest;
@@ -37,6 +38,7 @@ pub use self::{
     auth::AuthSection,
     camera::CameraSection,
     detect::DetectSection,
+    fabric::FabricSection,
     flow::FlowSection,
     frames::FramesSection,
     ingest::IngestSection,
@@ -77,6 +79,7 @@ config! {
     privacy: PrivacySection,
     workers: WorkersSection,
     link: LinkSection,
+    fabric: FabricSection,
     auth: AuthSection,
     mqtt: MqttSection,
     vision: VisionSection,

@@ -33,7 +33,7 @@ fn what_is_printed_loads_to_the_same() {
     let printed = config.to_string();
     assert!(printed.contains("name = \"north\" # site.toml:2\n"), "{printed}");
     let mut again = parse(&printed).unwrap();
-    assert_eq!(again.origins.settings.len(), 115, "every setting but those that are not set");
+    assert_eq!(again.origins.settings.len(), 127, "every setting but those that are not set");
     again.origins = config.origins.clone();
     assert_eq!(again, config);
 }
@@ -164,6 +164,48 @@ fn mistakes_name_file_line_and_way_out() {
         (
             "[auth]\ntoken_keys_url = \"https://me:secret@id.example/keys\"\n",
             "site.toml:2: auth.token_keys_url must be an https:// address, without a user name and password in it",
+        ),
+        (
+            "[fabric]\nseeds = \"core.example:7443, core\"\n",
+            "site.toml:2: fabric.seeds must be at most 64 hosts and ports, separated by commas, such as core.example:7443, 10.0.0.7:7443",
+        ),
+        (
+            "[fabric]\nadvertise = \"a:1,b:2,c:3,d:4,e:5,f:6,g:7,h:8,i:9\"\n",
+            "site.toml:2: fabric.advertise must be at most 8 hosts and ports, separated by commas, such as drone7.example:7443",
+        ),
+        (
+            "[fabric]\napi_advertise = \"a:1,,\"\n",
+            "site.toml:2: fabric.api_advertise must be at most 8 hosts and ports, separated by commas, such as drone7.example:7080",
+        ),
+        (
+            "[fabric]\nposition = \"90.5, 0\"\n",
+            "site.toml:2: fabric.position: latitude 90.5 is not within -90 and 90 degrees",
+        ),
+        (
+            "[fabric]\nposition = \"here\"\n",
+            "site.toml:2: fabric.position: \"here\" is no position: give latitude and longitude in degrees, such as 52.3731, 4.8922",
+        ),
+        ("[fabric]\nweight = 0\n", "site.toml:2: fabric.weight must be from 1 to 10000"),
+        ("[fabric]\nreplicas = 8\n", "site.toml:2: fabric.replicas must be from 1 to 7"),
+        (
+            "[fabric]\nzone = \"north side\"\n",
+            "site.toml:2: fabric.zone: a name is made of letters, digits, '.', '_' and '-', not ' '",
+        ),
+        (
+            "[fabric]\njoin = \"anyone\"\n",
+            "site.toml:2: fabric.join: \"anyone\" is not a valid rule for members; choose certificate or listed",
+        ),
+        (
+            "[fabric]\njoin = \"listed\"\nmembers = \"core, ../x\"\n",
+            "site.toml:3: fabric.members must be names of nodes, separated by commas, such as core, mast-1",
+        ),
+        (
+            "[fabric]\nmembers = \"core\"\n",
+            "site.toml:2: fabric.members must be named where fabric.join is \"listed\", and not where it is \"certificate\"",
+        ),
+        (
+            "[fabric]\ndiscover_group = \"10.0.0.7:7444\"\n",
+            "site.toml:2: fabric.discover_group must be a multicast address of IPv4 and a port, such as 239.255.74.43:7444",
         ),
         (
             "[link]\nshared_medium = \"no\"\n",
@@ -330,11 +372,27 @@ fn secrets_are_not_printed_and_what_is_hidden_is_not_read() {
     assert!(broken.to_string().starts_with("line 2 is no TOML: "), "{broken}");
 }
 
+#[test]
+fn lists_of_a_fabric_are_read_part_by_part() {
+    let text = "[fabric]\nenabled = true\nseeds = \" core.example:7443,[fe80::1%eth0]:1 \"\nadvertise = \"a:1\"\njoin = \"listed\"\n\
+                members = \"core, mast-1\"\nposition = \"10, 180\"\nzone = \"north\"\n";
+    let fabric = parse(text).unwrap().fabric;
+    assert_eq!(fabric.seeds().collect::<Vec<_>>(), ["core.example:7443", "[fe80::1%eth0]:1"]);
+    assert_eq!(fabric.advertised().collect::<Vec<_>>(), ["a:1"]);
+    assert_eq!(fabric.api_advertised().count(), 0);
+    assert_eq!(fabric.member_names().collect::<Vec<_>>(), ["core", "mast-1"]);
+    assert_eq!(fabric.position.unwrap().to_string(), "10, -180", "each point has one form");
+    let listed = parse("[fabric]\njoin = \"listed\"\n").unwrap_err().to_string();
+    assert!(listed.starts_with("fabric.members must be named where"), "{listed}");
+    assert!(!parse("[fabric]\nposition = \"1, 2\"\n").unwrap().fabric.enabled);
+}
+
 /// Keys of texts that hold no secret: each of the others is `Confidential` or `Secret`.
 const PLAIN_TEXTS: &str = "token_issuer token_audience token_name_claim token_groups_claim hwaccel cameras model topic labels \
     home_assistant topics identity xdp_interface xdp_fields xdp_keep tcp_congestion policy_query_topic policy_size_profile auto_id_prefix \
     client_id topics_out topics_in local_prefix remote_prefix paths client_pins filter detector dead_letter compression partition time_unit \
-    region table encoding measurement critical layouts user face_model plain_identity plain_hosts origins";
+    region table encoding measurement critical layouts user face_model plain_identity plain_hosts origins \
+    advertise api_advertise members";
 
 #[test]
 fn each_text_is_known_to_hold_no_secret() {
@@ -443,7 +501,7 @@ fn differences_say_which_settings_wait_for_a_restart() {
          subscriptions_max = 1\nsys_interval = \"1s\"\npolicy_query_topic = \"rtt\"\nqueue_messages_max = 7\n\
          [auth]\naudit_files_max = 9\ntoken_issuer = \"x\"\n[web]\nplain_connections_max = 9\n[log.camera.cam1]\nbytes = \"900MiB\"\n\
          [ingest.same]\nlisten = \"127.0.0.1:9\"\nretain = true\n[mqtt.listener.same]\nlisten = \"127.0.0.1:1\"\nmax_qos = 1\n\
-         socket_mode = \"0600\"\n[flow.new]\nfile = \"f\"\n[mqtt.topic.new]\nfilter = \"x\"\n[ingest.new]\nlisten = \"127.0.0.1:2\"\n",
+         socket_mode = \"0600\"\n[fabric]\nenabled = true\nposition = \"1, 2\"\nreplicas = 2\nweight = 50\n[flow.new]\nfile = \"f\"\n[mqtt.topic.new]\nfilter = \"x\"\n[ingest.new]\nlisten = \"127.0.0.1:2\"\n",
     );
     let (here, there) = (here.unwrap(), there.unwrap());
     let of = |is_fixed| {
@@ -452,7 +510,7 @@ fn differences_say_which_settings_wait_for_a_restart() {
     };
     assert_eq!(
         of(true),
-        "auth.audit_files_max mqtt.enabled mqtt.shards mqtt.durability mqtt.payload_bytes_max mqtt.spill_bytes mqtt.policy_query_topic \
+        "fabric.enabled fabric.replicas auth.audit_files_max mqtt.enabled mqtt.shards mqtt.durability mqtt.payload_bytes_max mqtt.spill_bytes mqtt.policy_query_topic \
          mqtt.session_expiry_max mqtt.keepalive_max mqtt.inflight_max mqtt.receive_maximum mqtt.topic_alias_max \
          mqtt.topic_alias_out_max mqtt.retained_max mqtt.check_retain_source mqtt.sessions_max mqtt.identity_share \
          mqtt.subscriptions_max mqtt.sys_interval web.plain_connections_max log.camera.cam1 mqtt.listener.gone \
@@ -460,6 +518,6 @@ fn differences_say_which_settings_wait_for_a_restart() {
     );
     assert_eq!(
         of(false),
-        "auth.token_issuer mqtt.queue_messages_max mqtt.listener.same.max_qos ingest.same.retain mqtt.topic.new flow.new sink.gone"
+        "fabric.position fabric.weight auth.token_issuer mqtt.queue_messages_max mqtt.listener.same.max_qos ingest.same.retain mqtt.topic.new flow.new sink.gone"
     );
 }

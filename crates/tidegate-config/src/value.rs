@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_message::{
-    CameraName, Confidential, FrameSize, ListenAddress, Regions, Secret, SocketMode,
+    CameraName, Confidential, FrameSize, GeoPoint, ListenAddress, Regions, Secret, SocketMode,
     confidential::HIDDEN,
     quantity::{self, ByteCount, QuantityError},
 };
@@ -211,6 +211,16 @@ impl Value for ByteCount {
 impl Value for FrameSize {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: tidegate_message::FrameSizeError| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.to_string()))
+    }
+}
+
+impl Value for GeoPoint {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: tidegate_message::GeoPointError| error.to_string())
     }
 
     fn show(&self) -> Option<String> {

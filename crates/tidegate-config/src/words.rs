@@ -34,6 +34,7 @@ values! {
     DatagramFormat is "form of a datagram",
     Durability is "durability",
     IngestKind is "kind of listener",
+    Join is "rule for members",
     LogFormat is "format of a log",
     OriginalRule is "rule for originals",
     Originals is "way to give originals",
@@ -73,6 +74,14 @@ tidegate_message::words! {
         Clear = "clear",
         /// Encrypted with the node's key.
         Sealed = "sealed",
+    }
+
+    /// Which nodes may be members of a fabric.
+    Join {
+        /// Those with a node's certificate of the site.
+        Certificate = "certificate",
+        /// Those that are listed.
+        Listed = "listed",
     }
 
     /// How the program's own log is written.
