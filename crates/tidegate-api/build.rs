@@ -14,7 +14,7 @@ fn main() -> io::Result<()> {
         .file_descriptor_set_path(out.join("tidegate.v1.bin"))
         .emit_rerun_if_changed(false)
         .compile_protos(
-            &["configuration", "detect", "frames", "sessions"]
+            &["configuration", "detect", "fabric", "frames", "sessions"]
                 .map(|name| proto.join(format!("tidegate/v1/{name}.proto"))),
             &[proto],
         )

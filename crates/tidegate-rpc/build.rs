@@ -10,7 +10,7 @@ fn main() -> io::Result<()> {
         .extern_path(".tidegate.v1", "::tidegate_api::proto")
         .emit_rerun_if_changed(false)
         .compile_protos(
-            &["configuration", "detect", "frames", "sessions"]
+            &["configuration", "detect", "fabric", "frames", "sessions"]
                 .map(|name| proto.join(format!("tidegate/v1/{name}.proto"))),
             std::slice::from_ref(&proto),
         )?;

@@ -34,12 +34,15 @@ pub struct CameraInfo {
     pub transport: String,
     /// The camera's clock against the node's; none where both are one.
     pub clock_offset: Option<ClockOffset>,
-    /// Why it gives no frames although it is online, in one sentence; none while it gives some or is offline.
+    /// Why it gives no frames although it is online, in one sentence; none while it gives some or is offline. Of a camera of another node
+    /// also why that node says nothing of it.
     pub no_frames: Option<String>,
     /// By which clock its frames are timed, in one sentence, where something is wrong with that; none where nothing is.
     pub capture_clock: Option<String>,
     /// The camera of the node's configuration whose substream it is; none if it is no substream.
     pub substream_of: Option<CameraName>,
+    /// The node that has it, where that is another one than the node that answers.
+    pub node: Option<String>,
 }
 
 /// An estimate of the offset between two clocks.

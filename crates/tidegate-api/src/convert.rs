@@ -6,6 +6,7 @@
 
 mod camera;
 mod event;
+mod fabric;
 mod request;
 
 use std::{sync::Arc, time::Duration};

@@ -13,6 +13,11 @@ pub const NODE_METADATA: &str = "tidegate-place-node";
 /// Metadata key of an address of that node's API, once for each, the best first.
 pub const ADDRESS_METADATA: &str = "tidegate-place-address";
 
+/// Metadata key by which a caller has a node fetch from other members what these have: `1`.
+pub const RELAY_METADATA: &str = "tidegate-relay";
+/// Metadata key by which a member names the caller on whose behalf it asks another one.
+pub const BEHALF_METADATA: &str = "tidegate-behalf-bin";
+
 /// A node that serves what was asked for at another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -133,6 +138,9 @@ const TABLE: &[Mapping] = &[
     Mapping(Code::IDENTITY_REFUSED, grpc::UNAUTHENTICATED, 5),
     Mapping(Code::IDENTITY_REVOKED, grpc::UNAUTHENTICATED, 5),
     Mapping(Code::ACTION_DENIED, grpc::PERMISSION_DENIED, 5),
+    Mapping(Code::FABRIC_OFF, grpc::FAILED_PRECONDITION, 2),
+    Mapping(Code::MEMBER_UNKNOWN, grpc::NOT_FOUND, 3),
+    Mapping(Code::MEMBER_HERE, grpc::FAILED_PRECONDITION, 2),
     Mapping(Code::LINK_PROTOCOL, grpc::INTERNAL, 1),
     Mapping(Code::INGEST_INVALID, grpc::INVALID_ARGUMENT, 2),
     Mapping(Code::INGEST_TOO_LARGE, grpc::INVALID_ARGUMENT, 2),
@@ -162,6 +170,8 @@ pub fn http_status(code: Code) -> u16 {
         Code::FRAME_TOO_LARGE | Code::INGEST_TOO_LARGE => 413,
         Code::STORAGE_FULL => 507,
         Code::CAMERA_ELSEWHERE => 421, // Misdirected Request, RFC 9110, section 15.5.20
+        Code::FABRIC_OFF => 404,       // there is nothing to be seen at this node
+        Code::MEMBER_HERE => 409,
         // The others as gRPC's own gateways have them.
         code => match grpc_status(code) {
             grpc::INVALID_ARGUMENT | grpc::FAILED_PRECONDITION => 400,

@@ -1,6 +1,8 @@
 //! Events of a subscription as JSON, for all that prints or sends them so: `type` names each, as the calls of gRPC do; times are integers in
 //! nanoseconds since 1970, durations milliseconds.
 
+pub mod fabric;
+
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! The types of the Tidegate API: what a client asks for, what a node answers, what happens in between, and why a call failed.
 //!
 //! ```text
-//!  proto (generated) ◀──convert──▶ requests, events, verdicts, cameras, sessions: plain Rust, checked
+//!  proto (generated) ◀──convert──▶ requests, events, verdicts, cameras, sessions, members: plain Rust, checked
 //! ```
 //!
 //! Client and server share them, and so does whatever prints or serialises them. Each value is checked once, in `convert`, so that
@@ -17,6 +17,7 @@ mod configuration;
 mod convert;
 mod error;
 mod event;
+mod fabric;
 pub mod json;
 mod request;
 mod session;
@@ -25,11 +26,15 @@ mod verdict;
 pub use camera::{CameraInfo, ClockOffset, Original, ServerInfo};
 pub use configuration::ReloadedConfiguration;
 pub use error::{
-    ADDRESS_METADATA, ApiError, CODE_METADATA, NODE_METADATA, Place, exit_status, grpc_status,
-    http_status,
+    ADDRESS_METADATA, ApiError, BEHALF_METADATA, CODE_METADATA, NODE_METADATA, Place,
+    RELAY_METADATA, exit_status, grpc_status, http_status,
 };
 pub use event::{
     EndReason, Event, Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Stages, Unchanged,
+};
+pub use fabric::{
+    Cell, FabricStatus, Located, MEMBERS_BYTES_MAX, MEMBERS_MAX, MEMBERS_USUAL, Member,
+    MembersPage, Rule, Sought, Standing,
 };
 pub use request::{
     Changes, FeedbackOf, Registration, Started, SubscribeRequest, SubscriptionId, TransferState,

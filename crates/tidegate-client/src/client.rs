@@ -1,6 +1,6 @@
 //! The client: one connection to a node, shared by all its calls.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use async_recursion::async_recursion as boxed;
 use tidegate_message::{Backoff, CameraName, Code, Instant};
@@ -11,19 +11,23 @@ use tonic::{
 };
 
 use crate::{
-    ApiError, CameraInfo, Credentials, EndSessions, Feedback, FeedbackOf, MESSAGE_BYTES_MAX,
-    Original, Publisher, Registration, ReloadedConfiguration, ServerInfo, SessionInfo,
-    SessionsPage, SubscribeRequest, Subscription,
+    ApiError, CameraInfo, Credentials, EndSessions, FabricStatus, Feedback, FeedbackOf, Located,
+    MESSAGE_BYTES_MAX, Member, MembersPage, Original, Publisher, Registration,
+    ReloadedConfiguration, Rule, ServerInfo, SessionInfo, SessionsPage, Sought, SubscribeRequest,
+    Subscription,
     credentials::Shown,
+    dial::{Dial, Dialled},
+    elsewhere::Elsewhere,
     failure,
     proto::{
-        self, configuration_client::ConfigurationClient, frames_client::FramesClient,
-        sessions_client::SessionsClient,
+        self, configuration_client::ConfigurationClient, fabric_client::FabricClient,
+        frames_client::FramesClient, sessions_client::SessionsClient,
     },
 };
 
 pub(crate) type Stub = FramesClient<InterceptedService<Channel, Shown>>;
 type SessionsStub = SessionsClient<InterceptedService<Channel, Shown>>;
+type FabricStub = FabricClient<InterceptedService<Channel, Shown>>;
 type ConfigurationStub = ConfigurationClient<InterceptedService<Channel, Shown>>;
 
 /// How a client connects and how hard it tries.
@@ -47,6 +51,9 @@ pub struct ConnectOptions {
     /// Bytes of one stream that may be under way unread. Less bounds what a slow application has waiting that wants every frame, more
     /// lets large frames flow over long links. Default 2 MiB.
     pub stream_window_bytes: u32,
+    /// Whether calls about a camera that another node serves go there, see [`Client`]; otherwise they fail with
+    /// [`Code::CAMERA_ELSEWHERE`], and [`ApiError::place`] names the node. Default true.
+    pub follow: bool,
 }
 
 impl Default for ConnectOptions {
@@ -59,6 +66,7 @@ impl Default for ConnectOptions {
             call_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
             stream_window_bytes: 2 << 20,
+            follow: true,
         }
     }
 }
@@ -68,13 +76,26 @@ impl Default for ConnectOptions {
 const CONNECTION_WINDOW_BYTES: u32 = 512 << 20;
 
 /// A client of one node. Cloning shares the connection.
+///
+/// Where nodes are one fabric, calls about a camera ([`camera`](Client::camera), [`subscribe`](Client::subscribe),
+/// [`fetch_original`](Client::fetch_original), [`feedback`](Client::feedback) of a camera) go to the node that serves it, over a connection
+/// of their own that is kept. The credentials are shown to that node only if its certificate is one that this connection would take: of
+/// the same authority, for the [server name](Credentials::server_name) that was given or else for the host of its address. A client that
+/// has connected without TLS follows nowhere. [`ConnectOptions::follow`] switches it off.
 #[derive(Clone, Debug)]
 pub struct Client {
+    channel: Channel,
     stub: Stub,
     sessions: SessionsStub,
     configuration: ConfigurationStub,
+    fabric: FabricStub,
     options: ConnectOptions,
     server: ServerInfo,
+    endpoint: Arc<str>,
+    /// None for a client that does not follow.
+    elsewhere: Option<Arc<Elsewhere>>,
+    /// Whether it hands frames on, and says nothing of the time that they took to come here.
+    relays: bool,
 }
 
 impl Client {
@@ -106,25 +127,41 @@ impl Client {
             let message = format!("the endpoint {endpoint:?} or its credentials cannot be used");
             ApiError::new(Code::CONFIG_INVALID, message).caused_by(error)
         };
-        let channel = Endpoint::from_shared(endpoint.to_owned())
-            .and_then(|channel| channel.tls_config(credentials.tls()))
-            .map_err(invalid)?
-            .connect_timeout(options.connect_timeout)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(options.keep_alive)
-            .keep_alive_timeout(options.keep_alive)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(options.stream_window_bytes)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .connect_lazy();
-        let sessions = SessionsClient::with_interceptor(channel.clone(), credentials.shown())
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let configuration =
-            ConfigurationClient::with_interceptor(channel.clone(), credentials.shown())
-                .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let stub = FramesClient::with_interceptor(channel, credentials.shown())
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let address = Endpoint::from_shared(endpoint.to_owned())
+            .and_then(|address| address.tls_config(credentials.tls()))
+            .map_err(invalid)?;
+        let is_tls = address.uri().scheme_str() == Some("https");
+        let elsewhere = (options.follow && is_tls)
+            .then(|| Arc::new(Elsewhere::new(credentials.clone(), &options)));
+        let channel = tuned(address, &options).connect_lazy();
+        let shown = credentials.shown();
+        Self::on(channel, shown, endpoint, options, elsewhere, false).await
+    }
+
+    /// A client over connections that `dial` makes, one at a time, with TLS and whatever they are to prove: for a node that hands on what
+    /// another one has. It follows nowhere, the times of its frames end where that node has handed them over, and a connection without a call
+    /// is asked for no sign of life. `name` is the node's in errors.
+    ///
+    /// # Errors
+    /// [`Code::LINK_DOWN`] if no connection can be made or no node answers by it; as the node refuses the caller.
+    pub async fn over(name: &str, dial: Dial, options: ConnectOptions) -> Result<Self, ApiError> {
+        let options = ConnectOptions { follow: false, ..options };
+        // TLS is below: the channel is a plain one.
+        let channel = tuned(Endpoint::from_static("http://node.tidegate.internal"), &options)
+            .keep_alive_while_idle(false)
+            .connect_with_connector_lazy(Dialled(dial));
+        Self::on(channel, Shown::default(), name, options, None, true).await
+    }
+
+    async fn on(
+        channel: Channel,
+        shown: Shown,
+        endpoint: &str,
+        options: ConnectOptions,
+        elsewhere: Option<Arc<Elsewhere>>,
+        relays: bool,
+    ) -> Result<Self, ApiError> {
+        let stub = frames(&channel, &shown);
         let client = concat!("tidegate-client/", env!("CARGO_PKG_VERSION")).to_owned();
         let hello = proto::ConnectRequest { client };
         let answer = retry(&options, |_| {
@@ -139,7 +176,36 @@ impl Client {
             }
             _ => error,
         })?;
-        Ok(Self { stub, sessions, configuration, options, server: answer.into_inner().into() })
+        Ok(Self {
+            sessions: SessionsClient::with_interceptor(channel.clone(), shown.clone())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            configuration: ConfigurationClient::with_interceptor(channel.clone(), shown.clone())
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            fabric: FabricClient::with_interceptor(channel.clone(), shown)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX),
+            channel,
+            stub,
+            options,
+            server: answer.into_inner().into(),
+            endpoint: endpoint.into(),
+            elsewhere,
+            relays,
+        })
+    }
+
+    /// The same connection for calls about frames on behalf of the caller that is named so; another node takes that of a member of its fabric
+    /// alone.
+    #[must_use]
+    pub fn on_behalf(&self, named: &[u8]) -> Self {
+        let stub = frames(&self.channel, &Shown::on_behalf(named));
+        Self { stub, ..self.clone() }
+    }
+
+    /// The same with another number of tries for a subscription whose connection broke.
+    #[must_use]
+    pub fn with_reconnects(&self, max_reconnects: u32) -> Self {
+        let options = ConnectOptions { max_reconnects, ..self.options.clone() };
+        Self { options, ..self.clone() }
     }
 
     /// The node's description of itself.
@@ -147,7 +213,7 @@ impl Client {
         &self.server
     }
 
-    /// Every camera of the node, in order of their names.
+    /// Every camera of the node, in order of their names; none of other nodes.
     ///
     /// # Errors
     /// [`Code::LINK_DOWN`] if the node is not reached.
@@ -169,7 +235,7 @@ impl Client {
     pub async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
         let request = proto::GetCameraInfoRequest { camera: name.to_string() };
         let answer = self
-            .retry(request, async |mut stub, request| stub.get_camera_info(request).await)
+            .retry_at(name, request, async |mut stub, request| stub.get_camera_info(request).await)
             .await?;
         let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no camera");
         answer.camera.ok_or_else(lacking)?.try_into()
@@ -230,18 +296,30 @@ impl Client {
             captured_at: captured_at.as_nanos(),
         };
         let answer = self
-            .retry(request, async |mut stub, request| stub.fetch_original(request).await)
+            .retry_at(camera, request, async |mut stub, request| stub.fetch_original(request).await)
             .await?;
         Ok(answer.into())
     }
 
-    /// A verdict for each frame of a subscription's transfer, or of all transfers of a camera.
+    /// A verdict for each frame of a subscription's transfer, or of all transfers of a camera. A subscription is sought at this node alone:
+    /// [`Subscription::feedback`] asks the one that serves it.
     ///
     /// # Errors
     /// [`Code::SUBSCRIPTION_UNKNOWN`] or [`Code::CAMERA_UNKNOWN`].
     pub async fn feedback(&self, of: FeedbackOf) -> Result<Feedback, ApiError> {
-        let answer = self.stub.clone().feedback(proto::FeedbackRequest::from(of)).await;
-        Ok(Feedback::new(answer.map_err(failure)?.into_inner()))
+        let camera = match &of {
+            FeedbackOf::Camera(camera) => Some(camera.clone()),
+            FeedbackOf::Subscription(_) => None,
+        };
+        let request = proto::FeedbackRequest::from(of);
+        let open = async |at: Self| {
+            let answer = at.stub.clone().feedback(request.clone()).await;
+            Ok(Feedback::new(answer.map_err(failure)?.into_inner()))
+        };
+        match camera {
+            Some(camera) => self.at_camera(&camera, open).await,
+            None => open(self.clone()).await,
+        }
     }
 
     /// Sessions of MQTT clients at the node, in order of their clients' identifiers; as many as are asked for, or fewer where these are
@@ -285,12 +363,148 @@ impl Client {
         Ok(answer.await?.into_inner().into())
     }
 
+    /// The fabric that the node is a member of, as it sees it.
+    ///
+    /// # Errors
+    /// [`Code::ACTION_DENIED`] without the right `admin` on the node, [`Code::FABRIC_OFF`] if it is a member of none.
+    #[boxed]
+    pub async fn fabric(&self) -> Result<FabricStatus, ApiError> {
+        let answer = retry(&self.options, |_| {
+            let mut stub = self.fabric.clone();
+            let asked = call(&self.options, proto::GetFabricRequest {});
+            async move { stub.get_fabric(asked).await.map_err(failure) }
+        });
+        Ok(answer.await?.into_inner().into())
+    }
+
+    /// Members of the fabric in order of their identities; as many as are asked for, or fewer where these are much to send; none if there
+    /// are no more.
+    ///
+    /// # Errors
+    /// As for [`Client::fabric`].
+    #[boxed]
+    pub async fn members(&self, page: MembersPage) -> Result<Vec<Member>, ApiError> {
+        let request = proto::ListMembersRequest::from(page);
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.fabric.clone(), call(&self.options, request.clone()));
+            async move { stub.list_members(asked).await.map_err(failure) }
+        });
+        answer.await?.into_inner().members.into_iter().map(TryInto::try_into).collect()
+    }
+
+    /// The members that a topic, a camera or a position leads to, each with the reason; none for a topic without subscribers.
+    ///
+    /// # Errors
+    /// As for [`Client::fabric`]; [`Code::CAMERA_UNKNOWN`] for a camera that is at no member.
+    #[boxed]
+    pub async fn locate(&self, sought: Sought) -> Result<Vec<Located>, ApiError> {
+        let request = proto::LocateRequest::from(sought);
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.fabric.clone(), call(&self.options, request.clone()));
+            async move { stub.locate(asked).await.map_err(failure) }
+        });
+        Ok(answer.await?.into_inner().members.into_iter().map(Into::into).collect())
+    }
+
+    /// Rules that the node has, in order of their subjects, those behind `after`; none if there are no more. Nodes of one site are meant to
+    /// have the same.
+    ///
+    /// # Errors
+    /// As for [`Client::fabric`].
+    #[boxed]
+    pub async fn rules(&self, after: &str) -> Result<Vec<Rule>, ApiError> {
+        let request = proto::ListRulesRequest { after: after.to_owned() };
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.fabric.clone(), call(&self.options, request.clone()));
+            async move { stub.list_rules(asked).await.map_err(failure) }
+        });
+        Ok(answer.await?.into_inner().rules.into_iter().map(Into::into).collect())
+    }
+
+    /// Has all members forget one that does not come back, by its name or its identity; its identity and its name.
+    ///
+    /// # Errors
+    /// As for [`Client::fabric`]; [`Code::MEMBER_UNKNOWN`] if there is none of that name, [`Code::MEMBER_HERE`] for one that is here.
+    #[boxed]
+    pub async fn forget_member(&self, member: &str) -> Result<(String, String), ApiError> {
+        let request = proto::ForgetMemberRequest { member: member.to_owned() };
+        let answer = retry(&self.options, |_| {
+            let (mut stub, asked) = (self.fabric.clone(), call(&self.options, request.clone()));
+            async move { stub.forget_member(asked).await.map_err(failure) }
+        });
+        let proto::ForgetMemberResponse { id, name } = answer.await?.into_inner();
+        Ok((id, name))
+    }
+
+    /// Has the node leave its fabric.
+    ///
+    /// # Errors
+    /// As for [`Client::fabric`]; [`Code::LIMIT_REACHED`] if that takes longer than a call lasts; it still leaves.
+    #[boxed]
+    pub async fn leave_fabric(&self) -> Result<(), ApiError> {
+        let answer = retry(&self.options, |_| {
+            let mut stub = self.fabric.clone();
+            let asked = call(&self.options, proto::LeaveFabricRequest {});
+            async move { stub.leave_fabric(asked).await.map_err(failure) }
+        });
+        answer.await?;
+        Ok(())
+    }
+
     pub(crate) fn stub(&self) -> Stub {
         self.stub.clone()
     }
 
     pub(crate) fn options(&self) -> &ConnectOptions {
         &self.options
+    }
+
+    /// Whether it hands frames on.
+    pub(crate) fn relays(&self) -> bool {
+        self.relays
+    }
+
+    /// The address that it was made with.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        &self.server.node
+    }
+
+    /// Makes a call about a camera once, at the node that serves it.
+    pub(crate) async fn at_camera<A, F>(
+        &self,
+        camera: &CameraName,
+        call: impl Fn(Self) -> F,
+    ) -> Result<A, ApiError>
+    where
+        F: Future<Output = Result<A, ApiError>>,
+    {
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.call(self, camera, call).await,
+            None => call(self.clone()).await,
+        }
+    }
+
+    /// [`Self::retry`] at the node that serves a camera.
+    async fn retry_at<Q: Clone, A, F>(
+        &self,
+        camera: &CameraName,
+        request: Q,
+        method: impl Fn(Stub, Request<Q>) -> F,
+    ) -> Result<A, ApiError>
+    where
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        let once = |at: Self| {
+            let sent = method(at.stub, call(&self.options, request.clone()));
+            async move { sent.await.map_err(failure) }
+        };
+        let answer = retry(&self.options, |_| self.at_camera(camera, once)).await?;
+        Ok(answer.into_inner())
     }
 
     /// A call with one request and one answer, tried again while the node is away.
@@ -309,6 +523,24 @@ impl Client {
         .await?;
         Ok(answer.into_inner())
     }
+}
+
+/// The endpoint with the times and windows of `options`.
+fn tuned(endpoint: Endpoint, options: &ConnectOptions) -> Endpoint {
+    endpoint
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(options.keep_alive)
+        .keep_alive_timeout(options.keep_alive)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(options.stream_window_bytes)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+}
+
+fn frames(channel: &Channel, shown: &Shown) -> Stub {
+    FramesClient::with_interceptor(channel.clone(), shown.clone())
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 fn call<Q>(options: &ConnectOptions, request: Q) -> Request<Q> {

@@ -3,10 +3,11 @@
 use std::{fmt, fs, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use tidegate_api::BEHALF_METADATA;
 use tidegate_message::Code;
 use tonic::{
     Request, Status,
-    metadata::{Ascii, MetadataValue},
+    metadata::{Ascii, Binary, MetadataValue},
     service::Interceptor,
     transport::{Certificate, ClientTlsConfig, Identity},
 };
@@ -113,7 +114,7 @@ impl Credentials {
 
     /// The credentials that each call carries.
     pub(crate) fn shown(&self) -> Shown {
-        Shown(self.authorization.clone())
+        Shown { authorization: self.authorization.clone(), behalf: None }
     }
 
     pub(crate) fn tls(&self) -> ClientTlsConfig {
@@ -129,14 +130,27 @@ impl Credentials {
     }
 }
 
-/// Puts into each call what proves who makes it.
-#[derive(Clone)]
-pub(crate) struct Shown(Option<MetadataValue<Ascii>>);
+/// Puts into each call what proves who makes it, and for whom.
+#[derive(Clone, Default)]
+pub(crate) struct Shown {
+    authorization: Option<MetadataValue<Ascii>>,
+    behalf: Option<MetadataValue<Binary>>,
+}
+
+impl Shown {
+    /// Names the caller on whose behalf a member asks.
+    pub(crate) fn on_behalf(named: &[u8]) -> Self {
+        Self { authorization: None, behalf: Some(MetadataValue::from_bytes(named)) }
+    }
+}
 
 impl Interceptor for Shown {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(value) = &self.0 {
+        if let Some(value) = &self.authorization {
             request.metadata_mut().insert("authorization", value.clone());
+        }
+        if let Some(value) = &self.behalf {
+            request.metadata_mut().insert_bin(BEHALF_METADATA, value.clone());
         }
         Ok(request)
     }

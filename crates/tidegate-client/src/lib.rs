@@ -27,11 +27,14 @@
 //! The types of requests, events and verdicts are those of `tidegate-api`, which the server shares.
 //!
 //! Always true: every failure is an [`ApiError`] with a stable [`Code`]; a frame's bytes are shared, never
-//! copied, after they left the socket; dropping a [`Subscription`] ends it.
+//! copied, after they left the socket; dropping a [`Subscription`] ends it; credentials go to no node whose certificate the first connection
+//! would not take.
 
 mod client;
 mod credentials;
 mod detection;
+mod dial;
+mod elsewhere;
 mod frames;
 mod newest;
 mod publisher;
@@ -41,16 +44,18 @@ mod subscription;
 pub use client::{Client, ConnectOptions};
 pub use credentials::Credentials;
 pub use detection::{DetectConnection, DetectStream};
+pub use dial::{Dial, Io};
 pub use publisher::Publisher;
 pub use status::{failure, grpc_code};
-pub use subscription::{Feedback, Subscription};
+pub use subscription::{Feedback, Subscription, SubscriptionHandle};
 
 pub use tidegate_api::{
-    ApiError, CODE_METADATA, CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event,
-    FeedbackOf, Frame, Infeasible, KnobsChanged, MESSAGE_BYTES_MAX, Missed, MissedWhy, Original,
-    Outcome, Registration, ReloadedConfiguration, SESSIONS_BYTES_MAX, SESSIONS_MAX, ServerInfo,
-    SessionInfo, SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId,
-    TransferState, Unchanged, UnsubscribeStatus, Verdict, exit_status,
+    ApiError, CODE_METADATA, CameraInfo, Cell, Changes, ClockOffset, EndReason, EndSessions, Event,
+    FabricStatus, FeedbackOf, Frame, Infeasible, KnobsChanged, Located, MEMBERS_MAX,
+    MESSAGE_BYTES_MAX, Member, MembersPage, Missed, MissedWhy, Original, Outcome, Registration,
+    ReloadedConfiguration, Rule, SESSIONS_BYTES_MAX, SESSIONS_MAX, ServerInfo, SessionInfo,
+    SessionOwner, SessionsPage, Sought, Stages, Standing, Started, SubscribeRequest,
+    SubscriptionId, TransferState, Unchanged, UnsubscribeStatus, Verdict, exit_status,
 };
 pub use tidegate_message::{
     AdaptationProfile, Bounds, CameraName, Code, ControllerKind, Delivery, Demand, FrameRate,

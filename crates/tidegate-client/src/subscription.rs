@@ -18,8 +18,8 @@ use tidegate_message::{Code, Delivery, Demand, Instant};
 use tonic::Streaming;
 
 use crate::{
-    ApiError, Changes, Client, EndReason, Event, Started, SubscribeRequest, SubscriptionId,
-    UnsubscribeStatus, Verdict,
+    ApiError, Changes, Client, EndReason, Event, FeedbackOf, Started, SubscribeRequest,
+    SubscriptionId, UnsubscribeStatus, Verdict,
     client::retry,
     failure,
     newest::{Newest, Wanted},
@@ -37,7 +37,7 @@ use crate::{
 /// [`Event::CameraOffline`] and [`Event::CameraOnline`] around it. A frame or marker that was delivered is
 /// never delivered again. A subscription that asked for the past or for `every` frame resumes behind the
 /// last one that it had, or with the first one of a camera that has restarted meanwhile; another resumes
-/// with the newest.
+/// with the newest. Each time it is made at the node that serves the camera then, see [`Client`].
 ///
 /// An application that is slower than its frames gets the newest that came, and [`Event::Missed`] of those that it replaced; the node
 /// counts these as delivered. A task reads them meanwhile: work that takes long belongs on a thread that may block. With
@@ -45,14 +45,19 @@ use crate::{
 ///
 /// Dropping it ends the subscription.
 pub struct Subscription {
-    client: Client,
-    shared: Arc<Mutex<Started>>,
+    handle: SubscriptionHandle,
+    /// Never locked: the mutex makes a subscription that is only borrowed usable from another thread.
+    events: Mutex<BoxStream<'static, Result<Event, ApiError>>>,
+}
+
+/// The calls by which a running subscription is changed and ended, for whoever does not read its events. Cloning shares it.
+#[derive(Clone)]
+pub struct SubscriptionHandle {
+    shared: Arc<Mutex<Serving>>,
     /// Whether every frame is wanted now.
     every: Arc<AtomicBool>,
     /// Held while the demand is changed.
-    updating: tokio::sync::Mutex<()>,
-    /// Never locked: the mutex makes a subscription that is only borrowed usable from another thread.
-    events: Mutex<BoxStream<'static, Result<Event, ApiError>>>,
+    updating: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Subscription {
@@ -60,10 +65,10 @@ impl Subscription {
         request.check()?;
         let every = Arc::new(AtomicBool::new(request.demand.delivery == Delivery::Every));
         let wanted = Wanted { every: every.clone(), past: request.from.is_some(), last: None };
-        let (started, wire) = start(&client, &request, wanted).await?;
-        let shared = Arc::new(Mutex::new(started));
+        let (serving, wire) = start(&client, &request, wanted).await?;
+        let shared = Arc::new(Mutex::new(serving));
         let run = Run {
-            client: client.clone(),
+            client,
             request,
             shared: shared.clone(),
             every: every.clone(),
@@ -76,18 +81,64 @@ impl Subscription {
             let event = run.next().await?;
             Some((event, run))
         });
-        let updating = tokio::sync::Mutex::default();
-        Ok(Self { client, shared, every, updating, events: Mutex::new(events.boxed()) })
+        let handle = SubscriptionHandle { shared, every, updating: Arc::default() };
+        Ok(Self { handle, events: Mutex::new(events.boxed()) })
+    }
+
+    /// The calls that change and end it.
+    pub fn handle(&self) -> &SubscriptionHandle {
+        &self.handle
     }
 
     /// Its name on the node; another one after the connection broke.
     pub fn id(&self) -> SubscriptionId {
-        lock(&self.shared).id
+        self.handle.id()
     }
 
     /// The current demand on every frame.
     pub fn demand(&self) -> Demand {
-        lock(&self.shared).demand
+        self.handle.demand()
+    }
+
+    /// Changes bounds, controller or policy; returns the demand from now on.
+    ///
+    /// # Errors
+    /// [`Code::BOUND_INVALID`] for a bound out of its range, [`Code::SUBSCRIPTION_UNKNOWN`] if it ended.
+    pub async fn update(&self, changes: Changes) -> Result<Demand, ApiError> {
+        self.handle.update(changes).await
+    }
+
+    /// Ends the subscription and tells what it leaves behind.
+    ///
+    /// # Errors
+    /// [`Code::SUBSCRIPTION_UNKNOWN`] if it has ended already, [`Code::LINK_DOWN`].
+    pub async fn unsubscribe(self) -> Result<UnsubscribeStatus, ApiError> {
+        self.handle.unsubscribe().await
+    }
+
+    /// A verdict for each frame of its transfer, from the node that serves it now; it ends where that connection breaks.
+    ///
+    /// # Errors
+    /// [`Code::SUBSCRIPTION_UNKNOWN`] if it has ended, [`Code::LINK_DOWN`].
+    pub async fn feedback(&self) -> Result<Feedback, ApiError> {
+        self.handle.feedback().await
+    }
+
+    /// The node that serves it now.
+    pub fn node(&self) -> String {
+        self.handle.node()
+    }
+}
+
+impl SubscriptionHandle {
+    /// Its name on the node; another one after the connection broke.
+    pub fn id(&self) -> SubscriptionId {
+        lock(&self.shared).started.id
+    }
+
+    /// The current demand on every frame.
+    pub fn demand(&self) -> Demand {
+        lock(&self.shared).started.demand
     }
 
     /// Changes bounds, controller or policy; returns the demand from now on.
@@ -102,15 +153,16 @@ impl Subscription {
             // Before the node sends the first of them.
             self.every.store(true, Ordering::Relaxed);
         }
+        let (id, at) = self.served();
         let request = proto::UpdateSubscriptionRequest {
-            subscription_id: self.id().0,
+            subscription_id: id.0,
             changes: Some(changes.into()),
         };
-        let answer = self.client.stub().update_subscription(request).await.map_err(failure);
+        let answer = at.stub().update_subscription(request).await.map_err(failure);
         let lacking = || ApiError::new(Code::LINK_PROTOCOL, "the answer holds no demand");
         let changed = answer
             .and_then(|answer| Demand::try_from(answer.into_inner().demand.ok_or_else(lacking)?));
-        let mut started = lock(&self.shared);
+        let started = &mut lock(&self.shared).started;
         if let Ok(demand) = changed {
             started.demand = demand;
         }
@@ -122,11 +174,38 @@ impl Subscription {
     ///
     /// # Errors
     /// [`Code::SUBSCRIPTION_UNKNOWN`] if it has ended already, [`Code::LINK_DOWN`].
-    pub async fn unsubscribe(self) -> Result<UnsubscribeStatus, ApiError> {
-        let request = proto::UnsubscribeRequest { subscription_id: self.id().0 };
-        let answer = self.client.stub().unsubscribe(request).await.map_err(failure)?;
+    pub async fn unsubscribe(&self) -> Result<UnsubscribeStatus, ApiError> {
+        let (id, at) = self.served();
+        let request = proto::UnsubscribeRequest { subscription_id: id.0 };
+        let answer = at.stub().unsubscribe(request).await.map_err(failure)?;
         answer.into_inner().try_into()
     }
+
+    /// A verdict for each frame of its transfer, from the node that serves it now; it ends where that connection breaks.
+    ///
+    /// # Errors
+    /// [`Code::SUBSCRIPTION_UNKNOWN`] if it has ended, [`Code::LINK_DOWN`].
+    pub async fn feedback(&self) -> Result<Feedback, ApiError> {
+        let (id, at) = self.served();
+        at.feedback(FeedbackOf::Subscription(id)).await
+    }
+
+    /// The node that serves it now.
+    pub fn node(&self) -> String {
+        lock(&self.shared).at.node().to_owned()
+    }
+
+    /// Its name, and the node that knows it by that.
+    fn served(&self) -> (SubscriptionId, Client) {
+        let serving = lock(&self.shared);
+        (serving.started.id, serving.at.clone())
+    }
+}
+
+/// A subscription at the node that serves it now.
+struct Serving {
+    started: Started,
+    at: Client,
 }
 
 impl Stream for Subscription {
@@ -140,12 +219,12 @@ impl Stream for Subscription {
 impl std::fmt::Debug for Subscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Subscription")
-            .field("started", &*lock(&self.shared))
+            .field("started", &lock(&self.handle.shared).started)
             .finish_non_exhaustive()
     }
 }
 
-fn lock(shared: &Mutex<Started>) -> std::sync::MutexGuard<'_, Started> {
+fn lock(shared: &Mutex<Serving>) -> std::sync::MutexGuard<'_, Serving> {
     // Plain values are whole at any time, even if a holder panicked.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,7 +233,7 @@ fn lock(shared: &Mutex<Started>) -> std::sync::MutexGuard<'_, Started> {
 struct Run {
     client: Client,
     request: SubscribeRequest,
-    shared: Arc<Mutex<Started>>,
+    shared: Arc<Mutex<Serving>>,
     every: Arc<AtomicBool>,
     /// The call; none while the connection is broken.
     wire: Option<Newest>,
@@ -220,7 +299,9 @@ impl Run {
             return None;
         }
         self.last = Some((epoch, captured_at));
-        stages.delivery = stages.delivery.saturating_add(wall_clock().since(handed_at));
+        if !self.client.relays() {
+            stages.delivery = stages.delivery.saturating_add(wall_clock().since(handed_at));
+        }
         Some(event)
     }
 
@@ -237,12 +318,13 @@ impl Run {
             let message = format!("the connection broke and {max} further tries are used up");
             return self.end(Err(ApiError::new(Code::LINK_DOWN, message).caused_by(why)));
         }
-        let sentence = format!("the connection to the node broke ({why}); trying again");
+        let node = lock(&self.shared).at.node().to_owned();
+        let sentence = format!("the connection to node {node} broke ({why}); trying again");
         Some(Ok(Event::CameraOffline(sentence.into())))
     }
 
     async fn resume(&mut self) -> Result<(), ApiError> {
-        let demand = lock(&self.shared).demand;
+        let demand = lock(&self.shared).started.demand;
         let behind = self.request.from.is_some() || demand.delivery == Delivery::Every;
         let (from, from_epoch) = match self.last {
             Some((epoch, last)) if behind => (Some(last + Duration::from_nanos(1)), Some(epoch)),
@@ -266,13 +348,13 @@ impl Run {
             ..options.clone()
         };
         let wanted = Wanted { every: self.every.clone(), past: from.is_some(), last: self.last };
-        let (started, wire) = retry(&remaining, |attempt| {
+        let (serving, wire) = retry(&remaining, |attempt| {
             self.tries = tries + attempt + 1;
             let attempt = start(&self.client, &request, wanted.clone());
             async {
                 attempt.await.map_err(|error| match error.code() {
-                    // A node that has just started may not have met its cameras yet.
-                    Code::CAMERA_UNKNOWN | Code::CAMERA_OFFLINE => {
+                    // A node that has just started may not have met its cameras yet, nor its members.
+                    Code::CAMERA_UNKNOWN | Code::CAMERA_OFFLINE | Code::MEMBER_UNKNOWN => {
                         ApiError::new(Code::LINK_DOWN, error.chain())
                     }
                     _ => error,
@@ -280,7 +362,7 @@ impl Run {
             }
         })
         .await?;
-        *lock(&self.shared) = started;
+        *lock(&self.shared) = serving;
         self.wire = Some(wire);
         Ok(())
     }
@@ -290,13 +372,23 @@ async fn start(
     client: &Client,
     request: &SubscribeRequest,
     wanted: Wanted,
-) -> Result<(Started, Newest), ApiError> {
-    let request: proto::SubscribeRequest = request.clone().into();
-    let call = client.stub().subscribe(request).await.map_err(failure)?.into_inner();
+) -> Result<(Serving, Newest), ApiError> {
+    let open = |at: Client| start_at(at, request.clone().into(), wanted.clone());
+    client.at_camera(&request.camera, open).await
+}
+
+async fn start_at(
+    at: Client,
+    request: proto::SubscribeRequest,
+    wanted: Wanted,
+) -> Result<(Serving, Newest), ApiError> {
+    let call = at.stub().subscribe(request).await.map_err(failure)?.into_inner();
     let mut wire = Newest::new(call, wanted);
     let first = wire.message().await.map_err(failure)?;
     match first.and_then(|answer| answer.event) {
-        Some(wire::Event::Started(started)) => Ok((started.try_into()?, wire)),
+        Some(wire::Event::Started(started)) => {
+            Ok((Serving { started: started.try_into()?, at }, wire))
+        }
         Some(_) => {
             Err(ApiError::new(Code::LINK_PROTOCOL, "a subscription did not open with `started`"))
         }

@@ -1,6 +1,6 @@
-//! The acts of operators on a node: the sessions of its MQTT clients, and its configuration.
+//! The acts of operators on a node: the sessions of its MQTT clients, its configuration, and its fabric.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tidegate_api::{
@@ -12,7 +12,7 @@ use tidegate_message::{Action, Code, Identity as Owned, Target};
 use tidegate_process::clock;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::Identity;
+use crate::{Fabric, FabricDesk, Identity};
 
 /// How long a request to reload may wait: less than clients give a call.
 const RELOAD_MAX: Duration = Duration::from_secs(20);
@@ -42,10 +42,12 @@ pub trait Admin: Send + Sync + 'static {
         &self,
         identity: &Identity,
     ) -> Result<ReloadedConfiguration, ApiError>;
+
+    /// The fabric that the node is a member of; `FABRIC_OFF` where it is in none.
+    fn fabric(&self, identity: &Arc<Identity>) -> Result<FabricDesk, ApiError>;
 }
 
 /// The acts on a node that has a bus, once it has, and a configuration.
-#[derive(Debug)]
 pub struct Administration {
     /// Rights, and the audit log.
     pub access: Access,
@@ -53,6 +55,8 @@ pub struct Administration {
     pub bus: Option<Bus>,
     /// Requests to read the configuration again; none where that is not possible.
     pub reloads: Option<Reloads>,
+    /// The fabric that it is a member of; none if it is in none.
+    pub fabric: Option<Arc<dyn Fabric>>,
 }
 
 impl Administration {
@@ -110,6 +114,10 @@ impl Admin for Administration {
             || busy("the configuration is still being read; the node's log says what comes of it");
         let reloaded = reloaded.map_err(|_| late())?;
         reloaded.map_err(|_| busy("the node stops"))?
+    }
+
+    fn fabric(&self, identity: &Arc<Identity>) -> Result<FabricDesk, ApiError> {
+        FabricDesk::open(&self.access, identity, self.fabric.as_ref())
     }
 
     async fn end_sessions(&self, identity: &Identity, which: EndSessions) -> Result<u64, ApiError> {

@@ -2,19 +2,22 @@
 //!
 //! ```text
 //!  TLS connection ──▶ server ──checked request──▶ Cameras (implemented by `tidegate-streams`), Admin
-//!  (identity)            ◀──── events, bounded ──────┘
+//!  (identity)            ◀──── events, bounded ──────┘                                     └─▶ Fabric (its members)
 //! ```
 //!
-//! [`Cameras`] is what a node's cameras can do (a caller reads them by [`Frames`]), and [`Admin`] what operators may do with the node, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests
-//! reach an implementation checked, and identities come from certificates that TLS has verified, or from passwords and tokens
-//! that came with the call.
+//! [`Cameras`] is what a node's cameras can do (a caller reads them by [`Frames`]), and [`Admin`] what operators may do with the node
+//! and with the [`Fabric`] that it is a member of, in plain Rust; [`server`] speaks `tidegate.v1` in front of it. Requests reach an
+//! implementation checked, and identities come from certificates that TLS has verified, or from passwords and tokens that came with the
+//! call.
 //!
 //! Always true: no call holds more than [`EVENTS_BUFFERED`] events for a client that does not read; a
 //! frame's bytes are copied once for each subscriber, into the HTTP/2 stream; a failed call says its
 //! stable code.
 
 mod admin;
+mod fabric;
 mod failure;
+pub mod memory;
 pub mod openapi;
 pub mod server;
 pub mod unread;
@@ -31,8 +34,9 @@ use tokio::sync::mpsc;
 
 pub use self::{
     admin::{Admin, Administration, Reloads},
+    fabric::{Fabric, FabricDesk},
     failure::{BodyError, Failure},
-    server::{BodyBound, Plain, PlainSettings, Server, ServerConfig, ServerError},
+    server::{BodyBound, IsMember, Plain, PlainSettings, Server, ServerConfig, ServerError},
 };
 pub use axum::Router;
 pub use tidegate_identity::access::Identity;
@@ -49,8 +53,13 @@ pub const EVENTS_BUFFERED: usize = 1;
 /// [`Code::ACTION_DENIED`](tidegate_message::Code::ACTION_DENIED).
 #[async_trait]
 pub trait Cameras: Send + Sync + 'static {
-    /// The frames that a caller may read.
+    /// The frames that a caller may read at this node.
     fn frames(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames>;
+
+    /// The same and, through this node, those that it may read at other members of the fabric: for callers that do not go there themselves.
+    fn frames_of_all(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames> {
+        self.frames(identity)
+    }
 
     /// Makes a camera whose frames `identity` will publish; `CAMERA_TAKEN` if another live one holds the
     /// name.

@@ -13,6 +13,7 @@
 //! seconds; every message is checked before it reaches the implementation; a stopped server ends its streams with `ended: shutdown` and is
 //! gone after [`GRACE`] at the latest.
 
+mod behalf;
 mod connection;
 mod detection;
 mod gate;
@@ -40,6 +41,11 @@ use tonic::{
     transport::server::Server as Http,
 };
 
+pub use self::{
+    behalf::IsMember,
+    plain::{Plain, PlainSettings},
+    web::BodyBound,
+};
 use self::{
     connection::{Caller, Connected, Entrance, accept},
     detection::DetectService,
@@ -50,10 +56,6 @@ use self::{
     service::Service,
     status::OrStatus as _,
     web::Web,
-};
-pub use self::{
-    plain::{Plain, PlainSettings},
-    web::BodyBound,
 };
 use super::{Admin, Cameras, Detection, unread::KEEP_ALIVE};
 
@@ -123,6 +125,7 @@ pub struct Server {
     /// The detection for clients, and the largest image in bytes.
     detection: Option<(Arc<dyn Detection>, usize)>,
     plain: Option<Plain>,
+    members: Option<Arc<IsMember>>,
 }
 
 impl Server {
@@ -134,12 +137,17 @@ impl Server {
         let failed = |source| ServerError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, config, detection: None, plain: None })
+        Ok(Self { listener, address, config, detection: None, plain: None, members: None })
     }
 
     /// Serves `Detect`, too, whose images have at most `image_bytes_max` bytes.
     pub fn add_detection(&mut self, detection: Arc<dyn Detection>, image_bytes_max: usize) {
         self.detection = Some((detection, image_bytes_max));
+    }
+
+    /// Lets nodes for which `is_member` is true ask for frames on behalf of their own callers.
+    pub fn let_members_ask(&mut self, is_member: Arc<IsMember>) {
+        self.members = Some(is_member);
     }
 
     /// Serves more paths of HTTP beside gRPC: `web` for callers that are known, `web_public` for everybody.
@@ -184,7 +192,8 @@ impl Server {
         let detection = self.detection.map(|(detection, bytes_max)| {
             (DetectService::new(detection, callers.clone(), stop.clone()), bytes_max)
         });
-        let gates = Gates::new(service, detection, callers.clone(), bytes_max, partial.clone());
+        let front = (callers.clone(), self.members);
+        let gates = Gates::new(service, detection, front, bytes_max, partial.clone());
         let health = health(has_detection, callers.clone(), stop.clone());
         let web = Web {
             node: self.config.node,
@@ -262,6 +271,7 @@ fn router(
         .add_service(gates.frames.clone())
         .add_service(gates.sessions.clone())
         .add_service(gates.configuration.clone())
+        .add_service(gates.fabric.clone())
         .add_service(InterceptedService::new(health.clone(), may_reflect.clone()))
         .add_service(InterceptedService::new(
             v1.max_decoding_message_size(REFLECTION_BYTES_MAX),

@@ -25,7 +25,7 @@ use tidegate_wire::{
 };
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
-    oneshot,
+    oneshot, watch,
 };
 
 use super::{
@@ -43,6 +43,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Cameras {
     by_name: Mutex<BTreeMap<CameraName, Arc<Camera>>>,
+    /// Changes whenever a camera is reached, or no longer.
+    reached: Arc<watch::Sender<()>>,
 }
 
 /// One camera, reachable or not.
@@ -51,6 +53,7 @@ pub(super) struct Camera {
     /// On the frames of all its streams, those that are yet to begin as well.
     pub(super) verdicts: Verdicts,
     state: Mutex<State>,
+    reached: Arc<watch::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -156,6 +159,16 @@ impl Cameras {
         self.map().get(name).is_some_and(|camera| camera.is_online())
     }
 
+    /// The cameras that are reached, in order.
+    pub(super) fn online(&self) -> Vec<CameraName> {
+        self.all().iter().filter(|one| one.is_online()).map(|one| one.name.clone()).collect()
+    }
+
+    /// Changes whenever those do.
+    pub(super) fn reached(&self) -> watch::Receiver<()> {
+        self.reached.subscribe()
+    }
+
     /// Takes up a link that reaches the announced camera, and asks again for what its streams still want.
     ///
     /// A second link of the same node key replaces the first: the first is dead and not yet noticed.
@@ -174,7 +187,12 @@ impl Cameras {
             .map()
             .entry(name.clone())
             .or_insert_with(|| {
-                Arc::new(Camera { name, verdicts: Verdicts::default(), state: Mutex::default() })
+                Arc::new(Camera {
+                    name,
+                    verdicts: Verdicts::default(),
+                    state: Mutex::default(),
+                    reached: self.reached.clone(),
+                })
             })
             .clone();
         let (sender, records) = mpsc::channel(RECORDS_MAX);
@@ -196,6 +214,7 @@ impl Cameras {
         let streams: Vec<Arc<Stream>> = state.streams.values().cloned().collect();
         state.link = Some(Attached { id, records: sender, transport });
         drop(state);
+        self.reached.send_replace(());
         for stream in streams {
             camera.resume(&stream, life);
             stream.tell(Event::CameraOnline);
@@ -260,6 +279,7 @@ impl Camera {
             stream.end(tidegate_wire::EndReason::SourceEnded);
         }
         self.state().link = None;
+        self.reached.send_replace(());
     }
 
     /// Lets go of the link of that attachment, unless a newer one has taken its place.
@@ -273,6 +293,7 @@ impl Camera {
         state.questions.clear();
         let streams: Vec<_> = state.streams.values().cloned().collect();
         drop(state);
+        self.reached.send_replace(());
         for stream in streams {
             stream.tell(Event::CameraOffline(why.into()));
         }

@@ -125,7 +125,7 @@ impl Cameras for NodeState {
             })?,
             FeedbackOf::Camera(name) => {
                 self.may(identity, Action::Frames, name)?;
-                (name.clone(), self.named(identity, name)?.verdicts.subscribe())
+                (name.clone(), self.reading(identity, name)?.verdicts.subscribe())
             }
         };
         let stop = self.stop.clone();
@@ -176,7 +176,7 @@ impl Frames for Seen {
     async fn camera(&self, name: &CameraName) -> Result<CameraInfo, ApiError> {
         let Self { node, identity } = self;
         node.may(identity, Action::Frames, name)?;
-        let camera = node.named(identity, name)?;
+        let camera = node.reading(identity, name)?;
         Ok(node.info(&camera).await)
     }
 
@@ -187,7 +187,7 @@ impl Frames for Seen {
         let Self { node, identity } = self;
         node.may(identity, Action::Frames, &request.camera)?;
         request.check()?;
-        let camera = node.named(identity, &request.camera)?;
+        let camera = node.reading(identity, &request.camera)?;
         let forgotten = forget_earlier_epoch(&mut request, camera.life().epoch);
         let or = |asked: &Option<String>, usual: &str| asked.as_deref().unwrap_or(usual).to_owned();
         let hints = TransferHints {
@@ -269,7 +269,7 @@ impl Frames for Seen {
     ) -> Result<Original, ApiError> {
         let Self { node, identity } = self;
         node.may(identity, Action::FetchOriginal, camera)?;
-        let camera = node.named(identity, camera)?;
+        let camera = node.reading(identity, camera)?;
         let (original, jpeg) = camera.ask_original(captured_at)?.answer().await?;
         // The camera may take its time, and the right may be gone meanwhile.
         node.may(identity, Action::FetchOriginal, &camera.name)?;
@@ -334,6 +334,18 @@ impl NodeState {
             may_watch(identity).is_ok()
                 && self.access.allows(identity, Action::Frames, Target::Camera(known.as_str()))
         })
+    }
+
+    /// The same for a call about its frames: of a camera that another node reaches, and this one does not, the error names that node.
+    fn reading(&self, identity: &Identity, name: &CameraName) -> Result<Arc<Camera>, ApiError> {
+        let here = self.named(identity, name);
+        if here.as_ref().is_ok_and(|camera| camera.is_online()) {
+            return here;
+        }
+        match self.elsewhere.get().and_then(|elsewhere| elsewhere(name)) {
+            Some(place) => Err(ApiError::elsewhere(name, place)),
+            None => here,
+        }
     }
 
     /// Whether an identity may do that to a camera: by what its certificate is for, then by the rules.
@@ -419,6 +431,7 @@ impl NodeState {
             no_frames: camera.no_frames().map(|why| why.as_ref().to_owned()),
             capture_clock: camera.capture_clock().map(|said| said.as_ref().to_owned()),
             substream_of: self.own.main_of(&camera.name),
+            node: None,
         };
         // A camera that does not answer is still listed, with what is known of it.
         let Ok(asked) = camera.ask_info() else { return info };

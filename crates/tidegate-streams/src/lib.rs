@@ -10,6 +10,7 @@
 //! say so to their sessions first.
 
 mod cameras;
+mod elsewhere;
 mod entry;
 mod frames;
 mod hosted;
@@ -24,7 +25,7 @@ mod verdict;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
     time::Duration,
 };
 
@@ -44,8 +45,11 @@ use tidegate_wire::{NodeId, TransferHints};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use self::own::{CAMERAS_MAX, OwnCamera};
 use self::{cameras::Cameras, frames::Live, hosted::Hosted, own::OwnNames, shares::Shares};
+pub use self::{
+    elsewhere::{Elsewhere, Reached},
+    own::{CAMERAS_MAX, OwnCamera},
+};
 
 /// How long tasks may take to end after a stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -72,6 +76,8 @@ pub struct StreamsSettings {
 /// Everything a node shares between its tasks.
 pub(crate) struct NodeState {
     cameras: Cameras,
+    /// Where cameras are that are not here; nothing is known of them while none was given.
+    elsewhere: OnceLock<Arc<Elsewhere>>,
     subscriptions: Mutex<HashMap<SubscriptionId, Live>>,
     hosted: Hosted,
     own: OwnNames,
@@ -98,6 +104,7 @@ impl NodeState {
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             cameras: Cameras::default(),
+            elsewhere: OnceLock::new(),
             subscriptions: Mutex::default(),
             hosted: Hosted::new(&hosted_options.log),
             own: OwnNames::default(),
@@ -163,6 +170,17 @@ impl Streams {
     /// The cameras, for the API and other services.
     pub fn cameras(&self) -> Arc<dyn tidegate_rpc::Cameras> {
         self.state.clone()
+    }
+
+    /// The cameras that this node reaches.
+    pub fn reached(&self) -> Reached {
+        Reached::new(&self.state)
+    }
+
+    /// Has calls for a camera that this node does not reach be answered with the node that does. The first one to be given stays.
+    pub fn look_elsewhere(&self, elsewhere: Arc<Elsewhere>) {
+        // A second one would be of the same fabric.
+        let _ = self.state.elsewhere.set(elsewhere);
     }
 
     /// Runs the node's own cameras and all streams until `stop`.

@@ -1,7 +1,7 @@
 //! A node without sockets: the test is its camera and its application.
 
 use bytes::Bytes;
-use tidegate_api::{Changes, Event, FeedbackOf, Registration, SubscribeRequest};
+use tidegate_api::{Changes, Event, FeedbackOf, Place, Registration, SubscribeRequest};
 use tidegate_camera::camera::Privacy;
 use tidegate_frame::{
     coordinator::CoordinatorConfig, knob::FrameLimits, table::TableSet, transfer::TransferConfig,
@@ -357,6 +357,46 @@ async fn unknown_camera_names_none_that_its_caller_may_not_see() {
             assert!(is_named || !names, "{rights}: {error}");
         }
     }
+}
+
+#[tokio::test]
+async fn camera_that_another_node_reaches_is_answered_with_that_node() {
+    let rig = rig_with_roles("[anonymous]");
+    exchange(&rig, None);
+    let place = Place { node: "yard".to_owned(), addresses: vec!["yard.local:7080".to_owned()] };
+    let known = place.clone();
+    rig.node
+        .elsewhere
+        .set(Arc::new(move |name: &CameraName| (name.as_str() != "cam9").then(|| known.clone())))
+        .ok()
+        .expect("it is the first");
+    let seen = rig.node.clone().frames(rig.application.clone().into());
+    let [cam1, cam7, cam9] =
+        ["cam1", "cam7", "cam9"].map(|name| name.parse::<CameraName>().unwrap());
+    let subscribe = |name: &str| SubscribeRequest::new(name, Duration::from_secs(60), 0.5).unwrap();
+    // One that is here is not looked for.
+    seen.camera(&cam1).await.expect("it is here");
+    for error in [
+        seen.camera(&cam7).await.map(drop).unwrap_err(),
+        seen.subscribe(subscribe("cam7")).await.map(drop).unwrap_err(),
+        seen.fetch_original(&cam7, Instant::EPOCH).await.map(drop).unwrap_err(),
+    ] {
+        assert_eq!((error.code(), error.place()), (Code::CAMERA_ELSEWHERE, Some(&place)));
+    }
+    assert_eq!(seen.camera(&cam9).await.map(drop).unwrap_err().code(), Code::CAMERA_UNKNOWN);
+    // Once it is away here, it is where it went; and its name can be freed here all the same.
+    rig.camera.detach(rig.link.id, "it has moved");
+    let error = seen.subscribe(subscribe("cam1")).await.map(drop).unwrap_err();
+    assert_eq!(error.code(), Code::CAMERA_ELSEWHERE);
+}
+
+#[tokio::test]
+async fn cameras_that_are_reached_are_told_as_they_come_and_go() {
+    let rig = rig_with_roles("[anonymous]");
+    let mut reached = Reached::new(&rig.node);
+    assert_eq!(reached.next().await, ["cam1".parse::<CameraName>().unwrap()]);
+    rig.camera.detach(rig.link.id, "gone");
+    assert_eq!(reached.next().await, [] as [CameraName; 0]);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
+import { showFabric } from "./fabric.mjs";
 import { browse, colours, DESK, live, newest, open as openAt, poll, signIn, Site, tile } from "./site.mjs";
 
 const PHONE = { width: 390, height: 844 };
@@ -65,6 +66,21 @@ test("pictures go on, and other bounds are asked for while they do", async () =>
   await page.getByLabel("Rate").fill("1");
   await page.getByLabel("Rate").blur();
   await poll(() => page.evaluate(() => [...document.querySelectorAll(".tile")].every((tile) => !tile.tile.bounds || tile.tile.bounds.fps === 1)), "a lower rate");
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
+test("a camera of another node has the name of that node", async () => {
+  const page = await signedIn();
+  await live(page, "street");
+  await page.route("**/cameras", async (route) => {
+    const answer = await route.fetch();
+    await route.fulfill({ response: answer, body: (await answer.text()).replaceAll('"node":null', '"node":"mill"') });
+  });
+  await tile(page, "street").locator(".source", { hasText: "at mill" }).waitFor();
+  await page.unroute("**/cameras");
+  await tile(page, "street").locator(".source", { hasNotText: "at mill" }).waitFor();
+  await live(page, "street");
   assert.deepEqual(page.wrong, []);
   await page.context().close();
 });
@@ -135,7 +151,7 @@ test("messages beside detections, and such as are none, disturb no detection", a
 test("an administrator sees clients, sinks, uplinks and flows with their state", async () => {
   const page = await signedIn();
   site.publish("rooms/kitchen/celsius", "21.5");
-  await page.getByRole("link", { name: "Node" }).click();
+  await page.getByRole("link", { name: "Node", exact: true }).click();
   await page.locator("#table-sinks td", { hasText: "archive" }).waitFor();
   await page.locator("#table-sinks tr", { hasText: "archive" }).locator(".badge.good").waitFor();
   await page.locator("#table-sinks tr", { hasText: "cloud" }).locator(".badge.bad").waitFor();
@@ -146,11 +162,43 @@ test("an administrator sees clients, sinks, uplinks and flows with their state",
   await page.context().close();
 });
 
+test("an administrator sees the nodes of a fabric on a map, and that they are old once the node is silent", async () => {
+  const page = await signedIn();
+  await page.getByRole("link", { name: "Nodes", exact: true }).click();
+  // This node has none.
+  await page.getByRole("heading", { name: "This node is on its own" }).waitFor();
+  await page.locator("#no-fabric-why", { hasText: "`[fabric]` of its configuration" }).waitFor();
+  await showFabric(page);
+  await page.getByRole("img", { name: "Map of 6 nodes in 3 cells" }).waitFor();
+  await page.getByRole("heading", { name: "This node is on its own" }).waitFor({ state: "hidden" });
+  assert.equal(await page.locator("#nodes-note").innerText(), "5 nodes, 3 linked, 1 doubted; 1 lost · 3 replicas · view 9f3c21d07ab4e511");
+  const rows = await page.locator("#table-members tbody tr").allInnerTexts();
+  assert.deepEqual(rows.map((row) => row.split("\t").slice(0, 4)), [
+    ["edge", "here", "this node", "door, street"],
+    ["depot", "lost", "–", "–"],
+    ["harbour", "doubted", "–", "–"],
+    ["mill", "here", "15 ms", "mill-1, mill-2, mill-3"],
+    ["van", "here", "48 ms", "–"],
+    ["yard", "here", "1.2 ms", "gate"],
+  ]);
+  await page.getByText("Member depot is lost, and what it held is at 2 of 3 owners.").waitFor();
+  assert.equal(await page.locator("#map .link").count(), 3);
+  // No figures of before that look like those of now.
+  await page.route("**/v1/fabric*", (route) => route.abort());
+  await page.locator(".old #nodes-note", { hasText: /^As it was \d+ s ago/ }).waitFor();
+  await page.unroute("**/v1/fabric*");
+  await page.locator("#nodes-note", { hasText: "5 nodes" }).waitFor();
+  assert.deepEqual(page.wrong, []);
+  await page.context().close();
+});
+
 test("on a phone nothing is wider than the screen, and each control has a name", async () => {
   const page = await signedIn({ viewport: PHONE, hasTouch: true, isMobile: true });
   await live(page, "street");
-  for (const view of ["Cameras", "Detections", "Node"]) {
-    await page.getByRole("link", { name: new RegExp(`^${view}`) }).click();
+  await showFabric(page);
+  for (const view of ["Cameras", "Detections", "Nodes", "Node"]) {
+    await page.getByRole("link", { name: new RegExp(`^${view}\\b`) }).click();
+    if (view === "Nodes") await page.getByRole("img", { name: /^Map of/ }).waitFor();
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     assert.ok(wide <= 0, `${view} is ${wide} pixels too wide`);
   }
@@ -272,7 +320,11 @@ test("pictures of the page", { skip: !shots && "TIDEGATE_SCREENSHOTS names no fo
       await page.keyboard.press("Escape");
       await page.getByRole("link", { name: /^Detections/ }).click();
       await shot("detections");
-      await page.getByRole("link", { name: "Node" }).click();
+      await showFabric(page);
+      await page.getByRole("link", { name: "Nodes", exact: true }).click();
+      await page.getByRole("img", { name: /^Map of/ }).waitFor();
+      await shot("nodes");
+      await page.getByRole("link", { name: "Node", exact: true }).click();
       site.publish("rooms/kitchen/celsius", "21.5");
       await page.locator("#table-sinks .badge.bad").waitFor();
       await page.locator("#table-clients").waitFor();

@@ -3,13 +3,18 @@
 // Times of frames are nanoseconds, more than a number of JavaScript holds exactly, so they stay text: see `exact`.
 
 import { exact, Newest, noPicture, readDetection, sessionState, Silence } from "./messages.js";
+import { drawMap, inWords, linkOf } from "./nodes.js";
 
 const $ = (id) => document.getElementById(id);
-const views = ["sign-in", "cameras", "detections", "node"];
+const views = ["sign-in", "cameras", "detections", "nodes", "node"];
 const DETECTIONS_MAX = 100;
 /** A box belongs to a picture whose capture is at most this far from its own, in milliseconds. */
 const BOX_AGE_MAX = 1500;
 const LIST_EVERY = 3000;
+/** What is known of the nodes is old once two lists did not come. */
+const NODES_OLD = 3 * LIST_EVERY;
+/** Nodes that are listed and drawn; more are counted alone. */
+const NODES_MAX = 1000;
 /** How often tiles look at their clocks. */
 const TICK_EVERY = 250;
 /** A request is answered within that time, in ms, or the node is away; a login, whose password is checked, and an original take longer. */
@@ -124,7 +129,7 @@ function begin(me) {
   $("node-name").textContent = me.node;
   $("who").textContent = me.name;
   $("nav").hidden = $("account").hidden = false;
-  $("nav-node").hidden = !me.admin;
+  for (const link of document.querySelectorAll("nav .admin")) link.hidden = !me.admin;
   // A caller by certificate, and one where there is no login, has no session to end.
   $("sign-out").hidden = me.kind === "certificate" || me.kind === "node" || me.login === false;
   route();
@@ -140,6 +145,9 @@ function end(why) {
   state.tiles.clear();
   state.detections = [];
   state.newest.clear();
+  Object.assign(known, { at: null, words: "" });
+  $("fabric").hidden = $("no-fabric").hidden = true;
+  $("nodes-note").textContent = "";
   detections.close();
   showDetections();
   $("nav").hidden = $("account").hidden = true;
@@ -224,7 +232,7 @@ async function failed(error) {
 function route() {
   const asked = location.hash.slice(1);
   let view = views.includes(asked) && asked !== "sign-in" ? asked : "cameras";
-  if (view === "node" && !state.me?.admin) view = "cameras";
+  if (view.startsWith("node") && !state.me?.admin) view = "cameras";
   if (!state.me) view = "sign-in";
   for (const name of views) $(`view-${name}`).hidden = name !== view;
   for (const link of $("nav").children) {
@@ -234,6 +242,7 @@ function route() {
   if (view === "detections") state.unseen = 0;
   countUnseen();
   if (view === "node") tables();
+  if (view === "nodes") nodes();
   return view;
 }
 window.addEventListener("hashchange", () => {
@@ -262,6 +271,7 @@ async function list() {
     }
     $("no-cameras").hidden = cameras.length > 0;
     if (!$("view-node").hidden) await tables();
+    if (!$("view-nodes").hidden) await nodes();
     if (!state.away && $("notice").classList.contains("bad")) notice("");
   } catch (error) {
     await failed(error);
@@ -279,6 +289,7 @@ function wish() {
 setInterval(() => {
   const now = performance.now();
   for (const tile of state.tiles.values()) tile.tick(now);
+  sayNodesAge(now);
 }, TICK_EVERY);
 
 const seen = new IntersectionObserver((entries) => {
@@ -320,8 +331,9 @@ class Tile {
     this.camera = camera;
     const size = camera.size ? `${camera.size[0]} × ${camera.size[1]}` : "";
     const fps = camera.fps ? `${camera.fps.toFixed(camera.fps < 10 ? 1 : 0)} fps` : "";
-    this.parts.source.textContent = [size, fps, camera.capture_clock].filter(Boolean).join(" · ");
-    const unreached = this.texts.down || "The camera is not reached.";
+    const at = camera.node ? `at ${camera.node}` : "";
+    this.parts.source.textContent = [size, fps, at, camera.capture_clock].filter(Boolean).join(" · ");
+    const unreached = sentence(camera.no_frames) || this.texts.down || "The camera is not reached.";
     this.texts.down = camera.online ? (camera.no_frames ?? "") : unreached;
     this.say();
   }
@@ -742,14 +754,14 @@ async function tables() {
   }
 }
 
-function showTable({ path, title, none, columns }, rows, why) {
+function showTable({ path, title, none, columns }, rows, why, place = $("tables")) {
   let card = $(`table-${path}`);
   if (!card) {
     card = element("section", "table card");
     card.id = `table-${path}`;
     card.append(element("h2", "", title), element("div", "scroll"));
     card.setAttribute("aria-label", title);
-    $("tables").append(card);
+    place.append(card);
   }
   const scroll = card.lastElementChild;
   if (!rows.length) {
@@ -777,6 +789,57 @@ function showTable({ path, title, none, columns }, rows, why) {
     }
   }
   scroll.replaceChildren(table);
+}
+
+// --- Nodes
+
+const STANDINGS = { here: "good", doubted: "warn", lost: "bad", left: "", forgotten: "" };
+const MEMBERS = { path: "members", title: "Members", none: "No node is known yet.", columns: [
+  ["Name", (row) => row.name], ["Standing", (row) => badge(STANDINGS[row.standing] ?? "", row.standing)], ["Link", linkOf],
+  ["Cameras", (row) => row.cameras.join(", ") || "–"], number("Filters", (row) => count(row.filters)), ["Zone", (row) => row.zone || "–"],
+  ["Cell", (row) => row.cell ?? "–"], ["API", (row) => row.api_addresses[0] ?? "–"], ["Why", (row) => sentence(row.reason)],
+] };
+
+const known = { reading: false, at: null, words: "" };
+async function nodes() {
+  if (known.reading || !state.me?.admin) return;
+  known.reading = true;
+  try {
+    const [fabric, { members }] = [await get("/v1/fabric"), await get(`/v1/fabric/members?limit=${NODES_MAX}`)];
+    members.sort((one, other) => other.me - one.me || one.name.localeCompare(other.name));
+    showTable(MEMBERS, members, "", $("members"));
+    $("problems").replaceChildren(...fabric.problems.map((text) => element("li", "", sentence(text))));
+    $("problems").hidden = !fabric.problems.length;
+    $("fabric").hidden = false;
+    // Its place has a width once it is shown.
+    $("map").hidden = !members.some((member) => member.position);
+    const map = drawMap(fabric.cells, members, Math.max(200, $("map-picture").clientWidth));
+    $("map-picture").replaceChildren(...(map ? [map] : []));
+    const more = members.length < NODES_MAX ? "" : ` · the first ${count(NODES_MAX)} are shown`;
+    known.words = `${inWords(fabric)} · ${fabric.replicas} replicas · view ${fabric.view_hash}${more}`;
+    $("no-fabric").hidden = true;
+    known.at = performance.now();
+  } catch (error) {
+    if (error.code === "fabric.off") {
+      $("fabric").hidden = true;
+      $("no-fabric").hidden = false;
+      $("no-fabric-why").textContent = sentence(error.message);
+      Object.assign(known, { at: performance.now(), words: "" });
+    } else await failed(error);
+  } finally {
+    known.reading = false;
+    sayNodesAge(performance.now());
+  }
+}
+
+/** The figures, or how old they are once the node is silent. */
+function sayNodesAge(now) {
+  if (known.at === null) return;
+  const age = now - known.at;
+  const isOld = age > NODES_OLD;
+  const text = isOld ? `As it was ${Math.round(age / 1000)} s ago: no news from this node` : known.words;
+  if ($("nodes-note").textContent !== text) $("nodes-note").textContent = text;
+  $("view-nodes").classList.toggle("old", isOld);
 }
 
 const badge = (kind, text) => element("span", `badge ${kind}`, text);

@@ -45,6 +45,7 @@ fn camera(info: &CameraInfo) -> Value {
         "no_frames": info.no_frames,
         "capture_clock": info.capture_clock,
         "substream_of": info.substream_of.as_ref().map(CameraName::as_str),
+        "node": info.node,
     })
 }
 

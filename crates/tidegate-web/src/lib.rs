@@ -3,7 +3,8 @@
 //! ```text
 //!  tidegate-rpc (caller known) ─┬─▶ /cameras, snapshot.jpg, mjpeg, frames (WebSocket) ─▶ dyn Frames ─▶ transfers
 //!                               ├─▶ /v1/detections (WebSocket) ─▶ bus
-//!                               └─▶ /v1/clients, sinks, uplinks, flows ─▶ dyn Frames, Tables
+//!                               ├─▶ /v1/clients, fabric ─▶ dyn Admin
+//!                               └─▶ /v1/sinks, uplinks, flows ─▶ Tables
 //!  everybody ─────────────────────▶ /, page.js, page.css
 //! ```
 //!
@@ -14,6 +15,7 @@
 //! | `GET /cameras/NAME/mjpeg` | frames within bounds, one JPEG after another |
 //! | `WS /cameras/NAME/frames` | the same, with all that is known of each |
 //! | `WS /v1/detections` | detections as they are published |
+//! | `GET /v1/fabric`, `/v1/fabric/members`, `/v1/fabric/where` | the fabric of many nodes, for its administrators; `POST …/forget`, `…/leave` |
 //! | `GET /v1/clients`, `/v1/sinks`, `/v1/uplinks`, `/v1/flows` | the state of the node, for its administrators |
 //!
 //! Always true: a viewer is a subscription like any other, so viewers with the same bounds share one encoding; a viewer that is slow
@@ -22,6 +24,7 @@
 mod boxes;
 mod cameras;
 mod detections;
+mod fabric;
 mod frames;
 mod mjpeg;
 mod page;
@@ -34,7 +37,7 @@ use axum::{
     Router,
     extract::ws::{Message, WebSocket, WebSocketUpgrade, rejection::WebSocketUpgradeRejection},
     http::StatusCode,
-    routing::{any, get},
+    routing::{any, get, post},
 };
 use futures::SinkExt as _;
 use tidegate_bus::Bus;
@@ -67,7 +70,7 @@ pub struct WebSettings {
     pub stop: CancellationToken,
 }
 
-/// The paths for callers that are known: each request has the extensions `Arc<Identity>`, `Arc<dyn Frames>` and `Arc<dyn Cameras>`.
+/// The paths for callers that are known: each request has the extensions `Arc<Identity>`, `Arc<dyn Frames>`, `Arc<dyn Cameras>` and `Arc<dyn Admin>`.
 pub fn router(settings: WebSettings) -> Router {
     let WebSettings { access, bus, tables, stop } = settings;
     let callers = Arc::new(Callers::new(access.clone(), "api"));
@@ -82,6 +85,11 @@ pub fn router(settings: WebSettings) -> Router {
         .route("/v1/sinks", get(tables::sinks))
         .route("/v1/uplinks", get(tables::uplinks))
         .route("/v1/flows", get(tables::flows))
+        .route("/v1/fabric", get(fabric::status))
+        .route("/v1/fabric/members", get(fabric::members))
+        .route("/v1/fabric/members/{member}/forget", post(fabric::forget))
+        .route("/v1/fabric/where", get(fabric::locate))
+        .route("/v1/fabric/leave", post(fabric::leave))
         .with_state(web)
 }
 

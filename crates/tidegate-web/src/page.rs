@@ -10,11 +10,12 @@ use axum::{
 /// A file of the page: its path, what it is, and its bytes.
 struct File(&'static str, &'static str, &'static [u8]);
 
-static FILES: [File; 6] = [
+static FILES: [File; 7] = [
     File("/", "text/html; charset=utf-8", include_bytes!("../page/index.html")),
     File("/page.css", "text/css; charset=utf-8", include_bytes!("../page/page.css")),
     File("/page.js", "text/javascript; charset=utf-8", include_bytes!("../page/page.js")),
     File("/messages.js", "text/javascript; charset=utf-8", include_bytes!("../page/messages.js")),
+    File("/nodes.js", "text/javascript; charset=utf-8", include_bytes!("../page/nodes.js")),
     File("/icon.svg", "image/svg+xml", include_bytes!("../page/icon.svg")),
     File(
         "/page.webmanifest",
@@ -25,13 +26,13 @@ static FILES: [File; 6] = [
 
 /// Bytes of all files at most: the page is loaded over the same narrow lines as the pictures.
 #[cfg(test)]
-const PAGE_BYTES_MAX: usize = 60_000;
+const PAGE_BYTES_MAX: usize = 64_000;
 
 /// The files of the page, for everybody: they say nothing about the node.
 pub fn page() -> Router {
     // The icon that browsers ask for without being told of one.
     let router =
-        Router::new().route("/favicon.ico", get(|headers: HeaderMap| answer(headers, &FILES[4])));
+        Router::new().route("/favicon.ico", get(|headers: HeaderMap| answer(headers, &FILES[5])));
     FILES.iter().fold(router, |router, file| {
         router.route(file.0, get(move |headers: HeaderMap| answer(headers, file)))
     })

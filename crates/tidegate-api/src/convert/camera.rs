@@ -45,6 +45,7 @@ impl From<CameraInfo> for proto::Camera {
             no_frames: camera.no_frames.unwrap_or_default(),
             capture_clock: camera.capture_clock.unwrap_or_default(),
             substream_of: camera.substream_of.map(|name| name.to_string()).unwrap_or_default(),
+            node: camera.node.unwrap_or_default(),
         }
     }
 }
@@ -76,6 +77,7 @@ impl TryFrom<proto::Camera> for CameraInfo {
                 .filter(|name| !name.is_empty())
                 .map(|name| name.parse().map_err(|_| lacks("Camera", "substream_of")))
                 .transpose()?,
+            node: Some(camera.node).filter(|node| !node.is_empty()),
         })
     }
 }

@@ -30,6 +30,7 @@ use tonic::{
 };
 
 use super::{
+    behalf::{self, IsMember},
     connection::Caller,
     detection::DetectService,
     room::{Holding, Room, Rooms},
@@ -37,7 +38,7 @@ use super::{
     status::{OrStatus as _, status},
     stubs::{
         configuration_server::ConfigurationServer, detect_server::DetectServer,
-        frames_server::FramesServer, sessions_server::SessionsServer,
+        fabric_server::FabricServer, frames_server::FramesServer, sessions_server::SessionsServer,
     },
 };
 
@@ -56,6 +57,7 @@ pub(super) struct Gates {
     pub(super) frames: Gate<FramesServer<Service>>,
     pub(super) sessions: Gate<SessionsServer<Service>>,
     pub(super) configuration: Gate<ConfigurationServer<Service>>,
+    pub(super) fabric: Gate<FabricServer<Service>>,
     pub(super) detect: Option<Gate<DetectServer<DetectService>>>,
 }
 
@@ -64,7 +66,7 @@ impl Gates {
     pub(super) fn new(
         service: Service,
         detection: Option<(DetectService, usize)>,
-        callers: Arc<Callers>,
+        (callers, members): (Arc<Callers>, Option<Arc<IsMember>>),
         frame_bytes_max: u64,
         partial: Arc<Rooms>,
     ) -> Self {
@@ -82,12 +84,16 @@ impl Gates {
         let configuration = ConfigurationServer::from_arc(service.clone())
             .max_decoding_message_size(SMALL_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let fabric = FabricServer::from_arc(service.clone())
+            .max_decoding_message_size(SMALL_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let detect = detection.map(|(detection, image_bytes_max)| Gate {
             publish: None,
             others: DetectServer::new(detection)
                 .max_decoding_message_size(image_bytes_max.saturating_add(BESIDE_FRAME_BYTES))
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
             callers: callers.clone(),
+            members: members.clone(),
             partial: partial.clone(),
         });
         Self {
@@ -95,15 +101,24 @@ impl Gates {
                 publish: Some(frames(publish_max)),
                 others: frames(SMALL_BYTES_MAX),
                 callers: callers.clone(),
+                members: members.clone(),
                 partial: partial.clone(),
             },
             sessions: Gate {
                 publish: None,
                 others: sessions,
                 callers: callers.clone(),
+                members: members.clone(),
                 partial: partial.clone(),
             },
-            configuration: Gate { publish: None, others: configuration, callers, partial },
+            configuration: Gate {
+                publish: None,
+                others: configuration,
+                callers: callers.clone(),
+                members: members.clone(),
+                partial: partial.clone(),
+            },
+            fabric: Gate { publish: None, others: fabric, callers, members, partial },
             detect,
         }
     }
@@ -116,6 +131,8 @@ pub(super) struct Gate<S> {
     publish: Option<S>,
     others: S,
     callers: Arc<Callers>,
+    /// Those that may ask for others; none where this node is a member of no fabric.
+    members: Option<Arc<IsMember>>,
     partial: Arc<Rooms>,
 }
 
@@ -148,7 +165,10 @@ where
             };
             let authorization = parts.headers.get(http::header::AUTHORIZATION);
             let authorization = authorization.map(|value| value.as_bytes());
-            let identity = match gate.callers.known(&caller.peer, authorization).await.or_status() {
+            let known = gate.callers.known(&caller.peer, authorization).await;
+            let known = known
+                .and_then(|known| behalf::caller(known, &parts.headers, gate.members.as_deref()));
+            let identity = match known.or_status() {
                 Ok(identity) => identity,
                 Err(status) => return Ok(status.into_http()),
             };

@@ -18,8 +18,13 @@ use super::{
 };
 
 /// The services that are served as long as the node is; the empty name is the node.
-const SERVICES: [&str; 4] =
-    ["", "tidegate.v1.Configuration", "tidegate.v1.Frames", "tidegate.v1.Sessions"];
+const SERVICES: [&str; 5] = [
+    "",
+    "tidegate.v1.Configuration",
+    "tidegate.v1.Fabric",
+    "tidegate.v1.Frames",
+    "tidegate.v1.Sessions",
+];
 /// The service of nodes that look at images.
 const DETECT: &str = "tidegate.v1.Detect";
 /// How often the credentials of a caller that watches are looked at again.

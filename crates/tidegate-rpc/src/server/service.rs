@@ -7,8 +7,8 @@ use std::sync::{
 
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tidegate_api::{
-    ApiError, Changes, EndReason, Event, FeedbackOf, Registration, ServerInfo, SubscribeRequest,
-    SubscriptionId,
+    ApiError, Changes, EndReason, Event, FeedbackOf, Member, RELAY_METADATA, Registration,
+    ServerInfo, Sought, SubscribeRequest, SubscriptionId,
     proto::{self, publish_response as answer, subscribe_response as event},
 };
 use tidegate_identity::{auth::limits::Lease, callers::Callers};
@@ -22,8 +22,8 @@ use super::{
     ServerConfig,
     status::{OrStatus as _, status},
     stubs::{
-        configuration_server as configuration_wire, frames_server as wire,
-        sessions_server as sessions_wire,
+        configuration_server as configuration_wire, fabric_server as fabric_wire,
+        frames_server as wire, sessions_server as sessions_wire,
     },
 };
 use crate::{Admin, Cameras, Frames, Identity};
@@ -61,9 +61,17 @@ impl Service {
         }
     }
 
-    /// The frames that a caller may read.
-    fn frames(&self, identity: Arc<Identity>) -> Arc<dyn Frames> {
-        self.cameras.clone().frames(identity)
+    /// The frames that the caller of a request may read: here, or at all members where it asks for that.
+    fn frames<T>(&self, request: &Request<T>) -> Result<Arc<dyn Frames>, Status> {
+        let (cameras, identity) = (self.cameras.clone(), caller(request)?);
+        match request.metadata().get(RELAY_METADATA).map(|value| value.as_bytes()) {
+            None => Ok(cameras.frames(identity)),
+            Some(b"1") => Ok(cameras.frames_of_all(identity)),
+            Some(_) => {
+                let text = format!("{RELAY_METADATA} is 1, or is left out");
+                Err(status(ApiError::new(Code::REQUEST_INVALID, text)))
+            }
+        }
     }
 }
 
@@ -110,6 +118,63 @@ impl configuration_wire::Configuration for Service {
         let identity = caller(&request)?;
         let reloaded = self.admin.reload_configuration(&identity).await.or_status()?;
         Ok(Response::new(reloaded.into()))
+    }
+}
+
+#[tonic::async_trait]
+impl fabric_wire::Fabric for Service {
+    async fn get_fabric(
+        &self,
+        request: Request<proto::GetFabricRequest>,
+    ) -> Answer<proto::GetFabricResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        Ok(Response::new(fabric.status().await.or_status()?.into()))
+    }
+
+    async fn list_members(
+        &self,
+        request: Request<proto::ListMembersRequest>,
+    ) -> Answer<proto::ListMembersResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        let members = fabric.members(request.into_inner().into()).await.or_status()?;
+        Ok(Response::new(members.into()))
+    }
+
+    async fn locate(
+        &self,
+        request: Request<proto::LocateRequest>,
+    ) -> Answer<proto::LocateResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        let sought = Sought::try_from(request.into_inner()).or_status()?;
+        let members = fabric.locate(&sought).await.or_status()?;
+        let members = members.into_iter().map(Into::into).collect();
+        Ok(Response::new(proto::LocateResponse { members }))
+    }
+
+    async fn list_rules(
+        &self,
+        request: Request<proto::ListRulesRequest>,
+    ) -> Answer<proto::ListRulesResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        Ok(Response::new(fabric.rules(&request.get_ref().after).into()))
+    }
+
+    async fn forget_member(
+        &self,
+        request: Request<proto::ForgetMemberRequest>,
+    ) -> Answer<proto::ForgetMemberResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        let Member { id, name, .. } = fabric.forget(&request.get_ref().member).await.or_status()?;
+        Ok(Response::new(proto::ForgetMemberResponse { id, name }))
+    }
+
+    async fn leave_fabric(
+        &self,
+        request: Request<proto::LeaveFabricRequest>,
+    ) -> Answer<proto::LeaveFabricResponse> {
+        let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
+        fabric.leave().await.or_status()?;
+        Ok(Response::new(proto::LeaveFabricResponse {}))
     }
 }
 
@@ -185,8 +250,7 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::ListCamerasRequest>,
     ) -> Answer<proto::ListCamerasResponse> {
-        let identity = caller(&request)?;
-        let cameras = self.frames(identity).cameras().await.or_status()?;
+        let cameras = self.frames(&request)?.cameras().await.or_status()?;
         let cameras = cameras.into_iter().map(Into::into).collect();
         Ok(Response::new(proto::ListCamerasResponse { cameras }))
     }
@@ -195,9 +259,8 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::GetCameraInfoRequest>,
     ) -> Answer<proto::GetCameraInfoResponse> {
-        let identity = caller(&request)?;
         let camera = name(&request.get_ref().camera)?;
-        let camera = self.frames(identity).camera(&camera).await.or_status()?;
+        let camera = self.frames(&request)?.camera(&camera).await.or_status()?;
         Ok(Response::new(proto::GetCameraInfoResponse { camera: Some(camera.into()) }))
     }
 
@@ -209,9 +272,10 @@ impl wire::Frames for Service {
     ) -> Answer<Self::SubscribeStream> {
         let identity = caller(&request)?;
         let lease = self.callers.enter(&identity).or_status()?;
+        let frames = self.frames(&request)?;
         let request = SubscribeRequest::try_from(request.into_inner()).or_status()?;
         future_is_left(&request, clock::now()).or_status()?;
-        let subscription = self.frames(identity).subscribe(request).await.or_status()?;
+        let subscription = frames.subscribe(request).await.or_status()?;
         let started = event::Event::Started(subscription.started().into());
         let last = Some(Ok(Event::Ended(EndReason::Shutdown)));
         let events = stream::unfold(subscription, |mut subscription| async {
@@ -253,11 +317,10 @@ impl wire::Frames for Service {
         &self,
         request: Request<proto::FetchOriginalRequest>,
     ) -> Answer<proto::FetchOriginalResponse> {
-        let identity = caller(&request)?;
+        let frames = self.frames(&request)?;
         let request = request.into_inner();
         let captured_at = Instant::from_nanos(request.captured_at);
         let camera = name(&request.camera)?;
-        let frames = self.frames(identity);
         let original = frames.fetch_original(&camera, captured_at).await.or_status()?;
         Ok(Response::new(original.into()))
     }

@@ -14,10 +14,10 @@ use base64::{
 use bytes::Bytes;
 use futures::StreamExt;
 use tidegate_api::{
-    CameraInfo, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
-    MESSAGE_BYTES_MAX, Original, Outcome, Place, Registration, ReloadedConfiguration, SessionInfo,
-    SessionOwner, SessionsPage, Stages, Started, SubscribeRequest, SubscriptionId, TransferState,
-    UnsubscribeStatus, Verdict,
+    CameraInfo, Cell, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
+    MESSAGE_BYTES_MAX, Member, MembersPage, Original, Outcome, Place, Registration,
+    ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, Sought, Stages, Standing,
+    Started, SubscribeRequest, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
 };
 use tidegate_client::{
     Client, ConnectOptions, Credentials, failure, proto::frames_client::FramesClient,
@@ -36,12 +36,13 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as PemIdentity};
 
 use super::*;
-use crate::{EVENTS_BUFFERED, Frames, Identity};
+use crate::{EVENTS_BUFFERED, Fabric, FabricDesk, Frames, Identity, memory};
 
 #[path = "../../../tidegate/tests/shared/poll_async.rs"]
 mod poll_async;
 use poll_async::poll;
 
+mod elsewhere;
 mod http;
 
 /// A session that the test plays.
@@ -51,12 +52,36 @@ struct Session {
     events: mpsc::Sender<Result<Event, ApiError>>,
 }
 
-/// A node with the camera `cam1`.
+/// The nodes of cameras, by the cameras' names.
+type Places = Arc<Mutex<BTreeMap<String, Place>>>;
+
+/// A node with the cameras whose names begin with `cam`, but for those that are at other nodes.
 struct Node {
+    places: Places,
+    /// Calls about a camera.
+    asked: Arc<AtomicU64>,
     sessions: mpsc::UnboundedSender<Session>,
     published: Mutex<BTreeMap<String, Instant>>,
     ids: AtomicU64,
     demands: Mutex<BTreeMap<SubscriptionId, Demand>>,
+    fabric: memory::Fabric,
+}
+
+/// A fabric of this node, one that is lost, and one with the camera `cam1`.
+fn fabric() -> memory::Fabric {
+    let fabric = memory::Fabric::default();
+    let member = |digit: &str, name: &str| Member {
+        id: digit.repeat(64),
+        name: name.to_owned(),
+        ..Member::default()
+    };
+    fabric.add(Member { is_me: true, ..member("b", "edge") });
+    fabric.add(Member { standing: Standing::Lost, ..member("a", "gone") });
+    let cameras = vec!["cam1".to_owned()];
+    fabric.add(Member { is_linked: true, cameras, filters: 1, ..member("c", "yard") });
+    fabric.subscribe(&"c".repeat(64), "plant/#");
+    fabric.add_cell(Cell { name: "0".to_owned(), east: 180.0, ..Cell::default() });
+    fabric
 }
 
 fn unknown(what: &str) -> ApiError {
@@ -85,6 +110,7 @@ fn camera_info(camera: &str) -> CameraInfo {
         no_frames: Some("its frames are refused".to_owned()),
         capture_clock: Some("its timestamps leap about".to_owned()),
         substream_of: Some("hall".parse().unwrap()),
+        node: Some("yard".to_owned()),
     }
 }
 
@@ -128,6 +154,18 @@ fn verdict() -> Verdict {
     }
 }
 
+impl Node {
+    /// Notes a call about a camera, and refuses it where the camera is not here.
+    fn ask(&self, camera: &CameraName) -> Result<(), ApiError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        match self.places.lock().unwrap().get(camera.as_str()) {
+            Some(place) => Err(ApiError::elsewhere(camera, place.clone())),
+            None if camera.as_str().starts_with("cam") => Ok(()),
+            None => Err(unknown(camera.as_str())),
+        }
+    }
+}
+
 #[async_trait]
 impl Admin for Node {
     async fn sessions(
@@ -158,6 +196,11 @@ impl Admin for Node {
         })
     }
 
+    fn fabric(&self, identity: &Arc<Identity>) -> Result<FabricDesk, ApiError> {
+        let fabric: Arc<dyn Fabric> = Arc::new(self.fabric.clone());
+        FabricDesk::open(&Access::default(), identity, Some(&fabric))
+    }
+
     async fn end_sessions(&self, _: &Identity, which: EndSessions) -> Result<u64, ApiError> {
         Ok(which.client_ids.len() as u64 + 10 * u64::from(which.owner.is_some()))
     }
@@ -167,6 +210,12 @@ impl Admin for Node {
 impl Cameras for Node {
     fn frames(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames> {
         Arc::new(Seen { node: self, identity })
+    }
+
+    /// With nothing elsewhere.
+    fn frames_of_all(self: Arc<Self>, identity: Arc<Identity>) -> Arc<dyn Frames> {
+        self.places.lock().unwrap().clear();
+        self.frames(identity)
     }
 
     async fn register(&self, _: &Identity, registration: Registration) -> Result<(), ApiError> {
@@ -234,15 +283,12 @@ impl Cameras for Node {
         of: FeedbackOf,
     ) -> Result<mpsc::Receiver<Verdict>, ApiError> {
         match of {
-            FeedbackOf::Camera(camera) if camera.as_str() != "cam1" => {
-                Err(unknown(camera.as_str()))
-            }
-            _ => {
-                let (sender, verdicts) = mpsc::channel(1);
-                sender.try_send(verdict()).unwrap();
-                Ok(verdicts)
-            }
+            FeedbackOf::Camera(camera) => self.ask(&camera)?,
+            FeedbackOf::Subscription(_) => {}
         }
+        let (sender, verdicts) = mpsc::channel(1);
+        sender.try_send(verdict()).unwrap();
+        Ok(verdicts)
     }
 }
 
@@ -259,19 +305,15 @@ impl Frames for Seen {
     }
 
     async fn camera(&self, camera: &CameraName) -> Result<CameraInfo, ApiError> {
-        match camera.as_str() {
-            "cam1" => Ok(camera_info("cam1")),
-            other => Err(missing(other)),
-        }
+        self.node.ask(camera)?;
+        Ok(camera_info(camera.as_str()))
     }
 
     async fn subscribe(
         &self,
         request: SubscribeRequest,
     ) -> Result<Box<dyn Subscription>, ApiError> {
-        if request.camera.as_str() != "cam1" {
-            return Err(missing(request.camera.as_str()));
-        }
+        self.node.ask(&request.camera)?;
         let (sender, events) = mpsc::channel(EVENTS_BUFFERED);
         let id = SubscriptionId(self.node.ids.fetch_add(1, Ordering::Relaxed));
         let started = Started { id, demand: request.demand };
@@ -286,19 +328,11 @@ impl Frames for Seen {
         camera: &CameraName,
         captured_at: Instant,
     ) -> Result<Original, ApiError> {
+        self.node.ask(camera)?;
         match captured_at.as_nanos() {
             0..1000 => Ok(Original { captured_at, jpeg: Bytes::from(camera.to_string()) }),
             _ => Err(ApiError::new(Code::FRAME_MISSING, "the log begins later")),
         }
-    }
-}
-
-/// No camera of that name; `far` is at another node.
-fn missing(name: &str) -> ApiError {
-    let place = || Place { node: "yard".to_owned(), addresses: vec!["10.0.0.7:7080".to_owned()] };
-    match name.parse() {
-        Ok(camera) if name == "far" => ApiError::elsewhere(&camera, place()),
-        _ => unknown(name),
     }
 }
 
@@ -349,10 +383,15 @@ impl Detection for Looker {
     }
 }
 
+const ANY_PORT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
 /// A site with one running server.
 struct Site {
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
     address: SocketAddr,
+    places: Places,
+    asked: Arc<AtomicU64>,
     /// Where callers have the rights of the user `wall`.
     plain: SocketAddr,
     sessions: mpsc::UnboundedReceiver<Session>,
@@ -365,7 +404,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let request = InitRequest { cameras: vec!["cam1".to_owned()], ..InitRequest::default() };
         pki::init(folder.path(), &request).unwrap();
-        Self::serve(folder, "127.0.0.1:0".parse().unwrap(), Access::default()).await
+        Self::serve(folder.into(), "edge", ANY_PORT, Access::default()).await
     }
 
     /// A site that authenticates by `sources`.
@@ -374,15 +413,19 @@ impl Site {
         pki::init(folder.path(), &InitRequest::default()).unwrap();
         let authenticator = Arc::new(Authenticator::new(sources).unwrap());
         let access = Access { authenticator, ..Access::default() };
-        let listen = "127.0.0.1:0".parse().unwrap();
-        (Self::serve(folder, listen, access.clone()).await, access)
+        (Self::serve(folder.into(), "edge", ANY_PORT, access.clone()).await, access)
     }
 
-    async fn serve(folder: tempfile::TempDir, listen: SocketAddr, access: Access) -> Self {
+    async fn serve(
+        folder: Arc<tempfile::TempDir>,
+        name: &str,
+        listen: SocketAddr,
+        access: Access,
+    ) -> Self {
         let credentials = pki::load(folder.path(), "edge").unwrap();
         let config = ServerConfig {
             listen,
-            node: "edge".to_owned(),
+            node: name.to_owned(),
             frame_bytes_max: 16 << 20,
             tls: Arc::new(credentials.server_tls(ALPN).unwrap()),
             tls_open: Arc::new(credentials.server_tls_open(ALPN).unwrap()),
@@ -394,7 +437,7 @@ impl Site {
         server.add_detection(Arc::new(Looker::default()), IMAGE_BYTES_MAX);
         let address = server.address();
         let settings = PlainSettings {
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen: ANY_PORT,
             user: "wall".to_owned(),
             hosts: vec!["edge.example".to_owned()],
             connections_max: 4,
@@ -404,25 +447,29 @@ impl Site {
         server.add_plain(plain);
         let plain = address_of_plain;
         let (sender, sessions) = mpsc::unbounded_channel();
+        let (places, asked) = (Places::default(), Arc::default());
         let node = Node {
+            places: Arc::clone(&places),
+            asked: Arc::clone(&asked),
             sessions: sender,
             published: Mutex::default(),
             ids: AtomicU64::new(1),
             demands: Mutex::default(),
+            fabric: fabric(),
         };
         let stop = CancellationToken::new();
         let served = tokio::spawn({
             let node = Arc::new(node);
             server.serve(node.clone(), node, stop.clone())
         });
-        Self { folder, address, plain, sessions, stop, served }
+        Self { folder, address, places, asked, plain, sessions, stop, served }
     }
 
     /// Stops the server and starts another one in its place.
     async fn restart(self) -> Self {
         self.stop.cancel();
         self.served.await.unwrap().unwrap();
-        Self::serve(self.folder, self.address, Access::default()).await
+        Self::serve(self.folder, "edge", self.address, Access::default()).await
     }
 
     fn endpoint(&self) -> String {
@@ -518,6 +565,52 @@ async fn every_call_reaches_the_node_and_back() {
     assert_eq!(original.jpeg, "cam1");
     let missing = client.fetch_original(&name("cam1"), Instant::from_nanos(1000)).await;
     assert_eq!(missing.unwrap_err().code(), Code::FRAME_MISSING);
+}
+
+#[tokio::test]
+async fn every_call_on_the_fabric_reaches_it_and_back() {
+    let site = Site::start().await;
+    let client = site.client().await;
+    let status = client.fabric().await.unwrap();
+    assert_eq!((&*status.name, status.members, status.linked, status.lost), ("edge", 2, 1, 1));
+    assert_eq!((&*status.cells[0].name, status.cells[0].east), ("0", 180.0));
+
+    // A page at a time, in order of the identities.
+    let mut page = MembersPage { after: String::new(), limit: 2 };
+    let mut names = Vec::new();
+    while let Some(last) = {
+        let members = client.members(page.clone()).await.unwrap();
+        assert!(members.len() <= 2);
+        names.extend(members.iter().map(|member| member.name.clone()));
+        members.last().cloned()
+    } {
+        page.after = last.id;
+    }
+    assert_eq!(names, ["gone", "edge", "yard"]);
+
+    let found = client.locate(Sought::topic("plant/a").unwrap()).await.unwrap();
+    assert_eq!((&*found[0].name, &*found[0].why), ("yard", "subscribes to plant/#"));
+    assert_eq!(client.locate(Sought::topic("other").unwrap()).await.unwrap(), []);
+    assert_eq!(client.locate(Sought::Camera(name("cam1"))).await.unwrap()[0].name, "yard");
+    let nowhere = client.locate(Sought::Camera(name("cam9"))).await.unwrap_err();
+    assert_eq!(nowhere.code(), Code::CAMERA_UNKNOWN);
+    let mut raw = tidegate_client::proto::fabric_client::FabricClient::new(site.channel());
+    let nothing = raw.locate(proto::LocateRequest { what: None }).await;
+    assert_eq!(code(nothing), Code::REQUEST_INVALID);
+
+    for (member, expected) in [
+        ("nobody", Code::MEMBER_UNKNOWN),
+        ("yard", Code::MEMBER_HERE), // it has a link
+        ("edge", Code::MEMBER_HERE), // it is the node itself
+    ] {
+        let refused = client.forget_member(member).await.unwrap_err();
+        assert_eq!(refused.code(), expected, "{member}");
+    }
+    let forgotten = client.forget_member("aaaaaaaa").await.unwrap();
+    assert_eq!(forgotten, ("a".repeat(64), "gone".to_owned()));
+    assert_eq!(client.fabric().await.unwrap().lost, 0);
+    client.leave_fabric().await.unwrap();
+    assert_eq!(client.fabric().await.unwrap_err().code(), Code::FABRIC_OFF);
 }
 
 #[tokio::test]
@@ -620,9 +713,6 @@ async fn bad_subscriptions_are_refused_with_their_code() {
     assert_eq!(code(site.raw().unsubscribe(unsubscribe).await), Code::SUBSCRIPTION_UNKNOWN);
     let feedback = proto::FeedbackRequest { of: None };
     assert_eq!(code(site.raw().feedback(feedback).await), Code::SUBSCRIPTION_UNKNOWN);
-    let elsewhere = site.client().await.camera(&"far".parse().unwrap()).await.unwrap_err();
-    let place = Place { node: "yard".to_owned(), addresses: vec!["10.0.0.7:7080".to_owned()] };
-    assert_eq!((elsewhere.code(), elsewhere.place()), (Code::CAMERA_ELSEWHERE, Some(&place)));
     let info = proto::GetCameraInfoRequest { camera: "nobody".to_owned() };
     assert_eq!(code(site.raw().get_camera_info(info).await), Code::CAMERA_UNKNOWN);
     let register = proto::RegisterRequest {
@@ -848,7 +938,7 @@ async fn strangers_are_turned_away() {
     pki::init(elsewhere.path(), &InitRequest::default()).unwrap();
     let file = |folder: &tempfile::TempDir, name: &str| folder.path().join(name);
     // One trusts the site but is not of it; the other does not even trust it.
-    for authority in [&site.folder, &elsewhere] {
+    for authority in [&*site.folder, &elsewhere] {
         let credentials = Credentials::load(
             file(authority, "ca.pem"),
             file(&elsewhere, "application.pem"),
@@ -993,7 +1083,8 @@ async fn reflection_names_the_service() {
     let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
         panic!("{answer:?}")
     };
-    for expected in ["tidegate.v1.Configuration", "tidegate.v1.Frames", "tidegate.v1.Sessions"] {
+    for expected in ["Configuration", "Fabric", "Frames", "Sessions"] {
+        let expected = &*format!("tidegate.v1.{expected}");
         assert!(list.service.iter().any(|service| service.name == expected), "{list:?}");
     }
 }
@@ -1045,7 +1136,8 @@ async fn who_calls_is_found_out_before_the_body_is_read() {
     let frames = frames.map(|method| format!("Frames/{method}"));
     let sessions = ["ListSessions", "EndSessions"].map(|method| format!("Sessions/{method}"));
     let configuration = ["Configuration/ReloadConfiguration".to_owned()];
-    for method in frames.into_iter().chain(sessions).chain(configuration) {
+    let fabric = ["GetFabric", "ForgetMember"].map(|method| format!("Fabric/{method}"));
+    for method in frames.into_iter().chain(sessions).chain(configuration).chain(fabric) {
         // A name of its own for each, since one with many wrong passwords has to wait.
         let password = format!("Basic {}", STANDARD.encode(format!("{method}:wrong")));
         for authorization in [None, Some("Bearer a.b.c"), Some(password.as_str())] {

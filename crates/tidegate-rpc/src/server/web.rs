@@ -23,7 +23,7 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tidegate_api::{ApiError, MESSAGE_BYTES_MAX};
+use tidegate_api::{ApiError, MESSAGE_BYTES_MAX, RELAY_METADATA};
 use tidegate_identity::{access::Access, callers::Callers};
 use tidegate_message::{
     Action, Code, Target,
@@ -74,7 +74,13 @@ pub(super) struct Web {
 impl Web {
     /// Gives a request its caller, and what that caller may use.
     fn extend(&self, parts: &mut Parts, identity: Arc<Identity>) {
-        parts.extensions.insert(self.cameras.clone().frames(identity.clone()));
+        // A page cannot go to another node, which is another origin; nor do players.
+        let goes_itself = parts.headers.get(RELAY_METADATA).is_some_and(|value| value == "0");
+        let cameras = self.cameras.clone();
+        parts.extensions.insert(match goes_itself {
+            true => cameras.frames(identity.clone()),
+            false => cameras.frames_of_all(identity.clone()),
+        });
         parts.extensions.insert(self.cameras.clone());
         parts.extensions.insert(self.admin.clone());
         parts.extensions.insert(identity);

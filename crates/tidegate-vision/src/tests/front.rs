@@ -21,7 +21,9 @@ use tidegate_identity::{
 };
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_ports::{Frames, memory};
-use tidegate_rpc::{Admin, BodyError, Cameras, Router, Server, ServerConfig, server::ALPN};
+use tidegate_rpc::{
+    Admin, BodyError, Cameras, FabricDesk, Router, Server, ServerConfig, server::ALPN,
+};
 use tidegate_wire::NodeId;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -54,6 +56,10 @@ impl Admin for Bare {
     }
 
     async fn reload_configuration(&self, _: &Identity) -> Result<ReloadedConfiguration, ApiError> {
+        nothing()
+    }
+
+    fn fabric(&self, _: &Arc<Identity>) -> Result<FabricDesk, ApiError> {
         nothing()
     }
 }
