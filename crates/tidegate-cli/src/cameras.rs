@@ -157,6 +157,7 @@ mod tests {
             no_frames: None,
             capture_clock: None,
             substream_of: None,
+            node: None,
         };
         let blind = CameraInfo {
             name: "yard-1".parse().unwrap(),

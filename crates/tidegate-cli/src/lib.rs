@@ -3,6 +3,7 @@
 
 mod arguments;
 pub mod cameras;
+pub mod fabric;
 pub mod fetch;
 pub mod logging;
 pub mod program;

@@ -47,10 +47,18 @@ impl RemoteArgs {
     /// [`Code::CONFIG_INVALID`] for credentials that cannot be read, and those of the connection.
     #[boxed]
     pub async fn connect(&self, config: &Config) -> Result<Client, ApiError> {
-        let credentials = self.credentials(config)?;
         let usual = || config.node.api_listen.to_string();
-        let endpoint = endpoint(&self.node.clone().unwrap_or_else(usual));
-        Client::connect(&endpoint, credentials.server_name(NODE_SERVER_NAME)).await
+        self.connect_to(config, &self.node.clone().unwrap_or_else(usual)).await
+    }
+
+    /// A client of the node at that address, as the same.
+    ///
+    /// # Errors
+    /// Those of [`RemoteArgs::connect`].
+    #[boxed]
+    pub async fn connect_to(&self, config: &Config, address: &str) -> Result<Client, ApiError> {
+        let credentials = self.credentials(config)?;
+        Client::connect(&endpoint(address), credentials.server_name(NODE_SERVER_NAME)).await
     }
 
     /// The credentials to show. Secrets come from files or variables: every user of a machine can read the arguments

@@ -3,12 +3,14 @@
 //! ```text
 //!  configuration ─┐
 //!  DATA_DIR/pki ──┼─▶ Examination: certificates, logs, findings ─▶ text or JSON
-//!  DATA_DIR/log ──┘
+//!  DATA_DIR/log ──┤
+//!  …/state/fabric ┘
 //! ```
 //!
 //! Always true: nothing is written, renamed, removed or locked for longer than a look; no link is followed.
 
 mod certificates;
+mod fabric;
 mod files;
 mod keys;
 mod logs;
@@ -83,6 +85,8 @@ pub fn examine(config: Result<Config, ApiError>) -> Examination {
             }
         };
         logs::examine(&mut found, &data_dir.join("log"), config.log.at_rest, keys.as_ref());
+        let is_member = config.fabric.enabled;
+        fabric::examine(&mut found, &config.state_dir().join("fabric"), is_member);
     }
     found.findings.sort_by_key(|finding| finding.severity);
     found

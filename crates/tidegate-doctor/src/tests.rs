@@ -258,3 +258,38 @@ fn root_looks_as_the_user_of_the_folder() {
     assert_eq!(name, "edge.key");
     assert!(text.contains("user 0") && text.contains("user 4711, who cannot use it"), "{text}");
 }
+
+#[test]
+fn the_state_of_a_member_is_read_and_damage_of_it_is_a_problem() {
+    let folder = site(1, None);
+    let fabric = folder.path().join("state/fabric");
+    let more = "[fabric]\nenabled = true\nseeds = \"core:7443\"\n";
+    assert_eq!(problems(&look(folder.path(), more)), [], "it was never a member");
+    fs::create_dir_all(&fabric).unwrap();
+    fs::set_permissions(folder.path().join("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(&fabric, fs::Permissions::from_mode(0o700)).unwrap();
+    let put = |name: &str, bytes: &[u8]| {
+        fs::write(fabric.join(name), bytes).unwrap();
+        fs::set_permissions(fabric.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    // Start, number and version of 8 bytes each, that it has not left, and no words; a record of another member.
+    let own = [&[1][..], &[7; 24], &[0], &[0, 0]].concat();
+    let records = [&[1, 1][..], &[9; 32], &[1; 8], &3_u32.to_le_bytes(), b"abc"].concat();
+    put("own", &own);
+    put("records", &records);
+    let found = look(folder.path(), more);
+    assert_eq!(problems(&found), []);
+    let has = |found: &Examination, text: &str| found.findings.iter().any(|one| one.text == text);
+    assert!(has(&found, "a member; it knows of 1 more"), "{found:?}");
+    assert!(has(
+        &look(folder.path(), ""),
+        "fabric.enabled is false: what it knows of 1 members is not used"
+    ));
+    put("own", &own[..9]);
+    let found = look(folder.path(), more);
+    let text = "the file of the member itself ends within number: the node begins without it";
+    assert_eq!(problems(&found), [("fabric".to_owned(), text)]);
+    fs::set_permissions(fabric.join("own"), fs::Permissions::from_mode(0o644)).unwrap();
+    let found = look(folder.path(), more);
+    assert!(problems(&found).iter().any(|(name, _)| name == "own"), "others may read it");
+}

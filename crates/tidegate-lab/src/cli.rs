@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     bench::{BenchArgs, BenchCommand, MqttBenchArgs, SensorBenchArgs, VisionBenchArgs},
-    demo::{DemoArgs, DemoSensorsArgs},
+    demo::{DemoArgs, DemoFabricArgs, DemoSensorsArgs},
     sim::{MqttSimArgs, SimArgs, SimCommand},
 };
 
@@ -44,6 +44,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show it for sensors: four applications, alarms at the edge, a narrow link that breaks, an archive; with a verdict
     DemoSensors(DemoSensorsArgs),
+    /// Show many nodes as one: eight in two regions, of which one is killed, hung, cut off, revoked; with a verdict
+    DemoFabric(DemoFabricArgs),
     /// Recompute published figures with the policies as they are shipped
     Sim(SimArgs),
     /// Load a broker or a detector and report rates and latencies
@@ -64,6 +66,7 @@ async fn run(command: Command, stop: CancellationToken) -> Result<(), ApiError> 
     match command {
         Command::Demo(args) => demo::run(args, stop).await,
         Command::DemoSensors(args) => demo::sensors(args, stop).await,
+        Command::DemoFabric(args) => demo::fabric(args, stop).await,
         Command::Sim(args) => program::until(stop, sim::run(args)).await,
         Command::Bench(args) => bench::run(args, stop).await,
     }

@@ -12,6 +12,8 @@
 //! Always true: everything that was started is ended, and every namespace removed, however the run ends.
 
 mod clip;
+pub mod fabric;
+mod network;
 mod screen;
 pub mod sensors;
 mod simulated;

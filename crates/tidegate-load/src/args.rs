@@ -144,6 +144,7 @@ impl LoadArgs {
         let defaults = Spec::default();
         Ok(Spec {
             target: self.target.to_string(),
+            subscribe_target: None,
             tls: tls.map(Arc::new),
             version: self.mqtt,
             topology,

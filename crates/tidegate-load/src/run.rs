@@ -20,7 +20,7 @@ use crate::{
     shared::Shared,
     spec::{Spec, SpecError},
     url::{BrokerUrl, Endpoint, UrlError},
-    worker::{Outcome, Worker},
+    worker::{Outcome, Targets, Worker},
 };
 
 /// How often the caller hears of the progress, and how soon a stop is noticed at the latest.
@@ -67,9 +67,12 @@ pub fn run(
     mut progress: impl FnMut(&Progress),
 ) -> Result<Report, LoadError> {
     spec.check()?;
-    let endpoint = endpoint(spec)?;
-    let target = resolve(&endpoint)
-        .map_err(|source| LoadError::Target { target: spec.target.clone(), source })?;
+    let endpoint = endpoint(spec, &spec.target)?;
+    let subscribe_target = spec.subscribe_target.as_deref().unwrap_or(&spec.target);
+    let targets = Targets {
+        publish: resolve(&endpoint, &spec.target)?,
+        subscribe: resolve(&self::endpoint(spec, subscribe_target)?, subscribe_target)?,
+    };
     raise_file_limit();
     if let Some(process) = spec.process {
         crate::process::usage(process)?;
@@ -82,7 +85,7 @@ pub fn run(
         let workers: Vec<_> = (0..threads)
             .map(|index| {
                 let (shared, settled) = (&shared, settled.clone());
-                scope.spawn(move || Worker::new(shared, index, target)?.run(&settled))
+                scope.spawn(move || Worker::new(shared, index, targets)?.run(&settled))
             })
             .collect();
         drop(settled);
@@ -192,15 +195,17 @@ impl<F: FnMut(&Progress)> Teller<'_, F> {
     }
 }
 
-fn endpoint(spec: &Spec) -> Result<Endpoint, LoadError> {
-    let url = spec.target.parse::<BrokerUrl>();
+fn endpoint(spec: &Spec, target: &str) -> Result<Endpoint, LoadError> {
+    let url = target.parse::<BrokerUrl>();
     url.and_then(|url| url.endpoint(None, spec.tls.is_some()))
-        .map_err(|source| LoadError::Url { target: spec.target.clone(), source })
+        .map_err(|source| LoadError::Url { target: target.to_owned(), source })
 }
 
-fn resolve(endpoint: &Endpoint) -> io::Result<SocketAddr> {
-    let mut addresses = (&*endpoint.host, endpoint.port).to_socket_addrs()?;
-    addresses.next().ok_or_else(|| io::ErrorKind::NotFound.into())
+fn resolve(endpoint: &Endpoint, target: &str) -> Result<SocketAddr, LoadError> {
+    let addresses = (&*endpoint.host, endpoint.port).to_socket_addrs();
+    addresses
+        .and_then(|mut all| all.next().ok_or_else(|| io::ErrorKind::NotFound.into()))
+        .map_err(|source| LoadError::Target { target: target.to_owned(), source })
 }
 
 /// Each connection takes a file descriptor. A connection that the system does not allow shows as failed.

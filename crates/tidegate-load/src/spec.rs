@@ -9,6 +9,8 @@ use tidegate_wire::mqtt::{QoS, Version};
 pub struct Spec {
     /// The broker, as a [`crate::url::BrokerUrl`]: `HOST:PORT`, or a URL such as `wss://HOST`. Default `127.0.0.1:1883`.
     pub target: String,
+    /// Another broker that subscribers connect to, in the same form, where messages go from one broker to another. Default none: the same.
+    pub subscribe_target: Option<String>,
     /// TLS, with whom to trust; each connection makes a whole handshake if its resumption is off. Default none.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Version of the protocol. Default 3.1.1.
@@ -102,6 +104,7 @@ impl Default for Spec {
     fn default() -> Self {
         Self {
             target: "127.0.0.1:1883".to_owned(),
+            subscribe_target: None,
             tls: None,
             version: Version::V4,
             topology: Topology::Pairs,

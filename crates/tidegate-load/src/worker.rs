@@ -45,9 +45,25 @@ const SPIN_NANOS: i64 = 10_000;
 const WAKE: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 
+/// Where connections go.
+#[derive(Clone, Copy)]
+pub(crate) struct Targets {
+    pub(crate) publish: SocketAddr,
+    pub(crate) subscribe: SocketAddr,
+}
+
+impl Targets {
+    fn of(self, role: Role) -> SocketAddr {
+        match role {
+            Role::Publisher(_) | Role::Idle(_) => self.publish,
+            Role::Subscriber(_) | Role::Stalled(_) => self.subscribe,
+        }
+    }
+}
+
 pub(crate) struct Worker<'a> {
     index: usize,
-    target: SocketAddr,
+    targets: Targets,
     epoll: OwnedFd,
     timer: OwnedFd,
     timer_at: i64,
@@ -104,11 +120,7 @@ pub(crate) struct Outcome {
 }
 
 impl<'a> Worker<'a> {
-    pub(crate) fn new(
-        shared: &'a Shared<'a>,
-        index: usize,
-        target: SocketAddr,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(shared: &'a Shared<'a>, index: usize, targets: Targets) -> io::Result<Self> {
         let spec = shared.spec;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)?;
@@ -120,7 +132,7 @@ impl<'a> Worker<'a> {
             spec.flows.iter().map(|flow| filler(flow.payload_bytes as usize - Stamp::BYTES));
         Ok(Self {
             index,
-            target,
+            targets,
             epoll,
             timer,
             timer_at: 0,
@@ -376,8 +388,9 @@ impl<'a> Worker<'a> {
     fn connect(&mut self, role: Role) -> io::Result<()> {
         use socket2::{Domain, Protocol, Type};
         let spec = self.spec();
+        let target = self.targets.of(role);
         let socket = socket2::Socket::new(
-            Domain::for_address(self.target),
+            Domain::for_address(target),
             Type::STREAM.nonblocking().cloexec(),
             Some(Protocol::TCP),
         )?;
@@ -385,12 +398,12 @@ impl<'a> Worker<'a> {
         if matches!(role, Role::Stalled(_)) {
             socket.set_recv_buffer_size(spec.stalled_receive_buffer_bytes as usize)?;
         }
-        if spec.source_addresses > 0 && self.target.is_ipv4() {
+        if spec.source_addresses > 0 && target.is_ipv4() {
             let turn = (self.connections.len() % usize::from(spec.source_addresses)) as u8;
             let source = IpAddr::V4(Ipv4Addr::new(127, 0, turn / 250, 2 + turn % 250));
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
-        match socket.connect(&self.target.into()) {
+        match socket.connect(&target.into()) {
             Err(error)
                 if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
             {

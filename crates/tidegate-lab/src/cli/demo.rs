@@ -1,4 +1,4 @@
-//! `tidegate-lab demo` and `demo-sensors`: the demonstration, and its verdict as exit status.
+//! `tidegate-lab demo`, `demo-sensors` and `demo-fabric`: the demonstrations, and their verdicts as exit status.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use tidegate_message::{Bounds, Code, ControllerKind, quantity};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    demo::{self, DemoOptions, sensors::SensorDemoOptions},
+    demo::{self, DemoOptions, fabric::FabricDemoOptions, sensors::SensorDemoOptions},
     program,
 };
 
@@ -60,6 +60,17 @@ pub struct DemoSensorsArgs {
     pub seed: u64,
 }
 
+/// Arguments of `tidegate-lab demo-fabric`.
+#[derive(Args, Clone, Debug)]
+pub struct DemoFabricArgs {
+    /// The program that nodes run [default: `tidegate` next to this program, or in $PATH]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// Keep the folders and logs of the nodes here, a folder that is empty or not there yet
+    #[arg(long, value_name = "FOLDER")]
+    pub keep: Option<PathBuf>,
+}
+
 pub(super) async fn run(args: DemoArgs, stop: CancellationToken) -> Result<(), ApiError> {
     let options = DemoOptions {
         program: program::find(args.program.as_deref())?,
@@ -104,14 +115,33 @@ pub(super) async fn sensors(
     let run = ran.map_err(|error| {
         ApiError::new(Code::INTERNAL, "the demo ended by a fault of the program").caused_by(error)
     })??;
+    told(&run.checks, "the output differs from the input")
+}
+
+/// `tidegate-lab demo-fabric`: the same for many nodes.
+pub(super) async fn fabric(args: DemoFabricArgs, stop: CancellationToken) -> Result<(), ApiError> {
+    let DemoFabricArgs { program, keep } = args;
+    let options = FabricDemoOptions { program: program::find(program.as_deref())?, keep };
+    let ran = tokio::task::spawn_blocking(move || demo::fabric::run(&options, &stop)).await;
+    let run = ran.map_err(|error| {
+        ApiError::new(Code::INTERNAL, "the demo ended by a fault of the program").caused_by(error)
+    })??;
+    told(&run.checks, "something of the above does not hold")
+}
+
+/// Prints the verdict.
+///
+/// # Errors
+/// [`Code::BOUND_INFEASIBLE`] with that text if one does not hold.
+fn told(checks: &[(&str, String, bool)], short: &str) -> Result<(), ApiError> {
     let mut text = String::from("\n");
-    for (what, found, met) in &run.checks {
+    for (what, found, met) in checks {
         let word = if *met { "met  " } else { "SHORT" };
         text.push_str(&format!("{word} {what}: {found}\n"));
     }
     print(&text)?;
-    if run.met() {
-        return Ok(());
+    match checks.iter().all(|(_, _, met)| *met) {
+        true => Ok(()),
+        false => Err(ApiError::new(Code::BOUND_INFEASIBLE, short)),
     }
-    Err(ApiError::new(Code::BOUND_INFEASIBLE, "the output differs from the input"))
 }

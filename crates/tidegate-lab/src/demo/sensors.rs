@@ -35,7 +35,11 @@ use self::{
     reader::Received,
     stage::Stage,
 };
-use super::{failed, lab_failed, storage};
+use super::{
+    failed, lab_failed,
+    network::{joined, within},
+    storage,
+};
 
 /// The link: a tenth of what the messages would need one by one.
 const SCENARIO: &str = r#"
@@ -86,13 +90,6 @@ pub struct SensorDemoOptions {
 pub struct SensorRun {
     /// Each with what it found and whether it is right.
     pub checks: Vec<(&'static str, String, bool)>,
-}
-
-impl SensorRun {
-    /// Whether all is right.
-    pub fn met(&self) -> bool {
-        self.checks.iter().all(|(_, _, met)| *met)
-    }
 }
 
 /// State that the threads of the demonstration share.
@@ -168,22 +165,6 @@ pub fn run(options: &SensorDemoOptions, stop: &CancellationToken) -> Result<Sens
         println!("link: p99 lateness of the emulator {late:?}");
     }
     Ok(SensorRun { checks })
-}
-
-/// Runs it inside the node's namespace, if there are namespaces.
-fn within<R: Send>(
-    lab: Option<&Lab>,
-    node: &str,
-    work: impl FnOnce() -> Result<R, ApiError> + Send,
-) -> Result<R, ApiError> {
-    match lab {
-        Some(lab) => lab.within(node, work).map_err(lab_failed)?,
-        None => work(),
-    }
-}
-
-fn joined<R>(ended: thread::Result<R>) -> R {
-    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A line a second until all has arrived or takes too long; cuts the link on the way.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::StreamExt;
 use tidegate_api::{ApiError, SubscribeRequest};
 use tidegate_camera::detector::Pair;
-use tidegate_client::{Client, Credentials};
+use tidegate_client::{Client, ConnectOptions, Credentials};
 use tidegate_identity::pki::NODE_SERVER_NAME;
 use tidegate_message::{CameraName, Code, Demand, Instant};
 use tidegate_process::clock;
@@ -61,16 +61,26 @@ pub(super) fn run(
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, ApiError> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, ApiError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.map_err(|error| super::failed("no runtime", error))
 }
 
-async fn connect(options: &ClientOptions) -> Result<Client, ApiError> {
+pub(super) async fn connect(options: &ClientOptions) -> Result<Client, ApiError> {
+    Client::connect(&options.endpoint, credentials(options)?).await
+}
+
+/// A client that does not go to the node that another one names.
+pub(super) async fn connect_here(options: &ClientOptions) -> Result<Client, ApiError> {
+    let here = ConnectOptions { max_reconnects: 0, follow: false, ..ConnectOptions::default() };
+    Client::connect_with(&options.endpoint, credentials(options)?, here).await
+}
+
+fn credentials(options: &ClientOptions) -> Result<Credentials, ApiError> {
     let file = |name: &str| options.pki.join(name);
     let credentials =
         Credentials::load(file("ca.pem"), file("application.pem"), file("application.key"))?;
-    Client::connect(&options.endpoint, credentials.server_name(NODE_SERVER_NAME)).await
+    Ok(credentials.server_name(NODE_SERVER_NAME))
 }
 
 /// A client, once the node answers and every camera has captured.

@@ -86,6 +86,31 @@ fn the_demo_of_sensors_finds_above_what_was_sent_below() {
     assert!(said.contains("found by city, city-region, taxi, grid, fit,"), "{said}");
 }
 
+/// How soon faults are seen is a figure of the machine, and stands in the demonstration's own verdict; that nothing is lost is not.
+#[test]
+fn the_demo_of_many_nodes_loses_nothing_and_lets_no_revoked_node_in() {
+    let _alone = alone();
+    if !lab_can_be_made() {
+        return;
+    }
+    let output = node::lab().args(["demo-fabric"]).output().expect("the demo runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    let (_, verdict) = said.split_once("\n\n").unwrap_or_default();
+    for what in [
+        "one map",
+        "new subscription",
+        "camera is found",
+        "every subscriber sees all",
+        "revoked is out",
+    ] {
+        assert!(verdict.contains(&format!("met   {what}: ")), "{what}: {said}{failed}");
+    }
+    let short = verdict.contains("SHORT ");
+    let status = if short { exit_status(Code::BOUND_INFEASIBLE) } else { 0 };
+    assert_eq!(output.status.code(), Some(status.into()), "{said}{failed}");
+}
+
 #[test]
 fn a_report_that_cannot_be_written_is_a_clear_error() {
     let _alone = alone();

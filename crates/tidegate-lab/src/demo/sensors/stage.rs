@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -19,6 +19,7 @@ use super::{
     devices::{Sent, Topics},
     failed, lab_failed, storage, within,
 };
+use crate::demo::network::{free, loopback};
 
 /// The flows at the edge: the examples, and the files that they name.
 const FLOWS: [(&str, &str); 4] = [
@@ -211,23 +212,6 @@ impl Drop for Stage {
 
 fn options(address: SocketAddr) -> Options {
     Options { host: address.ip().to_string(), port: address.port(), ..Options::default() }
-}
-
-fn loopback(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
-}
-
-/// An address on loopback that is free for UDP and TCP.
-fn free() -> Result<SocketAddr, ApiError> {
-    let none = |error| failed("no port is free", error);
-    for _ in 0..16 {
-        let udp = UdpSocket::bind(loopback(0)).map_err(none)?;
-        let address = udp.local_addr().map_err(none)?;
-        if TcpListener::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    Err(ApiError::new(Code::INTERNAL, "no port is free for UDP and TCP"))
 }
 
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
