@@ -2,6 +2,7 @@
 
 import { detectionsOf, type Detections } from "./detections.js";
 import { DetectorSocket, type DetectorOptions } from "./detector.js";
+import { FollowingTransport } from "./elsewhere.js";
 import { CameraUnknownError, InvalidRequestError, LinkDownError, ModelUnknownError, TidegateError } from "./errors.js";
 import { camerasOf, dateOf, type Camera } from "./frames.js";
 import { fields, items, nanos, parse, string } from "./json.js";
@@ -24,6 +25,13 @@ import {
 export interface ConnectOptions extends Credentials {
   /** How hard streams try to get a broken connection back; 20 tries in a row, about a minute and a half, by default. */
   readonly retries?: Partial<Retries>;
+  /**
+   * Whether `frames`, `events` and `snapshot` of a camera that another node of the fabric serves go there; true by default. The same proof is
+   * shown to that node, over TLS alone, and only if its certificate is one that this connection would take: of the same authority, for
+   * `serverName` or else for the host of its address. Otherwise the node that is connected relays them, as it does over `http://` and for a
+   * browser, which a node lets in from its own pages alone.
+   */
+  readonly follow?: boolean;
 }
 
 /** The caller, as the node knows it. */
@@ -95,10 +103,12 @@ function isNode(): boolean {
   return process?.versions?.node !== undefined && !("document" in globalThis);
 }
 
-async function transportOf(address: URL, credentials: Credentials): Promise<Transport> {
-  if (!isNode()) return new BrowserTransport(address, credentials);
+async function transportOf(address: URL, options: ConnectOptions): Promise<Transport> {
+  if (!isNode()) return new BrowserTransport(address, options);
   const { NodeTransport } = await import("./transport_node.js");
-  return new NodeTransport(address, credentials);
+  if (options.follow === false || address.protocol !== "https:") return new NodeTransport(address, options);
+  const own = new NodeTransport(address, options, false);
+  return new FollowingTransport(own, address.host, (other) => new NodeTransport(addressOf(`https://${other}`), options, false));
 }
 
 /** One node, and the streams that are open to it. Made by `connect`. */
@@ -130,7 +140,7 @@ export class Client {
     };
   }
 
-  /** Every camera that the caller may see, in order of their names. */
+  /** Every camera of the node that the caller may see, in order of their names; none of other nodes. */
   async cameras(): Promise<Camera[]> {
     return camerasOf(await this.#json({ method: "GET", path: "/cameras" }, "the list of cameras"));
   }

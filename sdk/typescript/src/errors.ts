@@ -37,7 +37,7 @@ export class CameraUnknownError extends TidegateError {}
 /** The camera is known and not reached now. */
 export class CameraOfflineError extends TidegateError {}
 
-/** Another node serves the camera: connect to that one. */
+/** Another node serves the camera: connect to that one. A client that follows, see `ConnectOptions.follow`, has tried. */
 export class CameraElsewhereError extends TidegateError {
   /** The node's name; undefined where it is not said. */
   readonly node: string | undefined;

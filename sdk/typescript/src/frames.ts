@@ -341,6 +341,8 @@ export interface Camera {
   readonly captureClock: string;
   /** The camera of the node's configuration whose substream it is; empty if it is none. */
   readonly substreamOf: string;
+  /** The node that has it, where that is another one than the node that answers; empty where it is this one. */
+  readonly node: string;
 }
 
 /** Cameras of the answer of `GET /cameras`, in order of their names. */
@@ -363,6 +365,7 @@ export function camerasOf(answer: unknown): Camera[] {
       noFrames: string(camera["no_frames"]),
       captureClock: string(camera["capture_clock"]),
       substreamOf: string(camera["substream_of"]),
+      node: string(camera["node"]),
     };
   });
   return cameras.sort((one, other) => (one.name < other.name ? -1 : 1));

@@ -33,9 +33,12 @@ export class NodeTransport implements Transport {
   readonly #authorization: string | undefined;
   readonly #agent: http.Agent;
   readonly #tls: https.AgentOptions;
+  readonly #relays: boolean;
 
-  constructor(address: URL, credentials: Credentials) {
+  /** `relays`: whether the node is to fetch from another one what that one has, or to name it. */
+  constructor(address: URL, credentials: Credentials, relays = true) {
     this.#address = address;
+    this.#relays = relays;
     this.#authorization = authorizationOf(credentials);
     const tls: https.AgentOptions = {};
     const pem = (given: string | Uint8Array): string | Buffer => (typeof given === "string" ? given : Buffer.from(given));
@@ -52,6 +55,7 @@ export class NodeTransport implements Transport {
     const headers: http.OutgoingHttpHeaders = {};
     const authorization = request.authorization ?? this.#authorization;
     if (authorization !== undefined) headers["authorization"] = authorization;
+    if (!this.#relays) headers["tidegate-relay"] = "0";
     if (request.type !== undefined) headers["content-type"] = request.type;
     if (body !== undefined) headers["content-length"] = body.byteLength;
     // A kept connection may be closed by the node as the request leaves: it was not looked at then, and is sent once more.
@@ -117,6 +121,7 @@ export class NodeTransport implements Transport {
       "sec-websocket-version": "13",
     };
     if (this.#authorization !== undefined) headers["authorization"] = this.#authorization;
+    if (!this.#relays) headers["tidegate-relay"] = "0";
     const isTls = url.protocol === "https:";
     // Not from the agent: the connection is the WebSocket's from here on.
     const options: https.RequestOptions = { headers, timeout: ANSWER_MS_MAX, signal, agent: false, ...(isTls ? this.#tls : {}) };

@@ -95,6 +95,8 @@ export class FakeNode {
   readonly answers = new Map<string, Serve>();
   /** Called with each WebSocket that opens, by its path. */
   readonly sockets = new Map<string, ServeSocket>();
+  /** Cameras of other nodes, by their names. */
+  readonly elsewhere = new Map<string, { readonly node: string; readonly addresses: readonly string[] }>();
   /** WebSockets open when this is settled. */
   gate: Promise<void> | undefined;
   /** All requests and openings, in order. */
@@ -167,10 +169,18 @@ export class FakeNode {
     const asked = { method: request.method ?? "", path: url.pathname, query: url.searchParams, headers: request.headers, body: Buffer.concat(parts) };
     const isPublic = this.isOpen || url.pathname === "/v1/login" || url.pathname.startsWith("/public/");
     const refused = failure(401, "auth.identity.refused", "who are you?");
-    const reply = isPublic || isKnown(request.headers) ? this.answers.get(key)?.(asked) : refused;
+    const reply = isPublic || isKnown(request.headers) ? (this.#moved(url.pathname) ?? this.answers.get(key)?.(asked)) : refused;
     const { status = 200, json: told, bytes, headers = {} } = reply ?? (key === "POST /v1/login" ? refused : unknown(url.pathname));
     response.writeHead(status, { ...(told !== undefined && { "content-type": "application/json" }), ...headers });
     response.end(told === undefined ? bytes : json(told));
+  }
+
+  /** The answer for a camera of another node. */
+  #moved(path: string): Reply | undefined {
+    const camera = /^\/cameras\/([^/]+)\//.exec(path)?.[1] ?? "";
+    const place = this.elsewhere.get(camera);
+    const message = `camera ${camera} is at node ${place?.node}`;
+    return place && { status: 421, json: { error: { code: "frames.camera.elsewhere", message, ...place } } };
   }
 
   async #upgrade(request: http.IncomingMessage, stream: Duplex, head: Buffer): Promise<void> {
@@ -179,16 +189,19 @@ export class FakeNode {
     await this.gate;
     const serve = this.sockets.get(url.pathname);
     const isLetIn = this.isOpen || isKnown(request.headers);
-    if (isLetIn && serve !== undefined) {
+    const moved = this.#moved(url.pathname);
+    if (isLetIn && moved === undefined && serve !== undefined) {
       this.#upgrades.handleUpgrade(request, stream, head, (socket) => serve(socket, url.searchParams));
       return;
     }
     const camera = /^\/cameras\/([^/]+)\/frames$/.exec(url.pathname)?.[1];
     const { status, json: told } = !isLetIn
       ? failure(401, "auth.identity.refused", "who are you?")
-      : camera === undefined
-        ? failure(404, "vision.model.unknown", "there are face, person")
-        : failure(404, "frames.camera.unknown", `no camera ${camera}`);
+      : moved !== undefined
+        ? moved
+        : camera === undefined
+          ? failure(404, "vision.model.unknown", "there are face, person")
+          : failure(404, "frames.camera.unknown", `no camera ${camera}`);
     const body = json(told);
     stream.end(`HTTP/1.1 ${status} No\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`);
   }

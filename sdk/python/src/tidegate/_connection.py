@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -74,6 +74,8 @@ class Settings:
     user: tuple[str, str] | None = field(repr=False)
     server_name: str | None
     retries: Retries
+    follow: bool
+    """Whether calls about a camera of another node go there."""
 
     @staticmethod
     def make(
@@ -87,6 +89,7 @@ class Settings:
         mqtt: str | None,
         server_name: str | None,
         retries: Retries | None,
+        follow: bool = True,
     ) -> Settings:
         """Checks what `connect` was given.
 
@@ -122,7 +125,16 @@ class Settings:
             user=user,
             server_name=server_name,
             retries=retries or Retries(),
+            follow=follow,
         )
+
+    def at(self, address: str) -> Settings:
+        """The same caller and the same authority, for a node that another one named.
+
+        Raises:
+            InvalidRequestError: it is no address.
+        """
+        return replace(self, api=_address(address, {"": True}, {True: API_PORT}), follow=False)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """TLS with the authority and, where there is one, the caller's certificate."""

@@ -18,7 +18,7 @@ import ssl
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -41,6 +41,7 @@ from ._calls import (
     wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
+from ._elsewhere import Ask, Elsewhere, other_node
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import keep_watch, unreachable
 from ._newest import Each, Newest
@@ -87,6 +88,7 @@ async def connect(
     server_name: str | None = None,
     retries: Retries | None = None,
     call_timeout_s: float = CALL_TIMEOUT_S,
+    follow: bool = True,
 ) -> Client:
     """Connects to a node. Arguments and errors as of `tidegate.connect`."""
     settings = Settings.make(
@@ -99,7 +101,12 @@ async def connect(
         mqtt=mqtt,
         server_name=server_name,
         retries=retries,
+        follow=follow,
     )
+    return await _connected(settings, call_timeout_s)
+
+
+async def _connected(settings: Settings, call_timeout_s: float) -> Client:
     channel = grpc.aio.secure_channel(str(settings.api), settings.channel_credentials(), list(settings.channel_options(is_awaited=True)))
     calls = Calls(channel)
     try:
@@ -123,18 +130,25 @@ class Client:
         self._settings = settings
         self._timeout_s = call_timeout_s
         self._metadata = settings.metadata()
+        self._waits = True
         self._channel = channel
         self._calls = calls
         self._server = server
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._broker: _MqttPublisher | None = None
         self._http = HttpCalls(settings, call_timeout_s)
+        self._elsewhere: Elsewhere[Client] = Elsewhere()
         self._is_closed = False
 
     @property
     def server(self) -> ServerInfo:
         """The node's description of itself."""
         return self._server
+
+    @property
+    def address(self) -> str:
+        """The address of the node's API, `host:port`."""
+        return str(self._settings.api)
 
     async def cameras(self) -> CameraList:
         """Every camera of the node, in order of their names. Errors as of `tidegate.Client.cameras`."""
@@ -143,7 +157,8 @@ class Client:
 
     async def camera(self, name: str) -> Camera:
         """One camera. Errors as of `tidegate.Client.camera`."""
-        answer = await self._call(self._calls.get_camera_info, frames_pb2.GetCameraInfoRequest(camera=name))
+        request = frames_pb2.GetCameraInfoRequest(camera=name)
+        answer = await self._at(name, lambda at: at._call(at._calls.get_camera_info, request))
         return camera_of(answer.camera)
 
     async def frames(
@@ -229,7 +244,7 @@ class Client:
         """The untouched frame from the camera's log. Arguments and errors as of `tidegate.Client.fetch_original`."""
         camera, instant = _named(frame, captured_at_ns)
         request = frames_pb2.FetchOriginalRequest(camera=camera, captured_at=instant)
-        answer = await self._call(self._calls.fetch_original, request)
+        answer = await self._at(camera, lambda at: at._call(at._calls.fetch_original, request))
         return Original(camera, answer.captured_at, answer.jpeg)
 
     async def models(self) -> list[Model]:
@@ -309,6 +324,8 @@ class Client:
             await stream.close()
         if self._broker is not None:
             await self._broker.close()
+        for node in self._elsewhere.nodes():
+            await node.close()
         self._http.close()
         await self._channel.close()
 
@@ -328,9 +345,39 @@ class Client:
     async def _call(self, method: Any, request: Any) -> Any:
         self._check_open()
         try:
-            return await method(request, timeout=self._timeout_s, metadata=self._metadata, wait_for_ready=True)
+            return await method(request, timeout=self._timeout_s, metadata=self._metadata, wait_for_ready=self._waits)
         except grpc.RpcError as error:
             raise of_rpc(error) from None
+
+    async def _at(self, camera: str, ask: Callable[[Client], Awaitable[_T]]) -> _T:
+        """Makes a call about a camera at the node that serves it."""
+        if not self._settings.follow:
+            return await ask(self)
+        steps = self._elsewhere.call(self, camera)
+        step = next(steps)
+        while True:
+            done: tuple[object, TidegateError | None]
+            try:
+                done = (await ask(step.node) if isinstance(step, Ask) else await self._reach(step.address, step.name)), None
+            except TidegateError as error:
+                done = None, error
+            try:
+                step = steps.send(done)
+            except StopIteration as end:
+                answer: _T = end.value
+                return answer
+
+    async def _reach(self, address: str, name: str) -> Client:
+        self._check_open()
+        client = await _connected(self._settings.at(address), self._timeout_s)
+        found = client.server.node
+        if self._is_closed or found != name:
+            await client.close()
+            self._check_open()
+            raise other_node(found, address)
+        # A node that is away is not waited for: the camera may be elsewhere by then.
+        client._waits = False
+        return client
 
 
 async def _each(images: Iterable[_T] | AsyncIterable[_T]) -> AsyncIterator[_T]:
@@ -347,6 +394,7 @@ class EventStream(EventView, AsyncIterator[Event]):
 
     def __init__(self, client: Client, request: frames_pb2.SubscribeRequest) -> None:
         self._client = client
+        self._served_by = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = asyncio.Event()
         self._call: _Reader | None = None
@@ -363,7 +411,8 @@ class EventStream(EventView, AsyncIterator[Event]):
         request = frames_pb2.UpdateSubscriptionRequest(
             subscription_id=self.subscription_id, changes=changes_of(latency_ms, accuracy, frames_per_second)
         )
-        answer = await self._client._call(self._client._calls.update_subscription, request)
+        at = self._served_by
+        answer = await at._call(at._calls.update_subscription, request)
         self._resume.demanded(answer.demand)
         return self.bounds
 
@@ -410,7 +459,10 @@ class EventStream(EventView, AsyncIterator[Event]):
 
     async def _open(self, timeout_s: float) -> None:
         request = self._resume.request()
-        opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
+        await self._client._at(request.camera, lambda at: self._open_at(at, request, timeout_s))
+
+    async def _open_at(self, at: Client, request: frames_pb2.SubscribeRequest, timeout_s: float) -> None:
+        opened = at._calls.subscribe(request, metadata=at._metadata)
         call = _Reader(opened, self._resume.waiting(request))
         try:
             wire = await call.receive(timeout_s)
@@ -423,6 +475,7 @@ class EventStream(EventView, AsyncIterator[Event]):
             call.cancel()
             raise
         self._resume.is_back()
+        self._served_by = at
         self._call = call
         if self._closed.is_set():
             call.cancel()

@@ -46,6 +46,8 @@ class Camera:
     """
     substream_of: str
     """The camera of the node's configuration whose substream it is; empty if it is none."""
+    node: str
+    """The node that has it, where that is another one than the node that answers; empty where it is this one."""
 
     def __repr__(self) -> str:
         state = ("online" if not self.no_frames else "no frames") if self.online else "offline"
@@ -99,6 +101,7 @@ def camera_of(camera: camera_pb2.Camera) -> Camera:
         no_frames=camera.no_frames,
         capture_clock=camera.capture_clock,
         substream_of=camera.substream_of,
+        node=camera.node,
     )
 
 

@@ -10,10 +10,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 
@@ -32,6 +32,7 @@ from ._calls import (
     wire_of,
 )
 from ._connection import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Pem, Retries, Settings
+from ._elsewhere import Ask, Elsewhere, other_node
 from ._http import HttpCalls, ImageInput, check_in_flight
 from ._mqtt import MessageStream, MqttPublisher
 from ._newest import Each, Newest
@@ -55,6 +56,8 @@ from .errors import FrameRefusedError, LinkDownError, TidegateError, of_rpc
 from .frames import Bounds, CameraOnline, Ended, Event, Frame, Original, Size
 from .v1 import camera_pb2, frames_pb2
 
+_T = TypeVar("_T")
+
 
 def connect(
     url: str = "127.0.0.1:7080",
@@ -68,6 +71,7 @@ def connect(
     server_name: str | None = None,
     retries: Retries | None = None,
     call_timeout_s: float = CALL_TIMEOUT_S,
+    follow: bool = True,
 ) -> Client:
     """Connects to a node.
 
@@ -84,6 +88,9 @@ def connect(
         server_name: the name that the node's certificate must carry, where it is not the host of the address.
         retries: how hard streams try to get a broken connection back; 20 tries in a row, about a minute and a half.
         call_timeout_s: how long a call with one answer may take.
+        follow: whether calls about a camera that another node of the fabric serves go there, over a connection of their own that is kept.
+            The same proof is shown to that node, and only if its certificate is one that this connection would take: of the same
+            authority, for `server_name` or else for the host of its address. Otherwise they raise CameraElsewhereError.
 
     Raises:
         InvalidRequestError: an address, file or proof that cannot be used.
@@ -100,6 +107,7 @@ def connect(
         mqtt=mqtt,
         server_name=server_name,
         retries=retries,
+        follow=follow,
     )
     return Client(settings, call_timeout_s)
 
@@ -111,10 +119,12 @@ class Client:
         self._settings = settings
         self._timeout_s = call_timeout_s
         self._metadata = settings.metadata()
+        self._waits = True
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._broker: MqttPublisher | None = None
         self._http = HttpCalls(settings, call_timeout_s)
+        self._elsewhere: Elsewhere[Client] = Elsewhere()
         self._is_closed = False
         self._channel = grpc.secure_channel(str(settings.api), settings.channel_credentials(), settings.channel_options())
         self._calls = Calls(self._channel)
@@ -136,8 +146,13 @@ class Client:
         """The node's description of itself."""
         return self._server
 
+    @property
+    def address(self) -> str:
+        """The address of the node's API, `host:port`."""
+        return str(self._settings.api)
+
     def cameras(self) -> CameraList:
-        """Every camera of the node, in order of their names.
+        """Every camera of the node, in order of their names; none of other nodes.
 
         Raises:
             LinkDownError: the node is not reached within the call's time.
@@ -151,7 +166,8 @@ class Client:
         Raises:
             CameraUnknownError: there is none of that name.
         """
-        answer = self._call(self._calls.get_camera_info, frames_pb2.GetCameraInfoRequest(camera=name))
+        request = frames_pb2.GetCameraInfoRequest(camera=name)
+        answer = self._at(name, lambda at: at._call(at._calls.get_camera_info, request))
         return camera_of(answer.camera)
 
     def frames(
@@ -261,7 +277,7 @@ class Client:
         """
         camera, instant = _named(frame, captured_at_ns)
         request = frames_pb2.FetchOriginalRequest(camera=camera, captured_at=instant)
-        answer = self._call(self._calls.fetch_original, request)
+        answer = self._at(camera, lambda at: at._call(at._calls.fetch_original, request))
         return Original(camera, answer.captured_at, answer.jpeg)
 
     def models(self) -> list[Model]:
@@ -418,6 +434,8 @@ class Client:
             stream.close()
         if broker is not None:
             broker.close()
+        for node in self._elsewhere.nodes():
+            node.close()
         self._http.close()
         self._channel.close()
 
@@ -437,9 +455,39 @@ class Client:
     def _call(self, method: Any, request: Any) -> Any:
         self._check_open()
         try:
-            return method(request, timeout=self._timeout_s, metadata=self._metadata, wait_for_ready=True)
+            return method(request, timeout=self._timeout_s, metadata=self._metadata, wait_for_ready=self._waits)
         except grpc.RpcError as error:
             raise of_rpc(error) from None
+
+    def _at(self, camera: str, ask: Callable[[Client], _T]) -> _T:
+        """Makes a call about a camera at the node that serves it."""
+        if not self._settings.follow:
+            return ask(self)
+        steps = self._elsewhere.call(self, camera)
+        step = next(steps)
+        while True:
+            done: tuple[object, TidegateError | None]
+            try:
+                done = (ask(step.node) if isinstance(step, Ask) else self._reach(step.address, step.name)), None
+            except TidegateError as error:
+                done = None, error
+            try:
+                step = steps.send(done)
+            except StopIteration as end:
+                answer: _T = end.value
+                return answer
+
+    def _reach(self, address: str, name: str) -> Client:
+        self._check_open()
+        client = Client(self._settings.at(address), self._timeout_s)
+        found = client.server.node
+        if self._is_closed or found != name:
+            client.close()
+            self._check_open()
+            raise other_node(found, address)
+        # A node that is away is not waited for: the camera may be elsewhere by then.
+        client._waits = False
+        return client
 
 
 def _named(frame: Frame | str, captured_at_ns: int | None) -> tuple[str, int]:
@@ -456,6 +504,7 @@ class EventStream(EventView, Iterator[Event]):
     def __init__(self, client: Client, request: frames_pb2.SubscribeRequest) -> None:
         client._check_open()
         self._client = client
+        self._served_by = client
         self._resume = Resume(request, client._settings.retries)
         self._closed = threading.Event()
         self._call: _Reader | None = None
@@ -484,7 +533,8 @@ class EventStream(EventView, Iterator[Event]):
         request = frames_pb2.UpdateSubscriptionRequest(
             subscription_id=self.subscription_id, changes=changes_of(latency_ms, accuracy, frames_per_second)
         )
-        answer = self._client._call(self._client._calls.update_subscription, request)
+        at = self._served_by
+        answer = at._call(at._calls.update_subscription, request)
         self._resume.demanded(answer.demand)
         return self.bounds
 
@@ -529,8 +579,11 @@ class EventStream(EventView, Iterator[Event]):
 
     def _open(self, timeout_s: float) -> None:
         request = self._resume.request()
+        self._client._at(request.camera, lambda at: self._open_at(at, request, timeout_s))
+
+    def _open_at(self, at: Client, request: frames_pb2.SubscribeRequest, timeout_s: float) -> None:
         # Without a certificate or a node the call fails at its first message, not here.
-        opened = self._client._calls.subscribe(request, metadata=self._client._metadata)
+        opened = at._calls.subscribe(request, metadata=at._metadata)
         call = _Reader(opened, self._resume.waiting(request))
         try:
             wire = call.receive(timeout_s)
@@ -543,6 +596,7 @@ class EventStream(EventView, Iterator[Event]):
             call.cancel()
             raise
         self._resume.is_back()
+        self._served_by = at
         self._call = call
         if self._closed.is_set():
             call.cancel()

@@ -89,7 +89,7 @@ class CameraTakenError(TidegateError):
 
 
 class CameraElsewhereError(TidegateError):
-    """Another node serves the camera: connect to that one."""
+    """Another node serves the camera: connect to that one. A client that follows, as it does unless it is told not to, has tried."""
 
     node: str | None
     """The node's name."""

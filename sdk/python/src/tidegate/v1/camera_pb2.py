@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tidegate/v1/camera.proto\x12\x0btidegate.v1\"\xc3\x03\n\x06\x43\x61mera\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06online\x18\x02 \x01(\x08\x12)\n\x04size\x18\x03 \x01(\x0b\x32\x16.tidegate.v1.FrameSizeH\x00\x88\x01\x01\x12\x19\n\x11\x66rames_per_second\x18\x04 \x01(\x01\x12\x13\n\x0b\x66rame_bytes\x18\x05 \x01(\x04\x12\x16\n\toldest_at\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tnewest_at\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\tlog_bytes\x18\x08 \x01(\x04\x12\x15\n\rlog_bytes_max\x18\t \x01(\x04\x12\x11\n\ttransfers\x18\n \x01(\r\x12\x15\n\rsubscriptions\x18\x0b \x01(\r\x12\x11\n\ttransport\x18\x0c \x01(\t\x12\x33\n\x0c\x63lock_offset\x18\r \x01(\x0b\x32\x18.tidegate.v1.ClockOffsetH\x03\x88\x01\x01\x12\x11\n\tno_frames\x18\x0e \x01(\t\x12\x14\n\x0csubstream_of\x18\x0f \x01(\t\x12\x15\n\rcapture_clock\x18\x10 \x01(\tB\x07\n\x05_sizeB\x0c\n\n_oldest_atB\x0c\n\n_newest_atB\x0f\n\r_clock_offset\"*\n\tFrameSize\x12\r\n\x05width\x18\x01 \x01(\r\x12\x0e\n\x06height\x18\x02 \x01(\r\">\n\x0b\x43lockOffset\x12\x14\n\x0coffset_nanos\x18\x01 \x01(\x03\x12\x19\n\x11uncertainty_nanos\x18\x02 \x01(\x03\x42\x18Z\x16tidegate/v1;tidegatev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18tidegate/v1/camera.proto\x12\x0btidegate.v1\"\xd1\x03\n\x06\x43\x61mera\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06online\x18\x02 \x01(\x08\x12)\n\x04size\x18\x03 \x01(\x0b\x32\x16.tidegate.v1.FrameSizeH\x00\x88\x01\x01\x12\x19\n\x11\x66rames_per_second\x18\x04 \x01(\x01\x12\x13\n\x0b\x66rame_bytes\x18\x05 \x01(\x04\x12\x16\n\toldest_at\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tnewest_at\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\tlog_bytes\x18\x08 \x01(\x04\x12\x15\n\rlog_bytes_max\x18\t \x01(\x04\x12\x11\n\ttransfers\x18\n \x01(\r\x12\x15\n\rsubscriptions\x18\x0b \x01(\r\x12\x11\n\ttransport\x18\x0c \x01(\t\x12\x33\n\x0c\x63lock_offset\x18\r \x01(\x0b\x32\x18.tidegate.v1.ClockOffsetH\x03\x88\x01\x01\x12\x11\n\tno_frames\x18\x0e \x01(\t\x12\x14\n\x0csubstream_of\x18\x0f \x01(\t\x12\x15\n\rcapture_clock\x18\x10 \x01(\t\x12\x0c\n\x04node\x18\x11 \x01(\tB\x07\n\x05_sizeB\x0c\n\n_oldest_atB\x0c\n\n_newest_atB\x0f\n\r_clock_offset\"*\n\tFrameSize\x12\r\n\x05width\x18\x01 \x01(\r\x12\x0e\n\x06height\x18\x02 \x01(\r\">\n\x0b\x43lockOffset\x12\x14\n\x0coffset_nanos\x18\x01 \x01(\x03\x12\x19\n\x11uncertainty_nanos\x18\x02 \x01(\x03\x42\x18Z\x16tidegate/v1;tidegatev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z\026tidegate/v1;tidegatev1'
   _globals['_CAMERA']._serialized_start=42
-  _globals['_CAMERA']._serialized_end=493
-  _globals['_FRAMESIZE']._serialized_start=495
-  _globals['_FRAMESIZE']._serialized_end=537
-  _globals['_CLOCKOFFSET']._serialized_start=539
-  _globals['_CLOCKOFFSET']._serialized_end=601
+  _globals['_CAMERA']._serialized_end=507
+  _globals['_FRAMESIZE']._serialized_start=509
+  _globals['_FRAMESIZE']._serialized_end=551
+  _globals['_CLOCKOFFSET']._serialized_start=553
+  _globals['_CLOCKOFFSET']._serialized_end=615
 # @@protoc_insertion_point(module_scope)

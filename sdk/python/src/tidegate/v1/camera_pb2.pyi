@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Camera(_message.Message):
-    __slots__ = ("name", "online", "size", "frames_per_second", "frame_bytes", "oldest_at", "newest_at", "log_bytes", "log_bytes_max", "transfers", "subscriptions", "transport", "clock_offset", "no_frames", "substream_of", "capture_clock")
+    __slots__ = ("name", "online", "size", "frames_per_second", "frame_bytes", "oldest_at", "newest_at", "log_bytes", "log_bytes_max", "transfers", "subscriptions", "transport", "clock_offset", "no_frames", "substream_of", "capture_clock", "node")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class Camera(_message.Message):
     NO_FRAMES_FIELD_NUMBER: _ClassVar[int]
     SUBSTREAM_OF_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     name: str
     online: bool
     size: FrameSize
@@ -39,7 +40,8 @@ class Camera(_message.Message):
     no_frames: str
     substream_of: str
     capture_clock: str
-    def __init__(self, name: _Optional[str] = ..., online: bool = ..., size: _Optional[_Union[FrameSize, _Mapping]] = ..., frames_per_second: _Optional[float] = ..., frame_bytes: _Optional[int] = ..., oldest_at: _Optional[int] = ..., newest_at: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_bytes_max: _Optional[int] = ..., transfers: _Optional[int] = ..., subscriptions: _Optional[int] = ..., transport: _Optional[str] = ..., clock_offset: _Optional[_Union[ClockOffset, _Mapping]] = ..., no_frames: _Optional[str] = ..., substream_of: _Optional[str] = ..., capture_clock: _Optional[str] = ...) -> None: ...
+    node: str
+    def __init__(self, name: _Optional[str] = ..., online: bool = ..., size: _Optional[_Union[FrameSize, _Mapping]] = ..., frames_per_second: _Optional[float] = ..., frame_bytes: _Optional[int] = ..., oldest_at: _Optional[int] = ..., newest_at: _Optional[int] = ..., log_bytes: _Optional[int] = ..., log_bytes_max: _Optional[int] = ..., transfers: _Optional[int] = ..., subscriptions: _Optional[int] = ..., transport: _Optional[str] = ..., clock_offset: _Optional[_Union[ClockOffset, _Mapping]] = ..., no_frames: _Optional[str] = ..., substream_of: _Optional[str] = ..., capture_clock: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class FrameSize(_message.Message):
     __slots__ = ("width", "height")
