@@ -6,7 +6,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sensors test check bench bench-durability bench-durability-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick bench-vision bench-vision-quick fuzz docs dist
+.PHONY: help setup demo demo-fabric demo-sensors test check bench bench-durability bench-durability-quick bench-fabric bench-fabric-quick bench-frames bench-frames-quick bench-mqtt bench-mqtt-quick bench-sensors bench-sensors-quick bench-vision bench-vision-quick fuzz docs dist
 
 help: ## lists these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ demo-sensors: setup ## four applications' sensors, alarms at the edge, a narrow 
 	cargo build --release --package tidegate --package tidegate-lab
 	cargo run --quiet --release --package tidegate-lab -- demo-sensors $(ARGS)
 
+demo-fabric: setup ## eight nodes in two regions as one: one is killed, one hangs, one is cut off, one is revoked, and a verdict; a minute
+	cargo build --release --package tidegate --package tidegate-lab
+	cargo run --quiet --release --package tidegate-lab -- demo-fabric $(ARGS)
+
 test: setup ## every test of the workspace, of the workers and of the SDKs, counted in the last line
 	cargo xtask test $(ARGS)
 
@@ -31,7 +35,7 @@ check: setup ## formatting, lints, layers, licences, scripts
 	cargo clippy --package tidegate --no-default-features -- -D warnings
 	cargo xtask check
 
-bench: bench-frames bench-mqtt bench-durability bench-sensors bench-vision ## every bench, whole
+bench: bench-frames bench-mqtt bench-durability bench-sensors bench-vision bench-fabric ## every bench, whole
 
 bench-frames: setup ## camera frames: every figure, five runs; needs root for the emulated links
 	scripts/bench-frames $(ARGS)
@@ -51,6 +55,12 @@ bench-durability: setup ## what durability costs and keeps: every figure, five r
 bench-durability-quick: setup ## the same figures on shorter runs, four to five minutes
 	scripts/bench-durability --quick $(ARGS)
 
+bench-fabric: setup ## many nodes as one beside bridges and routed servers: every figure, some two hours; needs root
+	scripts/bench-fabric $(ARGS)
+
+bench-fabric-quick: setup ## the same figures on shorter runs, some ten minutes
+	scripts/bench-fabric --quick $(ARGS)
+
 bench-sensors: setup ## sensor streams in ten groups, from the codec to cut links: every figure, five runs, hours; needs root for some
 	scripts/bench-sensors $(ARGS)
 
@@ -66,7 +76,7 @@ bench-vision-quick: setup ## the same figures on shorter runs, some six minutes
 fuzz: setup ## every fuzz target, FUZZ_SECONDS each (default 60)
 	scripts/fuzz $(ARGS)
 
-dist: setup ## the program as it is handed out: stripped, optimized as a whole, 25 MB at most; a long build
+dist: setup ## the program as it is handed out: stripped, optimized as a whole, 30 MB at most; a long build
 	cargo xtask dist $(ARGS)
 
 docs: setup ## the API of every crate, and the book where mdbook is installed

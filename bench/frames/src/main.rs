@@ -4,14 +4,14 @@
 //!  bench-frames [--quick] [--only GROUP]… [--runs N] ──▶ groups in turn ──▶ Report ──▶ table, folder, exit status
 //! ```
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use bench_frames::{
     Plan, SCENARIO, age, calibrate, control, fanout, figures, idle, infeasible, live::Studio,
     stages, steps, wifi,
 };
-use bench_harness::Report;
+use bench_harness::{Report, machine};
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Measures every figure of the frame path, beside NATS and OpenCV, and exits 0 only if none is short.
@@ -83,7 +83,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
     let runs =
         options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
-    let plan = Plan { quick: options.quick, runs, root: root()? };
+    let plan = Plan { quick: options.quick, runs, root: machine::root("frames")? };
     if let Some(Task::Calibrate) = options.task {
         let path = plan.root.join(SCENARIO);
         let fit = calibrate::write(&path).with_context(|| format!("writing {}", path.display()))?;
@@ -119,13 +119,4 @@ fn main() -> anyhow::Result<ExitCode> {
         report.group(&format!("{group:?}"), measured);
     }
     report.finish()
-}
-
-/// The folder above the working directory that holds this bench.
-fn root() -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("the working directory is gone")?;
-    let found = here.ancestors().find(|folder| folder.join("bench/frames/Cargo.toml").is_file());
-    Ok(found
-        .context("run bench-frames within the checkout: it needs bench/peers and scripts")?
-        .to_owned())
 }

@@ -1,6 +1,12 @@
 //! The machine of the figures: without it a number cannot be compared with another.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context as _;
 
 use serde::Serialize;
 
@@ -59,6 +65,19 @@ pub fn load() -> [f64; 3] {
         *average = word.parse().unwrap_or_default();
     }
     averages
+}
+
+/// The folder above the working directory that holds the bench of that name.
+///
+/// # Errors
+/// There is none: it was started outside of a checkout.
+pub fn root(bench: &str) -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("the working directory is gone")?;
+    let is_root = |folder: &&Path| folder.join("bench").join(bench).join("Cargo.toml").is_file();
+    let found = here.ancestors().find(is_root).map(Path::to_owned);
+    found.with_context(|| {
+        format!("run bench-{bench} within the checkout: it needs bench/peers and scripts")
+    })
 }
 
 /// First line of what a program says about itself, such as its version; empty when it cannot be run.

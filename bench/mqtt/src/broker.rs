@@ -167,7 +167,9 @@ impl Programs {
         there
     }
 
-    fn program(&self, kind: Kind) -> PathBuf {
+    /// The program of a contender, whether it is there or not.
+    #[must_use]
+    pub fn program(&self, kind: Kind) -> PathBuf {
         let versioned = |name: &str, file: &str| {
             let version = fs::read_to_string(self.root.join("bench/peers").join(file));
             self.cache.join(format!("{name}-{}", version.unwrap_or_default().trim()))

@@ -6,12 +6,10 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     process::ExitCode,
 };
 
-use anyhow::Context as _;
-use bench_harness::Report;
+use bench_harness::{Report, machine};
 use bench_mqtt::{
     Plan, broker::Programs, congestion, connects, core, idle, paper, quiet, relay, simulator, site,
     sparse, stalled, throughput,
@@ -88,7 +86,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let runs =
         options.runs.map_or(if options.quick { 2 } else { bench_harness::RUNS }, usize::from);
-    let plan = Plan { quick: options.quick, runs, root: root()? };
+    let plan = Plan { quick: options.quick, runs, root: machine::root("mqtt")? };
     let mut report = Report::new(if plan.quick { "mqtt-quick" } else { "mqtt" });
     report.configuration("runs", plan.runs);
     report.configuration("quick", plan.quick);
@@ -123,13 +121,4 @@ fn main() -> anyhow::Result<ExitCode> {
         report.group(&format!("{group:?}"), measured);
     }
     report.finish()
-}
-
-/// The folder above the working directory that holds this bench.
-fn root() -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("the working directory is gone")?;
-    let found = here.ancestors().find(|folder| folder.join("bench/mqtt/Cargo.toml").is_file());
-    Ok(found
-        .context("run bench-mqtt within the checkout: it needs bench/peers and scripts")?
-        .to_owned())
 }

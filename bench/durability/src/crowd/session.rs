@@ -71,6 +71,8 @@ pub struct Message {
     pub retain: bool,
     /// Whether it may have been sent before.
     pub dup: bool,
+    /// The name by which two copies are known as one, if it has one (`tidegate-id`).
+    pub name: Option<String>,
 }
 
 /// A client and its session.
@@ -219,6 +221,11 @@ impl Event {
                 qos: message.qos,
                 retain: message.retain,
                 dup: message.dup,
+                name: message
+                    .properties
+                    .user_properties()
+                    .find(|(name, _)| *name == "tidegate-id")
+                    .map(|(_, value)| value.to_owned()),
             }),
             client::Event::Acknowledged { token, reason, .. } => {
                 Self::Acknowledged { number: token, reason }

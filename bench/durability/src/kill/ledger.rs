@@ -336,7 +336,7 @@ mod tests {
 
     fn message(flow: usize, number: u32, qos: QoS, dup: bool) -> Message {
         let payload = payload(flow as u32, number, 20);
-        Message { topic: "k/0".to_owned(), payload, qos, retain: false, dup }
+        Message { topic: "k/0".to_owned(), payload, qos, retain: false, dup, name: None }
     }
 
     #[test]
