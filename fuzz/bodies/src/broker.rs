@@ -230,7 +230,10 @@ impl World {
         | Output::Resume(key)
         | Output::Auth(key, _)
         | Output::Denied(key, _)
-        | Output::Subscribed(key, ..)) = &output;
+        | Output::Subscribed(key, ..)) = &output
+        else {
+            panic!("no word of clients is asked for")
+        };
         let key = *key;
         let Some(at) = self.links.iter().position(|link| link.key == Some(key)) else { return };
         match output {
@@ -253,6 +256,7 @@ impl World {
             }
             Output::Denied(..) => {}
             Output::Subscribed(..) => panic!("no SUBACK is held"),
+            Output::Client(..) => unreachable!("looked at above"),
         }
     }
 

@@ -12,6 +12,7 @@ mod ingest;
 mod jpeg;
 mod kept;
 mod line_protocol;
+mod member;
 mod proxy;
 mod sensors;
 mod uplink;
@@ -44,6 +45,7 @@ pub use self::{
     jpeg::{jpeg, mjpeg},
     kept::{detector_reply, invitation, journal_records, key_file, log_segments, node_config},
     line_protocol::line_protocol,
+    member::member_records,
     proxy::proxy_header,
     sensors::{comprex, sensor_batch, sensor_messages},
     uplink::{uplink_attributes, uplink_records},

@@ -18,7 +18,7 @@ use tidegate_wire::{
 /// The property Message Expiry Interval.
 const MESSAGE_EXPIRY: u8 = 2;
 
-/// Attributes as a peer may send them, and a message as a client may publish it: a byte for QoS and retain, then properties.
+/// Attributes as a peer may send them, and a message as a client may publish it: a byte for QoS, retain and group, then properties.
 /// Attributes that are read are those that would be written, a subscriber is sent these properties and no others, and all
 /// forwarded properties of a published message come out unchanged.
 pub fn uplink_attributes(data: &[u8]) {
@@ -31,7 +31,7 @@ pub fn uplink_attributes(data: &[u8]) {
         raw.extend_from_slice(found.forwarded);
         let properties = PublishProperties::decode(&raw).expect("a message may have them");
         let mut again = Vec::new();
-        Attributes::put(&publish(found.qos, found.retain, properties), &mut again);
+        Attributes::put(&publish(found.qos, found.retain, properties), found.group, &mut again);
         assert_eq!(again, data);
         leaves(&found);
     }
@@ -40,10 +40,11 @@ pub fn uplink_attributes(data: &[u8]) {
     let Ok(properties) = PublishProperties::decode(raw) else { return };
     let retain = flags & 4 != 0;
     let (mut written, mut forwarded) = (Vec::new(), Vec::new());
-    Attributes::put(&publish(qos, retain, properties), &mut written);
+    let group = (flags & 8 != 0).then_some("$share/g/t/#");
+    Attributes::put(&publish(qos, retain, properties), group, &mut written);
     properties.forwarded(&mut forwarded);
-    let expected =
-        Attributes { qos, retain, expiry: properties.message_expiry, forwarded: &forwarded };
+    let expiry = properties.message_expiry;
+    let expected = Attributes { qos, retain, expiry, group, forwarded: &forwarded };
     let is_named =
         properties.user_properties().any(|(name, _)| name == tidegate_message::ID_PROPERTY);
     let found = Attributes::of(&written).expect("written attributes are read");
@@ -150,7 +151,7 @@ fn number(byte: u8) -> u64 {
 
 /// The parts in which a critical message is sent, which is the first of its sender.
 fn critical_parts(message: Message<'_>) -> Vec<CriticalPart> {
-    let mut critical = Critical::new(Instant::EPOCH, 1 << 40);
+    let mut critical = Critical::new(Instant::EPOCH, 1 << 40, false);
     critical.connected(None).expect("it expects nothing");
     critical.take(Instant::EPOCH, message, None);
     std::iter::from_fn(|| critical.poll_part(Instant::EPOCH)).collect()
@@ -280,7 +281,7 @@ impl World {
     fn critical(&mut self, part: CriticalPart) -> Option<Vec<u8>> {
         let came = &mut self.critical_came;
         let mut published = None;
-        let taken = self.receiver.critical(&part, |number, message| {
+        let taken = self.receiver.critical(&part, |number, message, _| {
             assert_eq!(number, part.number);
             assert!(came.is_none_or(|next| next == number), "{number} instead of {came:?}");
             *came = number.checked_add(1);

@@ -230,6 +230,11 @@ fn snapshots_of_flows() {
 }
 
 #[test]
+fn records_of_members() {
+    replay("member_records", tidegate_fuzz::member_records);
+}
+
+#[test]
 fn attributes_of_uplinks() {
     replay("uplink_attributes", tidegate_fuzz::uplink_attributes);
 }
