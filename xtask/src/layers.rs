@@ -110,8 +110,15 @@ const RULES: &[Rule] = &[
         &["crc32c", "serde", "serde_json", "thiserror"],
         &["tidegate-sys"],
     ),
-    // A rule and nothing that carries it out: it needs neither a clock nor bytes.
-    rule("tidegate-fabric", Layer::Core, &[], &[]),
+    // The records by which members know of each other are those of the node link; a filter covers others as an index of topics says.
+    rule(
+        "tidegate-fabric",
+        Layer::Core,
+        &["bytes", "thiserror"],
+        &["tidegate-topics", "tidegate-wire"],
+    ),
+    // A pure function: even its logarithm is its own.
+    rule("tidegate-place", Layer::Core, &[], &[]),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // Its lines are those of the line protocol; JSON is read by serde, and has the bytes of CBOR in base64.
     rule(
@@ -133,12 +140,12 @@ const RULES: &[Rule] = &[
         &["bytes", "thiserror", "tracing"],
         &["tidegate-journal", "tidegate-schedule", "tidegate-topics", "tidegate-wire"],
     ),
-    // Its batches are the sensor codec's, its records those of the node link.
+    // Its batches are the sensor codec's, its records those of the node link; filters of another node are matched by the broker's index.
     rule(
         "tidegate-uplink",
         Layer::Core,
         &["bytes", "thiserror"],
-        &["tidegate-compress", "tidegate-wire"],
+        &["tidegate-compress", "tidegate-topics", "tidegate-wire"],
     ),
     rule("tidegate-sys", Layer::Rim, &["bytes", "io-uring", "libc", "memmap2", "thiserror"], &[]),
     rule("tidegate-jpeg", Layer::Rim, &["cc", "thiserror", "turbojpeg-sys"], &[]),
@@ -186,11 +193,31 @@ const RULES: &[Rule] = &[
         &[],
         &["tidegate-bus", "tidegate-identity", "tidegate-ports", "tidegate-process"],
     ),
+    // It asks other members by their API, and answers by the trait of this node's.
+    rule(
+        "tidegate-relay",
+        Layer::Shell,
+        &[],
+        &[
+            "tidegate-client",
+            "tidegate-identity",
+            "tidegate-ports",
+            "tidegate-process",
+            "tidegate-rpc",
+        ],
+    ),
     rule(
         "tidegate-ingest",
         Layer::Shell,
         &[],
         &["tidegate-bus", "tidegate-identity", "tidegate-process"],
+    ),
+    // The tasks around the members of a fabric.
+    rule(
+        "tidegate-nodes",
+        Layer::Shell,
+        &[],
+        &["tidegate-bus", "tidegate-identity", "tidegate-link", "tidegate-process", "tidegate-rpc"],
     ),
     rule(
         "tidegate-uplinks",
@@ -291,9 +318,11 @@ const RULES: &[Rule] = &[
             "tidegate-ingest",
             "tidegate-link",
             "tidegate-load",
+            "tidegate-nodes",
             "tidegate-onnx",
             "tidegate-ports",
             "tidegate-process",
+            "tidegate-relay",
             "tidegate-rpc",
             "tidegate-server",
             "tidegate-sinks",
@@ -324,6 +353,7 @@ const RULES: &[Rule] = &[
     rule("bench-comprex", Layer::Tool, &[], &[]),
     rule("bench-harness", Layer::Tool, &[], &[]),
     rule("bench-durability", Layer::Tool, &[], &["bench-harness"]),
+    rule("bench-fabric", Layer::Tool, &[], &["bench-durability", "bench-harness", "bench-mqtt"]),
     rule("bench-frames", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-mqtt", Layer::Tool, &[], &["bench-harness"]),
     rule("bench-sensors", Layer::Tool, &[], &["bench-comprex", "bench-harness"]),
@@ -340,6 +370,7 @@ const SERVICES: &[&str] = &[
     "tidegate-detect",
     "tidegate-flows",
     "tidegate-ingest",
+    "tidegate-relay",
     "tidegate-sinks",
     "tidegate-streams",
     "tidegate-timers",

@@ -47,7 +47,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
             ("ground", &["arguments", "logging", "stop", "time"]),
             ("programs", &["program"]),
             ("nodes", &["remote"]),
-            ("commands", &["cameras", "fetch", "sessions", "sources"]),
+            ("commands", &["cameras", "fabric", "fetch", "sessions", "sources"]),
             ("subscriptions", &["subscribe"]),
         ],
     ),
@@ -61,7 +61,11 @@ const FLOORS: &[(&str, &[Floor])] = &[
     ),
     (
         "tidegate-link",
-        &[("ground", &["link", "medium"]), ("carriers", &["carrier"]), ("roles", &["roles"])],
+        &[
+            ("ground", &["link", "medium"]),
+            ("carriers", &["carrier"]),
+            ("roles", &["introduce", "roles"]),
+        ],
     ),
     (
         "tidegate-process",

@@ -33,6 +33,7 @@ use std::{
 use clap::{Parser, Subcommand};
 use tidegate_api::ApiError;
 use tidegate_cli::{
+    fabric::{self, FabricArgs},
     fetch::{self, FetchArgs},
     logging,
     program::{self, Output, print, until},
@@ -108,6 +109,8 @@ pub enum Command {
     Characterize(CharacterizeArgs),
     /// List the cameras of a node; add, remove, try and find cameras for its configuration
     Cameras(Box<CamerasCommandArgs>),
+    /// Show the fabric of many nodes as one of them sees it, find members, forget one, or leave it
+    Fabric(FabricArgs),
     /// List the sessions of MQTT clients at a node, and end them
     Sessions(SessionsArgs),
     /// List the messages that destinations of sinks refused for good, and have them given there again
@@ -232,6 +235,7 @@ async fn run(cli: Cli, stop: CancellationToken) -> Result<(), ApiError> {
         }
         Command::Characterize(args) => until(stop, characterize::run(&config, args)).await,
         Command::Cameras(args) => until(stop.clone(), cameras::run(&config, &args, stop)).await,
+        Command::Fabric(args) => until(stop, fabric::run(&config, &args)).await,
         Command::Sessions(args) => until(stop, sessions::run(&config, &args)).await,
         Command::Sinks(args) => until(stop, sinks::run(&config, &args)).await,
         Command::Subscribe(args) => subscribe::run(&config, args, stop).await,

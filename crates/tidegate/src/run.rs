@@ -17,6 +17,7 @@ mod certificates;
 pub mod check;
 mod detect;
 mod enrol;
+mod fabric;
 mod findings;
 mod flows;
 mod ingest;
@@ -84,6 +85,7 @@ const PARTS: &[&dyn Part] = &[
     &sinks::Sinks,
     &timers::Ticking,
     &uplinks::Upwards,
+    &fabric::Membership,
     &vision::Detection,
     &detect::Watching,
     &web::Page,

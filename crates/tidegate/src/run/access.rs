@@ -231,18 +231,23 @@ impl RunningUsers {
     }
 }
 
-/// Looks at the revocation lists from time to time.
+/// Looks at the revocation lists from time to time, and at once when another node has sent a newer one.
 pub(super) async fn watch_revocations(access: Access, server: Arc<OnceLock<Weak<Server>>>) {
     let mut ticks = tokio::time::interval(LISTS_LOOKED_AT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
-        let (access, server) = (access.clone(), server.get().and_then(Weak::upgrade));
+        // Since before the lists are looked at, so that none is missed.
+        let changed = access.revocations.changed();
+        let (to_look, server) = (access.clone(), server.get().and_then(Weak::upgrade));
         let looked = tokio::task::spawn_blocking(move || {
-            refresh_revocations(&access, server.as_deref(), false);
+            refresh_revocations(&to_look, server.as_deref(), false);
         });
         if let Err(error) = looked.await {
             tracing::error!(%error, "the revocation lists were not checked");
+        }
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = changed => {}
         }
     }
 }

@@ -60,6 +60,11 @@ impl Part for Mqtt {
             return Ok(None);
         }
         let mut settings = broker::settings(config, ports.access.clone(), Purpose::Run)?;
+        if config.fabric.enabled {
+            let node = ports.credentials.as_ref().map(|credentials| credentials.identity().node);
+            let first = node.and_then(|node| node.0.first_chunk().copied());
+            settings.broker.member = first.map(u64::from_be_bytes);
+        }
         let flows = flows::none_yet(config, settings.shards)?;
         let folder = flows::folder(config);
         // Before the first message passes.

@@ -78,7 +78,9 @@ impl Node {
             site: None,
             server: Arc::default(),
             bus: None,
+            receivers: None,
             ingest: Arc::default(),
+            fabric: None,
             tables: Arc::default(),
             begun: CancellationToken::new(),
             stop: stop.child_token(),
@@ -155,8 +157,9 @@ impl Node {
     ) -> Result<(), ApiError> {
         let (reloads, asked) = mpsc::channel(1);
         let site = self.ports.site.take();
-        let (access, bus) = (self.ports.access.clone(), self.ports.bus.clone());
-        let admin = Administration { access, bus, reloads: Some(reloads) };
+        let Ports { access, bus, fabric, .. } = &self.ports;
+        let (access, bus, fabric) = (access.clone(), bus.clone(), fabric.clone());
+        let admin = Administration { access, bus, reloads: Some(reloads), fabric };
         let node = Arc::new(self);
         node.ports.begun.cancel();
         // An API that fails ends the node: its service manager hears of it, and starts another one.
@@ -319,11 +322,10 @@ async fn serve(
     admin: Administration,
     stop: CancellationToken,
 ) -> Result<(), ApiError> {
-    let Some(Site { links, api, streams }) = site else {
+    let Some(Site { links, api, streams, cameras }) = site else {
         stop.cancelled().await;
         return Ok(());
     };
-    let cameras = streams.cameras();
     let calls = async {
         let served = api.serve(cameras, Arc::new(admin), stop.clone()).await;
         stop.cancel();

@@ -27,6 +27,7 @@ use tidegate_message::ListenAddress;
 use tidegate_process::health::Health;
 use tidegate_server::server::Server;
 use tidegate_streams::Streams;
+use tidegate_uplinks::Receivers;
 use tidegate_web::Tables;
 use tidegate_workers::SharedPool;
 use tokio_util::sync::CancellationToken;
@@ -139,8 +140,12 @@ pub(super) struct Ports {
     pub(super) server: Arc<OnceLock<Weak<Server>>>,
     /// The broker, for all others.
     pub(super) bus: Option<Bus>,
+    /// Messages of other nodes come in by them.
+    pub(super) receivers: Option<Arc<Receivers>>,
     /// Listeners of ingest, by name.
     pub(super) ingest: Arc<BTreeMap<Arc<str>, Ingest>>,
+    /// The fabric that this node is a member of, for operators.
+    pub(super) fabric: Option<Arc<dyn tidegate_rpc::Fabric>>,
     /// The rows that the page shows.
     pub(super) tables: Arc<Tables>,
     /// Is cancelled once all parts have begun.
@@ -160,6 +165,8 @@ pub(super) struct Site {
     pub(super) links: Links,
     pub(super) api: tidegate_rpc::Server,
     pub(super) streams: Streams,
+    /// The cameras for callers of the API: those of `streams` and, in a fabric, those of others through this node.
+    pub(super) cameras: Arc<dyn tidegate_rpc::Cameras>,
 }
 
 /// An address at which a part listens.

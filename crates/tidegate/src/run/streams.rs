@@ -107,7 +107,8 @@ impl Part for Frames {
         })?;
         links.serve(Role::Camera, streams.links());
         links.serve(Role::Edge, streams.links());
-        ports.site = Some(Site { links, api, streams });
+        let shown = streams.cameras();
+        ports.site = Some(Site { links, api, streams, cameras: shown });
         Ok(Some(Box::new(cameras)))
     }
 }

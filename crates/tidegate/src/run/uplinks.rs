@@ -8,17 +8,13 @@ use std::{
 use async_trait::async_trait;
 use tidegate_api::ApiError;
 use tidegate_broker::{Overflow, SessionConfig};
-use tidegate_bus::Bus;
 use tidegate_compress::{Compression, EncoderConfig};
 use tidegate_config::{Config, UplinkSection, problems::Problems};
-use tidegate_identity::{
-    access::Access,
-    pki::{Credentials, Kind},
-};
-use tidegate_link::link::{self, LinkSettings};
+use tidegate_identity::{access::Access, pki::Kind};
+use tidegate_link::link;
 use tidegate_message::{Code, check_topic_filter, error_chain, host::host_and_port};
 use tidegate_uplink::{TOPICS_MAX, layouts};
-use tidegate_uplinks::{Receivers, UplinkLinks, UplinkReport, UplinkSettings, Uplinks};
+use tidegate_uplinks::{Home, Receivers, UplinkLinks, UplinkReport, UplinkSettings, Uplinks};
 use tidegate_web::UplinkRow;
 use tidegate_wire::Role;
 
@@ -94,16 +90,22 @@ impl Part for Upwards {
         let only_receives = config.uplinks.is_empty();
         let node: Arc<str> = node_of_paths(config, only_receives)?.into();
         receivers.serve_by(bus.clone(), &node);
+        ports.receivers = Some(receivers.clone());
         let looped = Arc::downgrade(&receivers);
         server.shared().tell_in_sys("uplinks", move || {
-            looped.upgrade().map(|receivers| vec![("looped", receivers.looped())])
+            let counts = |receivers: Arc<Receivers>| {
+                vec![("looped", receivers.looped()), ("repeated", receivers.repeated())]
+            };
+            looped.upgrade().map(counts)
         });
         let uplinks = Arc::new(RunningUplinks {
             uplinks: Mutex::default(),
-            node,
-            bus: bus.clone(),
-            credentials: credentials.clone(),
-            link: link_settings(config),
+            home: Home {
+                node,
+                bus: bus.clone(),
+                credentials: credentials.clone(),
+                link: link_settings(config),
+            },
         });
         ports.tables.uplinks.show(&uplinks, RunningUplinks::rows);
         let begun = Begun(uplinks);
@@ -116,11 +118,7 @@ struct Begun(Arc<RunningUplinks>);
 
 struct RunningUplinks {
     uplinks: Mutex<Uplinks>,
-    /// The node's name among those that a message passed.
-    node: Arc<str>,
-    bus: Bus,
-    credentials: Credentials,
-    link: LinkSettings,
+    home: Home,
 }
 
 #[async_trait]
@@ -128,9 +126,9 @@ impl Running for Begun {
     fn plan<'a>(&'a self, new: &'a Config) -> Result<Exchange<'a>, ApiError> {
         let planned = planned(new)?;
         Ok(Box::new(move |changes| {
-            let RunningUplinks { uplinks, node, bus, credentials, link } = &*self.0;
+            let RunningUplinks { uplinks, home } = &*self.0;
             let mut uplinks = uplinks.lock().unwrap_or_else(PoisonError::into_inner);
-            for name in uplinks.exchange(planned, node, bus, credentials, link) {
+            for name in uplinks.exchange(planned, home) {
                 tracing::info!(uplink = name, "uplink started, stopped or restarted");
                 changes.note("uplink", &name);
             }
@@ -141,9 +139,9 @@ impl Running for Begun {
     /// Waits until what is published is carried by all uplinks; not for ever, since a node serves without them as well.
     async fn ready(&self) {
         const LONGEST: Duration = Duration::from_secs(10);
-        let uplinks = self.0.uplinks.lock().unwrap_or_else(PoisonError::into_inner).subscribed();
-        for mut subscribed in uplinks {
-            let waited = tokio::time::timeout(LONGEST, subscribed.wait_for(|is| *is)).await;
+        let uplinks = self.0.uplinks.lock().unwrap_or_else(PoisonError::into_inner).held();
+        for mut held in uplinks {
+            let waited = tokio::time::timeout(LONGEST, held.wait_for(|held| *held > 0)).await;
             if !matches!(waited, Ok(Ok(_))) {
                 tracing::warn!("an uplink does not take messages yet");
             }
@@ -308,6 +306,7 @@ fn uplink(
             ..usual.clone()
         },
         retry_max: section.reconnect_backoff_max,
+        peer: None,
     })
 }
 

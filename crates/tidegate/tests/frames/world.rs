@@ -191,7 +191,7 @@ impl World {
         links.serve(Role::Camera, streams.links());
         links.serve(Role::Edge, streams.links());
         links.serve(Role::Uplink, Arc::new(UplinkLinks::new(uplinks, streams.medium())));
-        let admin = Arc::new(Administration { access, bus, reloads: None });
+        let admin = Arc::new(Administration { access, bus, reloads: None, fabric: None });
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let (served, (), ()) = tokio::join!(

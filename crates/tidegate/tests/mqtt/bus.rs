@@ -34,7 +34,10 @@ contract::contract! {
     a_kept_session_has_what_came_meanwhile_and_a_newer_connection_takes_it_over
     a_service_that_does_not_read_is_bounded
     filters_of_clients_are_known_before_their_subacks
+    clients_that_come_and_go_are_told_and_one_can_be_ended
     a_service_that_ends_right_behind_a_request_is_gone
+    what_peers_publish_goes_to_clients_and_to_no_peer
+    filters_change_while_a_service_is_attached
 }
 
 #[test]

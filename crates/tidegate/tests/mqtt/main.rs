@@ -9,6 +9,7 @@ mod clients;
 mod commands;
 mod detect;
 mod disk;
+mod fabric;
 mod flows;
 mod hostile;
 mod import;
@@ -27,6 +28,7 @@ mod poll;
 #[path = "../shared/poll_async.rs"]
 mod poll_async;
 mod program;
+mod relay;
 mod replay;
 mod restart;
 mod rights;

@@ -57,6 +57,11 @@ fn every_command_that_prints_data_prints_json() {
         });
         assert!(json.pointer(names).is_some(), "{arguments:?}: no {names} in {text}");
     }
+    // A node without a fabric says how it gets one.
+    let (text, said) = run(&["fabric", "status", "--node", &node]);
+    let said = String::from_utf8(said).expect("text");
+    assert!(text.is_empty() && said.contains("code: fabric.off"), "{text} {said}");
+    assert!(said.contains("`[fabric]` of its configuration"), "{said}");
     // An object a line where there is no end to wait for.
     let (text, said) = run(&["flow", "run", &flows, "--input", &lines, "--topic", "t"]);
     let objects: Vec<Value> = text
