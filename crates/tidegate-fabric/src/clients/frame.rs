@@ -44,8 +44,8 @@ impl Frame {
 
     /// The time here when it was `there` at the member, which is heard of `now`.
     ///
-    /// The way of the first record is in the times that count from it, and a busy node may have taken long to read it. What is heard of was
-    /// before now, so that a shorter way shows.
+    /// The way of the first record is in the times that count from it, and a busy node may have taken long to read it. Each time
+    /// that is heard of was before now, so that a shorter way shows.
     pub(super) fn heard(&mut self, there: Instant, now: Instant) -> Instant {
         let at = self.spans.iter().rposition(|(from, _)| *from <= there).unwrap_or(0);
         let most = now.nanos_since(there);
