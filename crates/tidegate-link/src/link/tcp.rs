@@ -47,6 +47,9 @@ const HEADER_BYTES: usize = 7;
 const PAYLOAD_BYTES_MAX: usize = (16 << 10) - HEADER_BYTES;
 /// Bodies that a peer may have under way at once.
 const STREAMS_MAX: usize = 128;
+/// Room for what is read at first, and while more comes at once: most links of a node carry little, and each keeps its buffer.
+const BUFFER_BYTES_MIN: usize = 4 << 10;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Time to say good-bye in.
 const CLOSE_TIME: Duration = Duration::from_millis(200);
 
@@ -163,15 +166,10 @@ impl Pending {
             }
             if let Some(head) = frame.head.take() {
                 put_chunk(KIND_HEAD, frame.stream, &head, out);
-                return true;
             }
-            let count = frame.left.len().min(PAYLOAD_BYTES_MAX);
-            let payload = frame.left.split_to(count);
-            let last = frame.left.is_empty();
-            let kind = if last { KIND_END } else { KIND_BODY };
-            put_chunk(kind, frame.stream, &payload, out);
+            let Some(count) = put_body(frame.stream, &mut frame.left, out) else { return true };
             frame.state.written.fetch_add(count as u64, Ordering::Relaxed);
-            if last {
+            if frame.left.is_empty() {
                 entry.remove();
             }
             return true;
@@ -185,6 +183,15 @@ fn put_chunk(kind: u8, stream: u32, payload: &[u8], out: &mut BytesMut) {
     out.put_u32_le(stream);
     out.put_u16_le(u16::try_from(payload.len()).expect("payloads are below 64 KiB"));
     out.put_slice(payload);
+}
+
+/// Puts as much of a body as fits into one TLS record behind what is in `out`; how much that was, and none where there is no room for any.
+fn put_body(stream: u32, left: &mut Bytes, out: &mut BytesMut) -> Option<usize> {
+    let room = PAYLOAD_BYTES_MAX.checked_sub(out.len()).filter(|room| *room > 0)?;
+    let payload = left.split_to(left.len().min(room));
+    let kind = if left.is_empty() { KIND_END } else { KIND_BODY };
+    put_chunk(kind, stream, &payload, out);
+    Some(payload.len())
 }
 
 /// Starts the tasks of a link over TCP, whose carrier is `tcp`.
@@ -212,7 +219,7 @@ async fn write(
     queues: Queues,
 ) {
     let mut writer = Writer { queues, bulk: None };
-    let mut out = BytesMut::with_capacity(64 << 10);
+    let mut out = BytesMut::with_capacity(BUFFER_BYTES_MIN);
     loop {
         out.clear();
         let ready = tokio::select! {
@@ -267,12 +274,8 @@ impl Writer {
             if !out.is_empty() || tcp.lock().frame_chunk(out) {
                 return;
             }
-            if let Some((stream, mut body)) = self.bulk.take() {
-                let payload = body.split_to(body.len().min(PAYLOAD_BYTES_MAX));
-                let kind = if body.is_empty() { KIND_END } else { KIND_BODY };
-                put_chunk(kind, stream, &payload, out);
-                self.bulk = (kind == KIND_BODY).then_some((stream, body));
-                return;
+            if self.bulk.is_some() {
+                return self.bulk_chunk(out);
             }
             let Queues { control, critical, bulk } = &mut self.queues;
             tokio::select! {
@@ -284,9 +287,17 @@ impl Writer {
                     let stream = tcp.lock().stream();
                     put_chunk(KIND_HEAD, stream, &record, out);
                     self.bulk = Some((stream, body));
-                    return;
+                    return self.bulk_chunk(out);
                 }
             }
+        }
+    }
+
+    /// A short body goes with its record: each write is a packet, and wakes the peer up.
+    fn bulk_chunk(&mut self, out: &mut BytesMut) {
+        let Some((stream, body)) = &mut self.bulk else { return };
+        if put_body(*stream, body, out).is_some() && body.is_empty() {
+            self.bulk = None;
         }
     }
 
@@ -306,7 +317,8 @@ fn drain(queue: &mut mpsc::Receiver<Bytes>, kind: u8, out: &mut BytesMut) {
 }
 
 async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
-    let mut input = BytesMut::with_capacity(64 << 10);
+    let mut input = BytesMut::new();
+    let mut room = BUFFER_BYTES_MIN;
     let mut reader = Reader { core: core.clone(), bodies: BTreeMap::new() };
     let mut heard_at = time::Instant::now();
     loop {
@@ -314,8 +326,11 @@ async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
         let silent_at = heard_at + idle_timeout;
         let untold = reader.bodies.values().any(Body::untold);
         let wake_at = if untold { time::Instant::now() + ACK_INTERVAL } else { silent_at };
+        // All that was read lies one behind another: a buffer that is too small is moved at each read, a large one is in memory whole.
+        input.reserve(room);
         match time::timeout_at(wake_at.min(silent_at), from_peer.read_buf(&mut input)).await {
             Ok(Ok(0)) => return broken(&core, &std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(Ok(count)) if count >= room => room = BUFFER_BYTES_MAX.min(2 * room),
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return broken(&core, &error),
             Err(_) if time::Instant::now() >= silent_at => {
