@@ -257,8 +257,10 @@ impl Inflight {
     /// Ends the exchanges from `first` on that are of one run, at most `most`; how many they are.
     pub(crate) fn end_run(&mut self, first: PacketId, most: u16) -> u16 {
         let passed = |entry: &Entry| first.get().wrapping_sub(entry.id.get());
-        let is_in = |entry: &Entry| entry.run.is_some() && usize::from(passed(entry)) < entry.len();
-        let Some(at) = self.entries.iter().position(is_in) else { return 0 };
+        let is_its = |entry: &Entry| usize::from(passed(entry)) < entry.len();
+        // Identifiers are in use once: behind one that is no run there is none, and usually the first is found.
+        let found = self.entries.iter().position(is_its);
+        let Some(at) = found.filter(|at| self.entries[*at].run.is_some()) else { return 0 };
         let entry = self.entries.remove(at).expect("found");
         self.forget(&entry);
         let start = usize::from(passed(&entry));
