@@ -81,6 +81,7 @@ const FLOORS: &[(&str, &[Floor])] = &[
                     "reach",
                     "step",
                     "tasks",
+                    "threads",
                     "tls",
                 ],
             ),

@@ -434,9 +434,11 @@ impl Broker {
         &self,
         after: &str,
         limit: usize,
-        which: &dyn Fn(&Identity) -> bool,
+        which: &dyn Fn(&str, &Identity) -> bool,
     ) -> Vec<SessionReport> {
-        let is_meant = |session: &&Session| &*session.client_id > after && which(&session.identity);
+        let is_meant = |session: &&Session| {
+            &*session.client_id > after && which(&session.client_id, &session.identity)
+        };
         let mut sessions: Vec<_> =
             self.sessions.iter().map(|(_, session)| session).filter(is_meant).collect();
         sessions.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));

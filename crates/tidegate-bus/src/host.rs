@@ -28,6 +28,8 @@ pub struct Arrival {
     pub session: SessionConfig,
     /// Its session goes by it.
     pub client_id: String,
+    /// Whether it lends its thread to the shard, see [`Attachment::lends_thread`](crate::Attachment::lends_thread).
+    pub lends_thread: bool,
 }
 
 /// A SUBACK that waits: the number that releases it, and the filters that were granted.

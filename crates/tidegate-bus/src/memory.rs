@@ -447,7 +447,7 @@ impl Host for Node {
     fn attach(&self, arrival: Arrival, connect: &[u8]) -> (ClientEnd, usize) {
         let Arrival { identity, session, .. } = arrival;
         let work: Weak<Work> = Arc::downgrade(&self.0);
-        let (near, far) = pipe::pair(move |id| {
+        let (near, far) = pipe::pair(move |id, _| {
             if let Some(work) = work.upgrade() {
                 work.look(id);
             }
@@ -498,8 +498,7 @@ impl Host for Node {
         limit: usize,
         which: IsMeant,
     ) -> Later<'a, Vec<SessionReport>> {
-        let which = |identity: &Identity| which("", identity);
-        let mut sessions = self.0.state().broker.sessions_after(after, limit, &which);
+        let mut sessions = self.0.state().broker.sessions_after(after, limit, &*which);
         sessions.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
         Box::pin(std::future::ready(sessions))
     }

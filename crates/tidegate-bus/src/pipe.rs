@@ -42,8 +42,8 @@ impl PipeId {
 }
 
 /// Both ends of a connection. `notify` tells the side of the broker that the client has left something, and is called on the thread of the
-/// client, which holds no lock of the connection meanwhile.
-pub fn pair(notify: impl Fn(PipeId) + Send + Sync + 'static) -> (ClientEnd, ServerEnd) {
+/// client, which holds no lock of the connection meanwhile: with how many messages it left, or `usize::MAX` where it left anything else.
+pub fn pair(notify: impl Fn(PipeId, usize) + Send + Sync + 'static) -> (ClientEnd, ServerEnd) {
     let pipe = Arc::new(Pipe {
         id: PipeId::next(),
         notify: NotifyServer(Box::new(notify)),
@@ -56,7 +56,7 @@ pub fn pair(notify: impl Fn(PipeId) + Send + Sync + 'static) -> (ClientEnd, Serv
     (ClientEnd(pipe.clone()), ServerEnd(pipe))
 }
 
-struct NotifyServer(Box<dyn Fn(PipeId) + Send + Sync>);
+struct NotifyServer(Box<dyn Fn(PipeId, usize) + Send + Sync>);
 
 impl fmt::Debug for NotifyServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,14 +125,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pipe {
-    /// Leaves something for the shard, which is notified unless it is about to look anyway.
+    /// Leaves something other than messages for the shard, which is notified unless it is about to look anyway.
     fn leave(&self, put: impl FnOnce(&mut Up)) {
+        self.leave_messages(usize::MAX, put);
+    }
+
+    fn leave_messages(&self, messages: usize, put: impl FnOnce(&mut Up)) {
         let mut up = lock(&self.up);
         put(&mut up);
         let is_first = !std::mem::replace(&mut up.is_notified, true);
         drop(up);
         if is_first {
-            (self.notify.0)(self.id);
+            (self.notify.0)(self.id, messages);
         }
     }
 
@@ -253,7 +257,7 @@ impl ClientEnd {
 
     /// Has the shard publish messages, after all that was left before. After CONNACK only.
     pub fn hand_over(&self, bundle: Bundle) {
-        self.0.leave(|up| up.bundles.push(bundle));
+        self.0.leave_messages(bundle.len(), |up| up.bundles.push(bundle));
     }
 
     /// Bundles that are no longer in use.
@@ -293,6 +297,21 @@ impl ServerEnd {
     /// The name of the connection.
     pub fn id(&self) -> PipeId {
         self.0.id
+    }
+
+    /// Messages that the client has left, `usize::MAX` where it has left anything else that is to be done.
+    pub fn messages(&self) -> usize {
+        let up = lock(&self.0.up);
+        let has_more = !up.packets.is_empty()
+            || up.is_closed
+            || up.takes_deliveries
+            || up.takes_packets
+            || up.is_away.is_some()
+            || up.repeats_retained;
+        match has_more {
+            true => usize::MAX,
+            false => up.bundles.iter().map(Bundle::len).sum(),
+        }
     }
 
     /// Where its bundles go back.
@@ -414,12 +433,12 @@ mod tests {
     fn counted() -> (ClientEnd, ServerEnd, impl Fn() -> u64) {
         let count = Arc::new(AtomicU64::new(0));
         let notified = count.clone();
-        let (client, server) = pair(move |_| _ = notified.fetch_add(1, Ordering::Relaxed));
+        let (client, server) = pair(move |_, _| _ = notified.fetch_add(1, Ordering::Relaxed));
         (client, server, move || count.swap(0, Ordering::Relaxed))
     }
 
     fn ends() -> (ClientEnd, ServerEnd) {
-        pair(|_| {})
+        pair(|_, _| {})
     }
 
     fn look(end: &ServerEnd) -> (Vec<Acknowledged>, Left) {

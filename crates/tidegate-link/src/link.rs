@@ -182,6 +182,11 @@ impl Link {
         self.handle.core.peer_address
     }
 
+    /// Where its tasks run: whoever serves the link does it there, so that what comes wakes up one thread.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.handle.core.runtime
+    }
+
     /// The peer.
     pub fn peer(&self) -> &PeerIdentity {
         &self.handle.core.peer

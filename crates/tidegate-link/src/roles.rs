@@ -21,9 +21,10 @@ use tidegate_message::Code;
 use tidegate_process::{
     clock,
     tasks::{self, Tasks},
+    threads::TaskThreads,
 };
 use tidegate_wire::{BootId, Features, Hello, MINOR, Record, Refused, Role, Welcome};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     carrier::{Carrier, Down, Incoming},
@@ -72,6 +73,8 @@ struct Host {
 /// The listener for links of other nodes and of cameras.
 pub struct Links {
     listener: Listener,
+    /// For links of other nodes. They end after the links.
+    threads: Arc<TaskThreads>,
     host: Arc<Host>,
     roles: HashMap<Role, Arc<dyn Serve>>,
 }
@@ -96,10 +99,12 @@ impl Links {
         settings: LinkSettings,
         audit: Audit,
     ) -> Result<Self, LinkError> {
-        let listener = Listener::bind(address, &credentials, settings, audit).await?;
+        let threads = Arc::new(TaskThreads::for_links("links"));
+        let weak = Arc::downgrade(&threads);
+        let listener = Listener::bind_with(address, &credentials, settings, audit, weak).await?;
         let epoch = u64::try_from(clock::now().as_nanos()).unwrap_or(1);
         let host = Arc::new(Host { credentials, epoch });
-        Ok(Self { listener, host, roles: HashMap::new() })
+        Ok(Self { listener, threads, host, roles: HashMap::new() })
     }
 
     /// Has `service` serve the links of a role from now on.
@@ -115,6 +120,7 @@ impl Links {
     /// Takes links until `stop`, and then waits a little for those that there are.
     pub async fn run(self, stop: CancellationToken) {
         let (tasks, owner) = tasks::tasks();
+        let threads = self.threads.clone();
         let accepting = self.accept(tasks, stop.clone());
         let accepting = async {
             tokio::select! {
@@ -123,6 +129,11 @@ impl Links {
             }
         };
         tokio::join!(accepting, owner.run(stop.cancelled(), GRACE));
+        // They are waited for.
+        let ended = tokio::task::spawn_blocking(move || drop(threads)).await;
+        if let Err(error) = ended {
+            tracing::error!(%error, "the threads of links ended by a fault");
+        }
     }
 
     async fn accept(mut self, tasks: Tasks, stop: CancellationToken) {
@@ -137,8 +148,13 @@ impl Links {
             };
             let (roles, host, stop) = (roles.clone(), self.host.clone(), stop.clone());
             tasks.spawn("node link", async move {
-                let peer = link.peer().clone();
-                if let Err(error) = visit(&roles, host, link, stop).await {
+                let (peer, runtime) = (link.peer().clone(), link.runtime().clone());
+                let visited = runtime.spawn(async move { visit(&roles, host, link, stop).await });
+                let ended = AbortOnDropHandle::new(visited).await.unwrap_or_else(|error| {
+                    Err(ApiError::new(Code::INTERNAL, "the link's task ended by a fault")
+                        .caused_by(error))
+                });
+                if let Err(error) = ended {
                     let code = error.code();
                     tracing::warn!(%peer, %code, error = error.chain(), "link not served");
                 }

@@ -14,4 +14,5 @@ pub mod random;
 pub mod reach;
 pub mod step;
 pub mod tasks;
+pub mod threads;
 pub mod tls;

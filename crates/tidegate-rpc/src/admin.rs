@@ -79,7 +79,7 @@ impl Admin for Administration {
         let broker = self.broker()?;
         let owner = page.owner;
         let is_meant =
-            move |who: &Owned| owner.as_ref().is_none_or(|owner| is_owned_by(who, owner));
+            move |_: &str, who: &Owned| owner.as_ref().is_none_or(|owner| is_owned_by(who, owner));
         let sessions = broker.sessions(&page.after, page.limit, is_meant).await;
         let info = |report: SessionReport| SessionInfo {
             client_id: report.client_id.to_string(),

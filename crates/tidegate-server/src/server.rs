@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
+        atomic::{AtomicU32, Ordering::Relaxed},
         mpsc::{self, Receiver, RecvTimeoutError, TryRecvError},
     },
     thread::{self, JoinHandle},
@@ -37,8 +38,8 @@ use super::{
     memory,
     settings::{ListenerSettings, ServerSettings, SessionSettings},
     shard::{
-        self, Holder, Listener, Shard, ShardCommand, ShardParts, Shards, Watcher, Which,
-        shard_of_suback,
+        self, HELPED_MAX, Holder, Lending, Listener, Shard, ShardCommand, ShardParts, Shards,
+        Watcher, Which, shard_of_suback,
     },
     spill::DiskSpill,
 };
@@ -47,6 +48,8 @@ use super::{
 const PULSE: Duration = Duration::from_secs(20);
 /// A thread that waits for a shard looks this often whether the server stops.
 const ANSWER_LOOK: Duration = Duration::from_millis(100);
+/// Times that the thread of a service is not lent to a shard behind one that took long.
+const UNLENT: u32 = 64;
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;
 
@@ -68,6 +71,8 @@ pub struct Server {
     holder: Arc<Holder>,
     /// The service that is told of clients.
     watcher: Arc<Watcher>,
+    /// Lends threads of services to shards, once there are those.
+    lending: Option<Lending>,
     /// Of threads that do something now and then: they end when it is dropped.
     waiting: Vec<mpsc::Sender<()>>,
 }
@@ -133,6 +138,7 @@ impl Server {
             spill: None,
             holder: Arc::default(),
             watcher: Arc::default(),
+            lending: None,
             waiting: Vec::new(),
         };
         let seed = u64::from_ne_bytes(random_bytes().map_err(ServerError::Start)?);
@@ -186,6 +192,7 @@ impl Server {
             threads.push(poll);
         }
         let all: Shards = all.into();
+        server.lending = Some(Lending::new(&all, &inboxes));
         for (shard, poll) in threads.into_iter().enumerate() {
             let (all, inboxes) = (all.clone(), inboxes.clone());
             server.spawn(format!("mqtt-{shard}"), move || {
@@ -294,6 +301,7 @@ impl Server {
             holder: self.holder.clone(),
             watcher: self.watcher.clone(),
             inboxes: self.inboxes.clone(),
+            lending: self.lending.clone(),
         }
     }
 
@@ -419,6 +427,7 @@ pub struct Connector {
     holder: Arc<Holder>,
     watcher: Arc<Watcher>,
     inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
+    lending: Option<Lending>,
 }
 
 impl Connector {
@@ -503,10 +512,25 @@ impl Connector {
 
 impl Host for Connector {
     fn attach(&self, arrival: Arrival, connect: &[u8]) -> (ClientEnd, usize) {
-        let Arrival { name, identity, session, client_id } = arrival;
-        let inbox = &self.inboxes[self.shared.shard_of(&client_id)];
+        let Arrival { name, identity, session, client_id, lends_thread } = arrival;
+        let home = self.shared.shard_of(&client_id);
+        let inbox = &self.inboxes[home];
         let shard = inbox.clone();
-        let (near, far) = pipe::pair(move |id| shard.put([ShardCommand::Inside(id)]));
+        let lending = self.lending.clone().filter(|_| lends_thread);
+        // How often it is not lent from now on, since it was needed for long.
+        let unlent = AtomicU32::new(0);
+        let (near, far) = pipe::pair(move |id, messages| {
+            if !shard.leave([ShardCommand::Inside(id)]) {
+                return;
+            }
+            let is_lent = messages <= HELPED_MAX
+                && unlent.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err();
+            match lending.as_ref().filter(|_| is_lent) {
+                Some(lending) if lending.help(home) => unlent.store(UNLENT, Relaxed),
+                Some(_) => {}
+                None => shard.wake(),
+            }
+        });
         let written = near.write(connect);
         let nowhere = (Ipv4Addr::LOCALHOST, 0).into();
         let listener = local_listener(&name, identity, session, nowhere);

@@ -21,7 +21,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     panic::{self, AssertUnwindSafe},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -407,9 +407,11 @@ pub(super) type Shards = Arc<[Mutex<Option<Shard>>]>;
 const TOKEN_SHIFT: u32 = usize::BITS / 8 * 5;
 const USES_TOLD: usize = 1 << (usize::BITS / 4);
 /// Deliveries of a shard that sleeps beyond which it is woken: they are worth a thread of their own.
-const HELPED_MAX: usize = 16;
+pub(super) const HELPED_MAX: usize = 16;
 /// Time for which one thread helps others before it looks at its own sockets again.
 const HELP_MAX: Duration = Duration::from_micros(50);
+/// A thread that is lent and was needed for longer is not lent for the next messages: they have many subscribers.
+const LENT_MAX: Duration = Duration::from_micros(200);
 /// A thread whose socket had something for it within this time was hardly waiting, and after so many such turns in a row it has enough
 /// to do itself: it wakes others.
 const HARDLY: Duration = Duration::from_micros(10);
@@ -465,6 +467,28 @@ pub(super) struct Shard {
 /// How much work messages from another shard are here: about one for each delivery.
 fn weight(shard: usize, batch: &[Peer]) -> usize {
     batch.iter().map(|peer| peer.deliveries(shard)).sum()
+}
+
+/// Lends other threads to shards: the one that leaves something at a shard that sleeps does the little that the shard has to do.
+#[derive(Clone, Debug)]
+pub(super) struct Lending {
+    shards: Weak<[Mutex<Option<Shard>>]>,
+    inboxes: Arc<[Arc<Inbox<ShardCommand>>]>,
+}
+
+impl Lending {
+    pub(super) fn new(shards: &Shards, inboxes: &Arc<[Arc<Inbox<ShardCommand>>]>) -> Self {
+        Self { shards: Arc::downgrade(shards), inboxes: inboxes.clone() }
+    }
+
+    /// Does the work of a shard that sleeps and was left something, or wakes it; whether that took so long that it is to be woken next time.
+    pub(super) fn help(&self, number: usize) -> bool {
+        let Some(shards) = self.shards.upgrade() else { return false };
+        let (began, mut asleep) = (clock::now(), vec![number]);
+        help(&shards, &self.inboxes, &mut asleep, began);
+        asleep.into_iter().for_each(|number| self.inboxes[number].wake());
+        clock::now().since(began) > LENT_MAX
+    }
 }
 
 /// The thread of a shard. If it ends by a panic, its shard ends with it, and those that it was to wake are.
@@ -523,35 +547,41 @@ pub(super) fn run(
     }
 }
 
-impl Thread<'_> {
-    /// Does the work of shards that sleep, or wakes them; some may be left.
-    fn help(&mut self, began: Instant) {
-        while let Some(number) = self.asleep.pop() {
-            // One that is locked is at work, or about to be.
-            let Ok(mut other) = self.shards[number].try_lock() else {
-                self.inboxes[number].wake();
-                continue;
-            };
-            let Some(shard) = other.as_mut() else { continue };
-            // A fault of its ends that shard, as it would on its own thread, and not this one's.
-            let worked = panic::catch_unwind(AssertUnwindSafe(|| shard.work_for()));
-            self.asleep.append(&mut shard.asleep);
-            if worked.is_err() {
-                tracing::error!(
-                    shard = number,
-                    "a shard of the MQTT server ended: its work panicked"
-                );
-                *other = None;
-            }
-            let sleeps_on = worked.unwrap_or(false);
-            drop(other);
-            if !sleeps_on {
-                self.inboxes[number].wake();
-            }
-            if clock::now().since(began) > HELP_MAX {
-                return;
-            }
+/// Does the work of shards that sleep, or wakes them; some may be left.
+fn help(
+    shards: &Shards,
+    inboxes: &[Arc<Inbox<ShardCommand>>],
+    asleep: &mut Vec<usize>,
+    began: Instant,
+) {
+    while let Some(number) = asleep.pop() {
+        // One that is locked is at work, or about to be.
+        let Ok(mut other) = shards[number].try_lock() else {
+            inboxes[number].wake();
+            continue;
+        };
+        let Some(shard) = other.as_mut() else { continue };
+        // A fault of its ends that shard, as it would on its own thread, and not this one's.
+        let worked = panic::catch_unwind(AssertUnwindSafe(|| shard.work_for()));
+        asleep.append(&mut shard.asleep);
+        if worked.is_err() {
+            tracing::error!(shard = number, "a shard of the MQTT server ended: its work panicked");
+            *other = None;
         }
+        let sleeps_on = worked.unwrap_or(false);
+        drop(other);
+        if !sleeps_on {
+            inboxes[number].wake();
+        }
+        if clock::now().since(began) > HELP_MAX {
+            return;
+        }
+    }
+}
+
+impl Thread<'_> {
+    fn help(&mut self, began: Instant) {
+        help(self.shards, self.inboxes, &mut self.asleep, began);
     }
 
     fn wake_all(&mut self) {
@@ -644,11 +674,13 @@ impl Shard {
     }
 
     /// The work that another thread does for this shard, whose own one sleeps; whether that one may sleep on. Only messages of other
-    /// shards, and few of them: all else waits for its thread.
+    /// shards and of parts of the program, and few of them: all else waits for its thread.
     fn work_for(&mut self) -> bool {
         self.take_notes();
         let weight_of = |command: &ShardCommand| match command {
             ShardCommand::Peers(batch) => weight(self.parts.shard, batch),
+            // That of one which is gone is nothing.
+            ShardCommand::Inside(id) => self.inside_end(*id).map_or(0, ServerEnd::messages),
             _ => usize::MAX,
         };
         let all = self.commands.iter().map(weight_of);
@@ -797,9 +829,8 @@ impl Shard {
                 let _ = answer.send(());
             }
             ShardCommand::Sessions(which, after, limit, answer) => {
-                let which = |identity: &Identity| which.0("", identity);
                 // The asking side may have given up.
-                let _ = answer.send(self.broker.sessions_after(&after, limit, &which));
+                let _ = answer.send(self.broker.sessions_after(&after, limit, &*which.0));
             }
             ShardCommand::Filters(client_id, answer) => {
                 // The asking side may have given up.

@@ -39,7 +39,6 @@
 mod member;
 mod receiver;
 mod sender;
-mod thread;
 mod visits;
 
 use std::{
@@ -56,6 +55,7 @@ use tidegate_bus::{Bus, SessionConfig, part_id};
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
+use tidegate_process::threads::TaskThread;
 use tidegate_uplink::{Counts, Member, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -64,7 +64,6 @@ use self::sender::Sender;
 
 pub use member::{Peer, Reach};
 pub use receiver::{Receivers, links::UplinkLinks};
-pub use thread::UplinkThread;
 pub use tidegate_uplink::Topics;
 pub use visits::{FetchLinks, Fetching, Visits};
 
@@ -267,7 +266,7 @@ pub struct Uplink {
     /// Its sessions here end with it.
     forgets: CancellationToken,
     /// Where it runs, if on a thread of its own.
-    _thread: Option<UplinkThread>,
+    _thread: Option<TaskThread>,
 }
 
 impl Uplink {
@@ -276,7 +275,7 @@ impl Uplink {
     /// # Errors
     /// The system gives no thread.
     pub fn start(settings: UplinkSettings, home: Home, course: Course) -> io::Result<Self> {
-        let thread = UplinkThread::start(format!("up-{}", settings.name))?;
+        let thread = TaskThread::start(format!("up-{}", settings.name))?;
         let mut uplink = Self::start_on(&thread, settings, home, course);
         uplink._thread = Some(thread);
         Ok(uplink)
@@ -284,7 +283,7 @@ impl Uplink {
 
     /// Begins on a thread that it shares with others, such as those to all members of a fabric. It ends soon after this is dropped.
     pub fn start_on(
-        thread: &UplinkThread,
+        thread: &TaskThread,
         settings: UplinkSettings,
         home: Home,
         course: Course,

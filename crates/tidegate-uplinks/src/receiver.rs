@@ -32,7 +32,8 @@ use tidegate_api::ApiError;
 use tidegate_bus::{Bus, BusError};
 use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, DownReason, Link, LinkError};
-use tidegate_message::Code;
+use tidegate_message::{Code, Instant};
+use tidegate_process::clock;
 use tidegate_uplink::{
     AttributesError, Budget, FABRIC, Incoming, IncomingError, LIMITS, Reservation,
 };
@@ -63,6 +64,11 @@ const MEMBERS_MAX: usize = 2048;
 const PIECE: usize = 512;
 /// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
 const ACK_PAUSE: Duration = Duration::from_millis(2);
+/// The sender is told so long behind a message at the latest that it was published: the broker's answer wakes up this node's thread once more, and the
+/// word of it the sender's and its broker's.
+const SAY_AFTER: Duration = Duration::from_millis(20);
+/// Bytes of batches of which the sender is told at once that they came: far fewer than may be under way.
+const UNSAID_BYTES_MAX: usize = 128 << 10;
 /// Records that are taken from the link in a row while a piece could be published.
 const IN_A_ROW_MAX: u32 = 64;
 /// Batches that wait for their turn after the one at hand; more are taken from the link only while the broker takes none.
@@ -279,9 +285,9 @@ impl Receivers {
             }
             ended = endpoint.serve(self, (bus, stamps), link, identity, &open) => ended,
         };
-        if is_stopped && let Some(state) = &endpoint.state {
+        if is_stopped && let Some(state) = &mut endpoint.state {
             // Published messages need not come again.
-            let _ = time::timeout(LAST_WORD_MAX, link.send(state.published())).await;
+            let _ = time::timeout(LAST_WORD_MAX, link.send(state.last_word())).await;
         }
         ended.map_err(|error| {
             let code = error.code();
@@ -476,7 +482,7 @@ impl Endpoint {
         let ended = state.run(link, &acks).await;
         if ended.is_err() {
             // Messages published until then need not come again; a link that is down gets no report.
-            let _ = link.send(state.published()).await;
+            let _ = link.send(state.last_word()).await;
         }
         // An uplink without a link keeps its state and no more.
         state.batched.to_bus.forget_empties();
@@ -488,11 +494,14 @@ impl Endpoint {
     }
 }
 
-/// Sends the newest word of what was published.
+/// Sends the newest word of what was published: at once where none was for a while, since a timer would wake this node up once more for a
+/// message that came by itself.
 async fn acknowledge(link: Link, mut acks: watch::Receiver<UplinkAck>) {
+    let mut next_at = time::Instant::now();
     while acks.changed().await.is_ok() {
-        // Messages that came and were published soon after are one report.
-        time::sleep(ACK_PAUSE).await;
+        // Messages that are published until then are one report.
+        time::sleep_until(next_at).await;
+        next_at = time::Instant::now() + ACK_PAUSE;
         let ack = *acks.borrow_and_update();
         // A link that is down is noticed where it is read.
         if link.send(ack).await.is_err() {
@@ -507,6 +516,15 @@ impl State {
         [self.batched, self.critical].map(|publisher| publisher.repeats.disconnected())
     }
 
+    /// The word of what is published, with the answers that the broker has given by now.
+    fn last_word(&mut self) -> UplinkAck {
+        for publisher in [&mut self.batched, &mut self.critical] {
+            // A connection that has ended gives no more.
+            let _ = publisher.settle();
+        }
+        self.published()
+    }
+
     fn published(&self) -> UplinkAck {
         UplinkAck {
             next: self.batched.progress.published(),
@@ -517,7 +535,10 @@ impl State {
 
     async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
         let mut in_a_row = 0;
+        let (mut say_at, mut unsaid_bytes) = (None::<Instant>, 0);
         loop {
+            let settles = self.batched.has_many() || !self.batched.has_room();
+            let mut is_due = false;
             // Until the broker takes them, and between their pieces, batches wait here, so that critical messages pass them.
             let (waits, waiting_bytes) = self.incoming.waiting();
             self.reservation.wait(waiting_bytes);
@@ -529,10 +550,13 @@ impl State {
             tokio::select! {
                 biased;
                 _ = self.critical.to_bus.answered() => self.critical.settle()?,
-                _ = self.batched.to_bus.answered() => self.batched.settle()?,
+                _ = self.batched.to_bus.answered(), if settles => self.batched.settle()?,
                 incoming = link.recv(), if has_room => match incoming {
                     Ok(incoming) => {
                         in_a_row += 1;
+                        if let link::Incoming::Bulk { body, .. } = &incoming {
+                            unsaid_bytes += body.len();
+                        }
                         self.receive(incoming)?;
                     }
                     Err(down) => {
@@ -544,9 +568,24 @@ impl State {
                     in_a_row = 0;
                     self.publish_piece()?;
                 }
+                () = clock::sleep_until(say_at) => {
+                    self.batched.settle()?;
+                    (is_due, say_at) = (true, None);
+                }
             }
-            let published = self.published();
-            acks.send_if_modified(|last| std::mem::replace(last, published) != published);
+            let (published, mut said) = (self.published(), *acks.borrow());
+            let is_more =
+                (published.next, published.critical_next) != (said.next, said.critical_next);
+            if published != said && (is_more || is_due || unsaid_bytes >= UNSAID_BYTES_MAX) {
+                said = published;
+                acks.send_replace(said);
+                (say_at, unsaid_bytes) = (None, 0);
+            }
+            let is_all_said = published == said && self.batched.to_bus.open() == 0;
+            say_at = match is_all_said {
+                true => None,
+                false => say_at.or_else(|| Some(clock::now() + SAY_AFTER)),
+            };
         }
     }
 

@@ -213,7 +213,7 @@ impl Sender {
     async fn waiting(&self, client_id: &str) -> usize {
         // No other comes between this and itself.
         let before = &client_id[..client_id.len() - 1];
-        let sessions = self.home.bus.sessions(before, 1, |_| true).await;
+        let sessions = self.home.bus.sessions(before, 1, |_, _| true).await;
         let own = sessions.iter().find(|session| *session.client_id == *client_id);
         own.map_or(0, |session| session.queued + session.inflight)
     }

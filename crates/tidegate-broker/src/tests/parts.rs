@@ -64,7 +64,7 @@ fn publish(world: &mut World, at: At, text: &str) -> ReasonCode {
 
 fn reports(world: &World) -> Vec<SessionReport> {
     let mut all: Vec<_> =
-        world.shards.iter().flat_map(|shard| shard.sessions_after("", 100, &|_| true)).collect();
+        world.shards.iter().flat_map(|shard| shard.sessions_after("", 100, &|_, _| true)).collect();
     all.retain(|report| report.kind == IdentityKind::Internal);
     all
 }
@@ -188,7 +188,8 @@ fn user_that_is_gone_refuses_no_publisher_and_comes_back_to_what_waits() {
                 gone_users(world, &["bob"]);
                 let p = world.join(v5("p"));
                 all_are_taken(world, p);
-                let sessions = world.shards.iter().flat_map(|s| s.sessions_after("", 9, &|_| true));
+                let sessions =
+                    world.shards.iter().flat_map(|s| s.sessions_after("", 9, &|_, _| true));
                 assert!(sessions.into_iter().all(|report| report.grace_ends.is_none()));
                 gone_users(world, &[]);
                 let at = world.connect(own("bob"));

@@ -585,7 +585,8 @@ fn unknown_member_is_waited_for_as_long_as_a_part_that_is_gone() {
         assert_eq!(world.texts(comes), ["x"]);
         world.cut(comes);
         let left = |world: &World| -> usize {
-            let all = world.shards.iter().map(|shard| shard.sessions_after("", 9, &|_| true).len());
+            let all =
+                world.shards.iter().map(|shard| shard.sessions_after("", 9, &|_, _| true).len());
             all.sum()
         };
         assert_eq!(left(&world), 3);

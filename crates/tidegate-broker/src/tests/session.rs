@@ -285,7 +285,9 @@ fn sessions_are_listed_with_their_owners_and_ended_with_all_they_have() {
         let mut listed: Vec<_> = world
             .shards
             .iter()
-            .flat_map(|shard| shard.sessions_after("", 10, &|who| who.kind == IdentityKind::User))
+            .flat_map(|shard| {
+                shard.sessions_after("", 10, &|_, who| who.kind == IdentityKind::User)
+            })
             .map(|report| {
                 (
                     report.client_id.to_string(),
@@ -307,9 +309,9 @@ fn sessions_are_listed_with_their_owners_and_ended_with_all_they_have() {
         expected.sort();
         assert_eq!(listed, expected);
         for shard in &world.shards {
-            let all = shard.sessions_after("", 10, &|_| true);
+            let all = shard.sessions_after("", 10, &|_, _| true);
             for (at, first) in all.iter().enumerate() {
-                let behind = shard.sessions_after(&first.client_id, 1, &|_| true);
+                let behind = shard.sessions_after(&first.client_id, 1, &|_, _| true);
                 let next = all.get(at + 1).map(|report| &report.client_id);
                 assert_eq!(behind.first().map(|report| &report.client_id), next);
             }

@@ -123,6 +123,38 @@ pub(crate) async fn a_service_reads_publishes_and_acknowledges<N: Node>() {
     );
 }
 
+pub(crate) async fn a_service_that_lends_its_thread_is_served_as_any_other<N: Node>() {
+    let node = N::with(Arc::new(AllowAll));
+    let bus = node.bus();
+    let mut reader = attach(&bus, "reader", &["a/#"]).await;
+    let attachment =
+        Attachment { lends_thread: true, ..Attachment::new(identity("lender"), "lender") };
+    let mut lender = bus.attach(attachment).await.expect("it is let in");
+    // One at a time, where the broker sleeps, and more at once than a thread is lent for.
+    for (round, count) in [1, 1, 1, 40, 1, 3].into_iter().enumerate() {
+        let texts: Vec<String> = (0..count).map(|number| format!("{round}/{number}")).collect();
+        for text in &texts {
+            lender.publisher.push(&message("a/b", text.as_bytes())).expect("there is room");
+        }
+        lender.publisher.flush();
+        for text in &texts {
+            let (_, payload, id) = next(&mut reader.deliveries).await;
+            assert_eq!(payload, text.as_bytes());
+            reader.deliveries.acknowledge(id);
+        }
+        reader.deliveries.settle();
+        while lender.publisher.open() > 0 {
+            let answered = timeout(LONGEST, lender.publisher.answered()).await;
+            answered.expect("it is answered").expect("the broker is there");
+            while let Some(answer) = lender.publisher.next_answer().expect("the broker is there") {
+                assert_eq!(answer.reason, ReasonCode::SUCCESS);
+            }
+        }
+    }
+    stop(node).await;
+    timeout(LONGEST, lender.publisher.answered()).await.expect("it ends").expect_err("it ends");
+}
+
 /// Rules by which `guest` may do nothing outside `public`, but for asking for everything.
 #[derive(Debug)]
 struct GuestsArePublic;
@@ -426,7 +458,7 @@ pub(crate) async fn a_service_that_ends_right_behind_a_request_is_gone<N: Node>(
         drop(attached);
     }
     let ended = poll(LONGEST, async || {
-        let left = bus.sessions("", 100, |who| who.client.starts_with("short-")).await;
+        let left = bus.sessions("", 100, |_, who| who.client.starts_with("short-")).await;
         left.is_empty().then_some(())
     });
     ended.await.expect("no session is left");

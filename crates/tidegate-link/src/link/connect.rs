@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -21,21 +21,24 @@ use tidegate_identity::{
         self,
         audit::{Audit, Entry, Outcome},
     },
-    pki::{Credentials, NODE_SERVER_NAME, PeerIdentity},
+    pki::{Credentials, Kind, NODE_SERVER_NAME, PeerIdentity},
 };
 use tidegate_message::{Code, Identity, IdentityKind, LogLimiter, error_chain};
 use tidegate_process::{
     arrivals::{Arrivals, TurnedAway},
     clock,
     descriptors::{self, Descriptor, Front},
+    threads::TaskThreads,
 };
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
+    runtime::Handle as Runtime,
     sync::mpsc,
     task::{AbortHandle, JoinSet},
     time,
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Congestion, DownReason, Link, LinkError, LinkSettings, PROTOCOL, Transport,
@@ -91,6 +94,20 @@ impl Listener {
         config: LinkSettings,
         audit: Audit,
     ) -> Result<Self, LinkError> {
+        Self::bind_with(address, credentials, config, audit, Weak::new()).await
+    }
+
+    /// The same; links of other nodes over TCP, which carry messages and not frames, are on `threads` once their peers are authenticated.
+    ///
+    /// # Errors
+    /// As for [`Listener::bind`].
+    pub async fn bind_with(
+        address: SocketAddr,
+        credentials: &Credentials,
+        config: LinkSettings,
+        audit: Audit,
+        threads: Weak<TaskThreads>,
+    ) -> Result<Self, LinkError> {
         let tls = Arc::new(credentials.server_tls(&[PROTOCOL])?);
         let crypto = QuicServerConfig::try_from(tls.clone()).expect("TLS 1.3 is always enabled");
         let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
@@ -108,7 +125,8 @@ impl Listener {
         let mut accepting = JoinSet::new();
         let quic = accept_quic(endpoint.clone(), config.clone(), audit.clone(), links.clone());
         accepting.spawn(quic);
-        accepting.spawn(accept_tcp(tcp, TlsAcceptor::from(tls), config, audit, links));
+        let tls = TlsAcceptor::from(tls);
+        accepting.spawn(accept_tcp(tcp, (tls, threads), config, audit, links));
         Ok(Self { address, accepted, endpoint, accepting })
     }
 
@@ -256,7 +274,7 @@ fn tcp_error(address: SocketAddr, error: &io::Error) -> LinkError {
 
 async fn accept_tcp(
     listener: TcpListener,
-    tls: TlsAcceptor,
+    (tls, threads): (TlsAcceptor, Weak<TaskThreads>),
     config: LinkSettings,
     audit: Audit,
     links: mpsc::Sender<Link>,
@@ -268,13 +286,13 @@ async fn accept_tcp(
             Some(()) = handshakes.ended() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    let (tls, limit) = (tls.clone(), config.connect_timeout);
+                    let (parts, limit) = ((tls.clone(), threads.clone()), config.connect_timeout);
                     let taken = handshakes.take(|| descriptors::take(Front::Link)).await;
                     let Some(descriptor) = taken else {
                         turned_away.one(clock::now(), address, Front::Link);
                         continue;
                     };
-                    let answer = answer_tcp(stream, address, tls, config.clone(), descriptor);
+                    let answer = answer_tcp(stream, address, parts, config.clone(), descriptor);
                     handshakes.begin(address, limit, answer, &audit, &links);
                 }
                 Err(error) => {
@@ -290,13 +308,40 @@ async fn accept_tcp(
 async fn answer_tcp(
     stream: TcpStream,
     address: SocketAddr,
-    tls: TlsAcceptor,
+    (tls, threads): (TlsAcceptor, Weak<TaskThreads>),
     config: LinkSettings,
     descriptor: Descriptor,
 ) -> Result<Link, LinkError> {
     set_options(&stream, &config)?;
     let stream = tls.accept(stream).await.map_err(|error| tcp_error(address, &error))?;
-    link_over_tcp(address, TlsStream::Server(stream), config, Some(descriptor))
+    let mut stream = TlsStream::Server(stream);
+    let Some(runtime) = runtime_of(&stream, &threads)? else {
+        return link_over_tcp(address, stream, config, Some(descriptor));
+    };
+    let moved = runtime.spawn(async move {
+        // Another descriptor of the socket, which the reactor of this runtime knows.
+        let socket = stream.get_mut().0;
+        let other = socket.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+        *socket = other.and_then(TcpStream::from_std).map_err(LinkError::Socket)?;
+        link_over_tcp(address, stream, config, Some(descriptor))
+    });
+    let ended = |error| LinkError::Socket(io::Error::other(error));
+    AbortOnDropHandle::new(moved).await.unwrap_or_else(|error| Err(ended(error)))
+}
+
+/// The runtime of the threads for links of nodes; none for that of a camera, whose frames are work for all processors.
+fn runtime_of(
+    stream: &TlsStream<TcpStream>,
+    threads: &Weak<TaskThreads>,
+) -> Result<Option<Runtime>, LinkError> {
+    let Some(threads) = threads.upgrade() else { return Ok(None) };
+    let (_, session) = stream.get_ref();
+    let peer = PeerIdentity::of_chain(session.peer_certificates().unwrap_or_default())?;
+    if peer.kind != Kind::Node {
+        return Ok(None);
+    }
+    let key = u64::from_le_bytes(peer.node.0.first_chunk().copied().unwrap_or_default());
+    threads.of(key).map(Some).map_err(LinkError::Socket)
 }
 
 fn link_over_tcp(

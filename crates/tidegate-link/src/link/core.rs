@@ -18,6 +18,7 @@ use tidegate_wire::{
     limits::{BULK_BYTES_MAX, FRAME_BYTES_MAX},
 };
 use tokio::{
+    runtime::Handle as Runtime,
     sync::{mpsc, watch},
     task::JoinSet,
     time,
@@ -69,6 +70,8 @@ pub(super) struct Core {
     pub(super) config: LinkSettings,
     carrier: Arc<dyn Carrier>,
     pub(super) outgoing: Outgoing,
+    /// Where its tasks run.
+    pub(super) runtime: Runtime,
     pub(super) stop: CancellationToken,
     control: mpsc::Sender<Bytes>,
     critical: mpsc::Sender<Bytes>,
@@ -137,6 +140,7 @@ impl Core {
             config,
             carrier,
             outgoing: Outgoing::default(),
+            runtime: Runtime::current(),
             stop: CancellationToken::new(),
             control,
             critical,

@@ -146,6 +146,12 @@ impl Shard {
         self.queue(slot);
     }
 
+    /// The connection of a part of this program.
+    pub(super) fn inside_end(&self, id: PipeId) -> Option<&ServerEnd> {
+        let slot = *self.inside.get(&id)?;
+        self.slots[slot].as_deref()?.transport.as_inside()
+    }
+
     /// A part of this program has left something.
     pub(super) fn look_inside(&mut self, now: Instant, id: PipeId) {
         // One that is gone learns of it by its own end.

@@ -91,6 +91,31 @@ fn all_else_that_a_shard_is_left_wakes_its_thread_which_finds_it() {
 }
 
 #[test]
+fn thread_of_a_service_does_the_little_that_a_sleeping_shard_was_left_and_else_wakes_it() {
+    let mut idle = Idle::new(1);
+    let lending = Lending::new(&idle.shards, &idle.inboxes);
+    let (near, far) = tidegate_bus::pipe::pair(|_, _| {});
+    for (command, is_woken) in [
+        // Of a service that is gone.
+        (ShardCommand::Inside(far.id()), false),
+        (ShardCommand::Durable, true),
+    ] {
+        idle.fall_asleep(0);
+        assert!(idle.inboxes[0].leave([command]), "it sleeps");
+        assert!(!lending.help(0), "it took no time");
+        assert_eq!(idle.is_woken(0), is_woken);
+    }
+    // The messages that a service left are counted, and all else is more than messages.
+    near.hand_over(tidegate_broker::Bundle::default());
+    assert_eq!(far.messages(), 0);
+    near.write(b"packet");
+    assert_eq!(far.messages(), usize::MAX);
+    // Its shards have ended.
+    drop(idle.shards);
+    assert!(!lending.help(0));
+}
+
+#[test]
 fn shard_that_is_at_work_is_woken_and_not_waited_for() {
     let mut idle = Idle::new(2);
     idle.fall_asleep(1);

@@ -27,12 +27,19 @@ use tidegate_wire::mqtt::{
 use super::{Ended, Receivers, repeats::Repeats};
 use crate::sender::LOOPS_EVERY;
 
+/// Messages that wait for the broker's answer, and bytes of their payloads, from which on there are many: the sender is to know of these while their
+/// memory is still in its processor's cache.
+const MANY: u64 = 64;
+const MANY_BYTES: usize = 128 << 10;
+
 /// Publishes numbered messages at this node's broker, and knows which it has taken.
 #[derive(Debug)]
 pub(super) struct Publisher {
     pub(super) to_bus: bus::Publisher,
     /// The bundle to hand over next.
     bundle: Bundle,
+    /// Bytes of the payloads that were published since answers were looked at.
+    unsettled_bytes: usize,
     pub(super) progress: Progress,
     names: Names,
     /// Whether it publishes what another member of the fabric brings.
@@ -114,11 +121,14 @@ impl Publisher {
                 leaf,
                 ..SessionConfig::default()
             },
+            // It publishes from its task, where it holds no lock.
+            lends_thread: true,
             ..Attachment::new(identity.who().clone(), client_id)
         };
         Ok(Self {
             to_bus: bus.attach(attachment).await?.publisher,
             bundle: Bundle::default(),
+            unsettled_bytes: 0,
             progress: Progress::default(),
             names: Names::default(),
             is_peer,
@@ -139,6 +149,11 @@ impl Publisher {
 
     pub(super) fn has_room(&self) -> bool {
         self.to_bus.has_room()
+    }
+
+    /// Whether so much waits for the broker's answer that the sender is to know soon what was published.
+    pub(super) fn has_many(&self) -> bool {
+        self.to_bus.open() >= MANY || self.unsettled_bytes >= MANY_BYTES
     }
 
     pub(super) fn publish(
@@ -194,6 +209,7 @@ impl Publisher {
             self.repeats.hand_over(origin);
         }
         self.counts.published += 1;
+        self.unsettled_bytes += message.payload.len();
         Ok(())
     }
 
@@ -211,6 +227,7 @@ impl Publisher {
     /// Takes the broker's answers.
     pub(super) fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
+        self.unsettled_bytes = 0;
         self.acknowledged();
         taken
     }

@@ -328,7 +328,7 @@ async fn a_member_that_is_forgotten_leaves_no_session_and_nothing_that_waits() {
     let mut sensor = from.client("sensor", &[]).await;
     sensor.publish("a", "waits").await;
     let bus = from.bus();
-    let sessions = async || bus.sessions("", 100, |who| who.kind == IdentityKind::Node).await;
+    let sessions = async || bus.sessions("", 100, |_, who| who.kind == IdentityKind::Node).await;
     assert_eq!(sessions().await.len(), 1, "no topic is critical");
     running.uplink.forget();
     let none = poll(LONGEST, async || sessions().await.is_empty().then_some(()));

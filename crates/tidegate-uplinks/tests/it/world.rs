@@ -15,9 +15,10 @@ use tidegate_link::{
     roles::Links,
 };
 use tidegate_message::{Identity, IdentityKind};
+use tidegate_process::threads::TaskThread;
 use tidegate_uplinks::{
     Course, FetchLinks, Home, Peer, Reach, Receivers, Topics, Uplink, UplinkLinks, UplinkSettings,
-    UplinkThread, Visits,
+    Visits,
 };
 use tidegate_wire::{
     Role,
@@ -54,7 +55,7 @@ pub(crate) struct Node {
     pub(crate) broker: memory::Node,
     pub(crate) credentials: Credentials,
     /// Of uplinks to other members.
-    thread: UplinkThread,
+    thread: TaskThread,
     /// Links by which members fetch what is for them.
     pub(crate) fetches: Arc<FetchLinks>,
 }
@@ -65,7 +66,7 @@ impl Node {
     }
 
     pub(crate) fn with(site: &Site, name: &'static str, broker: memory::Node) -> Self {
-        let thread = UplinkThread::start("members".to_owned()).expect("a thread");
+        let thread = TaskThread::start("members".to_owned()).expect("a thread");
         let (credentials, fetches) = (site.credentials(name), Arc::default());
         Self { name, broker, credentials, thread, fetches }
     }

@@ -29,6 +29,7 @@ impl Node for Server {
 contract::contract! {
     Server:
     a_service_reads_publishes_and_acknowledges
+    a_service_that_lends_its_thread_is_served_as_any_other
     a_service_without_rights_is_refused_by_name
     one_answer_stands_for_many_and_names_what_was_not_taken
     a_kept_session_has_what_came_meanwhile_and_a_newer_connection_takes_it_over

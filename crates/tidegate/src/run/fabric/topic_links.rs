@@ -8,9 +8,10 @@ use tidegate_config::Config;
 use tidegate_identity::pki::Credentials;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_nodes::{TopicLink, TopicLinks, TopicPeer};
+use tidegate_process::threads::TaskThread;
 use tidegate_uplinks::{
     Course, FetchLinks, Fetching, Home, Peer, Reach, Receivers, Topics, Uplink, UplinkSettings,
-    UplinkThread, Visits,
+    Visits,
 };
 use tidegate_wire::NodeId;
 use tokio::sync::watch;
@@ -27,7 +28,7 @@ pub(super) struct MemberUplinks {
     session: SessionConfig,
     /// Filters of the topics whose messages travel at once.
     critical: Vec<String>,
-    thread: UplinkThread,
+    thread: TaskThread,
 }
 
 impl MemberUplinks {
@@ -52,7 +53,7 @@ impl MemberUplinks {
             0 => usual.overflow,
             _ => Overflow::Spill,
         };
-        let thread = UplinkThread::start("members".to_owned()).map_err(|error| {
+        let thread = TaskThread::start("members".to_owned()).map_err(|error| {
             ApiError::new(
                 Code::INTERNAL,
                 "the system gives no thread for messages to other members",
