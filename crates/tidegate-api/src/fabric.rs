@@ -62,6 +62,15 @@ pub struct FabricStatus {
     pub cells: Vec<Cell>,
 }
 
+/// A node has left the fabric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Messages that could not be sent and stay at the node: it sends them once it is started again, as a member.
+    pub unsent: u64,
+    /// The names of the members that they are for, in order.
+    pub unsent_to: Vec<String>,
+}
+
 impl FabricStatus {
     /// The same with the figures of those members.
     #[must_use]

@@ -33,7 +33,7 @@ pub use event::{
     EndReason, Event, Frame, Infeasible, KnobsChanged, Missed, MissedWhy, Stages, Unchanged,
 };
 pub use fabric::{
-    Cell, FabricStatus, Located, MEMBERS_BYTES_MAX, MEMBERS_MAX, MEMBERS_USUAL, Member,
+    Cell, FabricStatus, Left, Located, MEMBERS_BYTES_MAX, MEMBERS_MAX, MEMBERS_USUAL, Member,
     MembersPage, Rule, Sought, Standing,
 };
 pub use request::{

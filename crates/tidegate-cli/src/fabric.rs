@@ -6,7 +6,7 @@ use async_recursion::async_recursion as boxed;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tidegate_api::{
-    ApiError, FabricStatus, Located, Member, MembersPage, Sought, json::fabric as said,
+    ApiError, FabricStatus, Left, Located, Member, MembersPage, Sought, json::fabric as said,
 };
 use tidegate_client::Client;
 use tidegate_config::Config;
@@ -133,11 +133,14 @@ pub async fn run(config: &Config, args: &FabricArgs) -> Result<(), ApiError> {
         }
         What::Leave(ShownArgs { remote, output }) => {
             let client = remote.connect(config).await?;
-            client.leave_fabric().await?;
+            let left = client.leave_fabric().await?;
             let name = &client.server().node;
             print(&match output {
-                Output::Table => format!("{} has left its fabric\n", plain(name)),
-                Output::Json => pretty(&json!({ "name": name })),
+                Output::Table => left_text(name, &left),
+                Output::Json => {
+                    let Left { unsent, unsent_to } = left;
+                    pretty(&json!({ "name": name, "unsent": unsent, "unsent_to": unsent_to }))
+                }
             })
         }
     }
@@ -156,6 +159,18 @@ async fn all(client: &Client) -> Result<Vec<Member>, ApiError> {
     }
     members.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     Ok(members)
+}
+
+fn left_text(name: &str, left: &Left) -> String {
+    let mut text = format!("{} has left its fabric\n", plain(name));
+    if left.unsent > 0 {
+        let members: Vec<String> = left.unsent_to.iter().map(|member| plain(member)).collect();
+        let (count, members) = (left.unsent, members.join(", "));
+        text.push_str(&format!(
+            "{count} messages for {members} could not be sent and stay at the node; start it again, and it sends them as a member\n"
+        ));
+    }
+    text
 }
 
 fn status_text(status: &FabricStatus) -> String {
@@ -307,6 +322,19 @@ gone\u{fffd}: its link ended 12 s ago
         let table = members_table(&members());
         assert_eq!(table, expected);
         assert!(table.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_node_that_leaves_names_the_messages_that_stay() {
+        let left = Left { unsent: 12, unsent_to: vec!["mast7".to_owned(), "yard\u{7}".to_owned()] };
+        let text = left_text("core", &left);
+        assert!(
+            text.contains(
+                "core has left its fabric\n12 messages for mast7, yard\u{fffd} could not"
+            ),
+            "{text}"
+        );
+        assert_eq!(left_text("core", &Left::default()), "core has left its fabric\n");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use tonic::{
 };
 
 use crate::{
-    ApiError, CameraInfo, Credentials, EndSessions, FabricStatus, Feedback, FeedbackOf, Located,
-    MESSAGE_BYTES_MAX, Member, MembersPage, Original, Publisher, Registration,
+    ApiError, CameraInfo, Credentials, EndSessions, FabricStatus, Feedback, FeedbackOf, Left,
+    Located, MESSAGE_BYTES_MAX, Member, MembersPage, Original, Publisher, Registration,
     ReloadedConfiguration, Rule, ServerInfo, SessionInfo, SessionsPage, Sought, SubscribeRequest,
     Subscription,
     credentials::Shown,
@@ -436,19 +436,19 @@ impl Client {
         Ok((id, name))
     }
 
-    /// Has the node leave its fabric.
+    /// Has the node leave its fabric, once it has sent what waits for the members that it reaches.
     ///
     /// # Errors
     /// As for [`Client::fabric`]; [`Code::LIMIT_REACHED`] if that takes longer than a call lasts; it still leaves.
     #[boxed]
-    pub async fn leave_fabric(&self) -> Result<(), ApiError> {
+    pub async fn leave_fabric(&self) -> Result<Left, ApiError> {
         let answer = retry(&self.options, |_| {
             let mut stub = self.fabric.clone();
             let asked = call(&self.options, proto::LeaveFabricRequest {});
             async move { stub.leave_fabric(asked).await.map_err(failure) }
         });
-        answer.await?;
-        Ok(())
+        let proto::LeaveFabricResponse { unsent, unsent_to } = answer.await?.into_inner();
+        Ok(Left { unsent, unsent_to })
     }
 
     pub(crate) fn stub(&self) -> Stub {

@@ -51,7 +51,7 @@ pub use subscription::{Feedback, Subscription, SubscriptionHandle};
 
 pub use tidegate_api::{
     ApiError, CODE_METADATA, CameraInfo, Cell, Changes, ClockOffset, EndReason, EndSessions, Event,
-    FabricStatus, FeedbackOf, Frame, Infeasible, KnobsChanged, Located, MEMBERS_MAX,
+    FabricStatus, FeedbackOf, Frame, Infeasible, KnobsChanged, Left, Located, MEMBERS_MAX,
     MESSAGE_BYTES_MAX, Member, MembersPage, Missed, MissedWhy, Original, Outcome, Registration,
     ReloadedConfiguration, Rule, SESSIONS_BYTES_MAX, SESSIONS_MAX, ServerInfo, SessionInfo,
     SessionOwner, SessionsPage, Sought, Stages, Standing, Started, SubscribeRequest,

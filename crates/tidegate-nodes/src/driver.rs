@@ -13,6 +13,7 @@
 
 mod clients;
 mod events;
+mod leave;
 mod links;
 mod show;
 mod topics;
@@ -24,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use tidegate_api::Left;
 use tidegate_bus::{Bus, Subscription, Subscriptions};
 use tidegate_fabric::{
     clients::Clients,
@@ -65,8 +67,6 @@ const SAME_KEY: &str = "key";
 const REVOKED: &str = "members refuse this node: its certificate is revoked; `tidegate invite` at the authority gives it another one";
 /// A state that could not be written is tried again after this.
 const SAVE_AGAIN: Duration = Duration::from_secs(30);
-/// Longest wait for the word that this node leaves to be taken by all.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// Something that this node is to do.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// Forget a member.
     Forget(NodeId, oneshot::Sender<Result<(), ForgetError>>),
     /// Leave, and say once it is done.
-    Leave(oneshot::Sender<()>),
+    Leave(oneshot::Sender<Left>),
     /// These cameras are reached.
     Cameras(Vec<CameraName>),
     /// This node says otherwise of itself.
@@ -120,6 +120,7 @@ pub(crate) struct State {
     list_writes: JoinSet<()>,
     writes_lists: bool,
     looks: JoinSet<topics::Looked>,
+    hand_overs: JoinSet<leave::Unsent>,
     clientele: clients::Clientele,
     /// Filters that came since the look under way began.
     came_since: Vec<(Source, Arc<str>)>,
@@ -127,7 +128,7 @@ pub(crate) struct State {
     look_at: Option<Instant>,
     shown_at: Option<Instant>,
     is_shown_old: bool,
-    leaving: Option<(Instant, oneshot::Sender<()>)>,
+    leaving: Option<leave::Leaving>,
     /// When a state that could not be written is tried again.
     save_at: Option<Instant>,
     problems: BTreeMap<String, String>,
@@ -184,7 +185,8 @@ impl Driver {
             self.work(now, &tell_held);
             let wake_at = self.wake_at(now);
             let room = self.room.clone();
-            let State { dials, saves, looks, list_writes, clientele, .. } = &mut self.state;
+            let State { dials, saves, looks, list_writes, clientele, hand_overs, .. } =
+                &mut self.state;
             let lists = &mut clientele.lists;
             // In no order: a peer that floods is not to hold up commands and SUBACKs.
             tokio::select! {
@@ -206,6 +208,7 @@ impl Driver {
                 Some(command) = commands.recv() => self.obey(clock::now(), command),
                 Some(subscription) = next(subscriptions.as_mut()) => self.subscribed(clock::now(), subscription),
                 Some(found) = looks.join_next() => self.looked(found),
+                Some(handed) = hand_overs.join_next() => self.handed_over(clock::now(), handed),
                 heard = heard(discovery.as_mut()) => {
                     if self.found(clock::now(), heard) {
                         discovery.iter().for_each(Discovery::announce_soon);
@@ -279,7 +282,7 @@ impl Driver {
         let State { audiences, look_at, shown_at, is_shown_old, leaving, .. } = &self.state;
         let shows = shown_at
             .map_or(now, |at| at + if *is_shown_old { SHOWN_EVERY } else { SHOWN_AT_LEAST });
-        let leaves = leaving.as_ref().map(|(until, _)| *until);
+        let leaves = leaving.as_ref().and_then(leave::Leaving::poll_timeout);
         let waits = audiences.poll_timeout();
         [self.members.poll_timeout(), waits, *look_at, Some(shows), leaves, self.state.save_at]
             .into_iter()
@@ -355,10 +358,7 @@ impl Driver {
                 // The asking side may be gone.
                 let _ = answer.send(forgotten);
             }
-            Command::Leave(answer) => {
-                self.members.leave(now);
-                self.state.leaving = Some((now + LEAVE_MAX, answer));
-            }
+            Command::Leave(answer) => self.leave(now, answer),
             Command::Cameras(cameras) => self.members.set_cameras(now, cameras),
             Command::Own(own) => {
                 self.members.set_own(now, *own);
@@ -369,26 +369,6 @@ impl Driver {
             }
         }
         self.state.is_shown_old = true;
-    }
-
-    /// Ends the links of a node that has left once all have its word, or have had time enough.
-    fn end_leaving(&mut self, now: Instant) {
-        let is_over = |(until, _): &(Instant, _)| *until <= now;
-        if !self
-            .state
-            .leaving
-            .as_ref()
-            .is_some_and(|leaving| is_over(leaving) || self.members.is_leave_spread())
-        {
-            return;
-        }
-        // Their writers send what they have, and end the links.
-        self.state.peers.clear();
-        // Topic links stay: what waits for others waits until this node is started again.
-        if let Some((_, answer)) = self.state.leaving.take() {
-            // The asking side may be gone.
-            let _ = answer.send(());
-        }
     }
 }
 

@@ -20,7 +20,7 @@ mod topics;
 
 use std::{path::PathBuf, sync::Arc};
 
-use tidegate_api::{ApiError, Place};
+use tidegate_api::{ApiError, Left, Place};
 use tidegate_bus::Bus;
 use tidegate_fabric::{
     clients::Clients,
@@ -267,11 +267,12 @@ impl Orders {
         }
     }
 
-    /// This node leaves; done once the members that it reaches have its word, or after five seconds.
+    /// This node leaves: it sends what waits for the members that it reaches, for ten seconds at most, and is done once they have its word, or
+    /// five seconds later.
     ///
     /// # Errors
     /// [`Code::FABRIC_OFF`] once this one has ended.
-    pub async fn leave(&self) -> Result<(), ApiError> {
+    pub async fn leave(&self) -> Result<Left, ApiError> {
         let (answer, answered) = oneshot::channel();
         self.order(Command::Leave(answer)).await?;
         answered.await.map_err(|_| ended())

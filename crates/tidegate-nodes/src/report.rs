@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use tidegate_api::{ApiError, Cell, FabricStatus, Located, Member, Sought, Standing};
+use tidegate_api::{ApiError, Cell, FabricStatus, Left, Located, Member, Sought, Standing};
 use tidegate_bus::Bus;
 use tidegate_fabric::members::{ALGORITHM, Presence};
 use tidegate_message::{CameraName, Code, GeoPoint, split_shared, topic_matches};
@@ -209,7 +209,7 @@ impl tidegate_rpc::Fabric for Reports {
         self.orders.forget(member.record.node).await
     }
 
-    async fn leave(&self) -> Result<(), ApiError> {
+    async fn leave(&self) -> Result<Left, ApiError> {
         self.seen()?;
         self.orders.leave().await
     }

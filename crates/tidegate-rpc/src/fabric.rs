@@ -7,7 +7,9 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tidegate_api::{ApiError, FabricStatus, Located, Member, MembersPage, Rule, Sought, Standing};
+use tidegate_api::{
+    ApiError, FabricStatus, Left, Located, Member, MembersPage, Rule, Sought, Standing,
+};
 use tidegate_identity::{access::Access, auth::audit::Outcome};
 use tidegate_message::{Action, Code, Target};
 
@@ -34,8 +36,8 @@ pub trait Fabric: Send + Sync + 'static {
     /// Has all members forget one, by its identity in 64 hexadecimal digits. It is neither this node nor one that is here.
     async fn forget(&self, id: &str) -> Result<(), ApiError>;
 
-    /// Has this node leave: it says so to those that it reaches, and ends its links to members.
-    async fn leave(&self) -> Result<(), ApiError>;
+    /// Has this node leave: it sends what waits for those that it reaches, says so to them, and ends its links to members.
+    async fn leave(&self) -> Result<Left, ApiError>;
 }
 
 /// A node's fabric for one caller, who may administer the node: with pages, names of members, and the audit log.
@@ -135,12 +137,12 @@ impl FabricDesk {
     ///
     /// # Errors
     /// Those of [`Fabric`]; [`Code::LIMIT_REACHED`] if it has not left after 20 s; it still leaves.
-    pub async fn leave(&self) -> Result<(), ApiError> {
+    pub async fn leave(&self) -> Result<Left, ApiError> {
         let desk = self.clone();
         let work = tokio::spawn(async move {
-            desk.fabric.leave().await?;
+            let left = desk.fabric.leave().await?;
             desk.tell("leave-fabric", "by its own word");
-            Ok::<_, ApiError>(())
+            Ok::<_, ApiError>(left)
         });
         match tokio::time::timeout(LEAVE_MAX, work).await {
             Ok(left) => left.map_err(failed)?,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tidegate_api::{ApiError, Cell, FabricStatus, Located, Member, Sought, Standing};
+use tidegate_api::{ApiError, Cell, FabricStatus, Left, Located, Member, Sought, Standing};
 use tidegate_message::{Code, topic_matches};
 
 /// A fabric as one of its members sees it; a clone is the same.
@@ -20,6 +20,7 @@ struct Known {
     filters: Vec<(String, String)>,
     cells: Vec<Cell>,
     has_left: bool,
+    leaves: Left,
 }
 
 impl Fabric {
@@ -36,6 +37,11 @@ impl Fabric {
     /// Has a cell.
     pub fn add_cell(&self, cell: Cell) {
         self.known().cells.push(cell);
+    }
+
+    /// The node answers so once it leaves.
+    pub fn set_unsent(&self, left: Left) {
+        self.known().leaves = left;
     }
 
     /// Whether the node was asked to leave.
@@ -123,8 +129,9 @@ impl crate::Fabric for Fabric {
         Ok(())
     }
 
-    async fn leave(&self) -> Result<(), ApiError> {
-        self.joined()?.has_left = true;
-        Ok(())
+    async fn leave(&self) -> Result<Left, ApiError> {
+        let mut known = self.joined()?;
+        known.has_left = true;
+        Ok(known.leaves.clone())
     }
 }

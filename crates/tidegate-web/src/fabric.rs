@@ -5,11 +5,10 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query, rejection::QueryRejection},
-    http::StatusCode,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidegate_api::{MEMBERS_MAX, MEMBERS_USUAL, MembersPage, Sought, json::fabric as said};
+use tidegate_api::{Left, MEMBERS_MAX, MEMBERS_USUAL, MembersPage, Sought, json::fabric as said};
 use tidegate_rpc::{Admin, Failure, Identity};
 
 type Administered = Extension<Arc<dyn Admin>>;
@@ -90,7 +89,7 @@ pub(crate) async fn forget(
 pub(crate) async fn leave(
     Extension(admin): Administered,
     Extension(identity): Caller,
-) -> Result<StatusCode, Failure> {
-    admin.fabric(&identity)?.leave().await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Result<Json<Value>, Failure> {
+    let Left { unsent, unsent_to } = admin.fabric(&identity)?.leave().await?;
+    Ok(Json(json!({ "unsent": unsent, "unsent_to": unsent_to })))
 }

@@ -111,8 +111,68 @@ async fn leave_session(broker: &memory::Node, node: NodeId) {
     broker.bus().attach(attachment).await.expect("it is let in");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn node_that_leaves_first_sends_what_waits_for_members_that_it_reaches() {
+    let site = Site::new(&["one", "two", "away"]);
+    let mut one = site.start("one", &[]).await;
+    let seeds = [one.address.clone()];
+    let (mut two, away) = (site.start("two", &seeds).await, site.start("away", &seeds).await);
+    one.until(|seen| names_here(seen) == ["away", "one", "two"]).await;
+    two.until(|seen| names_here(seen) == ["away", "one", "two"]).await;
+    let nodes = [&two, &away].map(|rig| rig.credentials.identity().node);
+    away.stop().await;
+    one.until_of("away", |away| away.presence == Presence::Doubted).await;
+    one.until_of("two", |two| two.is_linked).await;
+    let _reader = tokio::task::block_in_place(|| two.broker.client("reader", &["b/#"]));
+    one.topics.until("two", |asked| asked.filters == ["b/#"]).await;
+    for node in nodes {
+        session_for(&one, node, "a/#").await;
+    }
+    tokio::task::block_in_place(|| {
+        let mut client = one.broker.client("writer", &[]);
+        assert!(!client.publish("a/b", b"1").is_failure());
+        assert!(!client.publish("a/b", b"2").is_failure());
+    });
+    let orders = one.nodes.orders();
+    let mut leaving = std::pin::pin!(orders.leave());
+    tokio::select! {
+        biased;
+        left = &mut leaving => panic!("messages wait, and it has left: {left:?}"),
+        () = std::future::ready(()) => {}
+    }
+    // It is a member until they are sent: others learn of its cameras meanwhile.
+    let gate: tidegate_message::CameraName = "gate".parse().expect("a name");
+    orders.set_cameras(vec![gate.clone()]).await;
+    two.until_of("one", |one| one.presence == Presence::Here && one.cameras.contains(&gate)).await;
+    let identity = Identity::new(IdentityKind::Node, "other", "");
+    let attachment = Attachment {
+        session_expiry: u32::MAX,
+        ..Attachment::new(identity, part_id("fabric", &format!("{}/batched", nodes[0])))
+    };
+    let mut attached = one.broker.bus().attach(attachment).await.expect("it is let in");
+    for _ in 0..2 {
+        let id = loop {
+            attached.deliveries.ready().await.expect("the broker is there");
+            let message = attached.deliveries.next_message().expect("the broker is there");
+            if let Some(message) = message {
+                break message.packet_id();
+            }
+        };
+        attached.deliveries.acknowledge(id);
+    }
+    attached.deliveries.settle();
+    let left = leaving.await.expect("it is a member");
+    assert_eq!((left.unsent, &left.unsent_to[..]), (2, &["away".to_owned()][..]));
+    two.until_of("one", |one| one.presence == Presence::Left).await;
+    // No more messages come to those that wait.
+    one.topics.until("two", |asked| asked.filters.is_empty()).await;
+    for rig in [one, two] {
+        rig.stop().await;
+    }
+}
+
 async fn session(broker: &memory::Node, node: NodeId) -> Option<SessionReport> {
-    let sessions = broker.bus().sessions("", 100, |_| true).await;
+    let sessions = broker.bus().sessions("", 100, |_, _| true).await;
     sessions.into_iter().find(|it| it.client_id.contains(&node.to_string()))
 }
 

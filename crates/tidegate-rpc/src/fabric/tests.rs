@@ -104,7 +104,7 @@ impl Fabric for Slow {
         self.0.forget(id).await
     }
 
-    async fn leave(&self) -> Result<(), ApiError> {
+    async fn leave(&self) -> Result<Left, ApiError> {
         self.1.notified().await;
         self.0.leave().await
     }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tidegate_api::{
-    ApiError, Changes, EndReason, Event, FeedbackOf, Member, RELAY_METADATA, Registration,
+    ApiError, Changes, EndReason, Event, FeedbackOf, Left, Member, RELAY_METADATA, Registration,
     ServerInfo, Sought, SubscribeRequest, SubscriptionId,
     proto::{self, publish_response as answer, subscribe_response as event},
 };
@@ -173,8 +173,8 @@ impl fabric_wire::Fabric for Service {
         request: Request<proto::LeaveFabricRequest>,
     ) -> Answer<proto::LeaveFabricResponse> {
         let fabric = self.admin.fabric(&caller(&request)?).or_status()?;
-        fabric.leave().await.or_status()?;
-        Ok(Response::new(proto::LeaveFabricResponse {}))
+        let Left { unsent, unsent_to } = fabric.leave().await.or_status()?;
+        Ok(Response::new(proto::LeaveFabricResponse { unsent, unsent_to }))
     }
 }
 

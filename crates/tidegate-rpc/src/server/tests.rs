@@ -14,7 +14,7 @@ use base64::{
 use bytes::Bytes;
 use futures::StreamExt;
 use tidegate_api::{
-    CameraInfo, Cell, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame,
+    CameraInfo, Cell, Changes, ClockOffset, EndReason, EndSessions, Event, FeedbackOf, Frame, Left,
     MESSAGE_BYTES_MAX, Member, MembersPage, Original, Outcome, Place, Registration,
     ReloadedConfiguration, SessionInfo, SessionOwner, SessionsPage, Sought, Stages, Standing,
     Started, SubscribeRequest, SubscriptionId, TransferState, UnsubscribeStatus, Verdict,
@@ -70,6 +70,7 @@ struct Node {
 /// A fabric of this node, one that is lost, and one with the camera `cam1`.
 fn fabric() -> memory::Fabric {
     let fabric = memory::Fabric::default();
+    fabric.set_unsent(Left { unsent: 3, unsent_to: vec!["yard".to_owned()] });
     let member = |digit: &str, name: &str| Member {
         id: digit.repeat(64),
         name: name.to_owned(),
@@ -609,7 +610,8 @@ async fn every_call_on_the_fabric_reaches_it_and_back() {
     let forgotten = client.forget_member("aaaaaaaa").await.unwrap();
     assert_eq!(forgotten, ("a".repeat(64), "gone".to_owned()));
     assert_eq!(client.fabric().await.unwrap().lost, 0);
-    client.leave_fabric().await.unwrap();
+    let left = client.leave_fabric().await.unwrap();
+    assert_eq!((left.unsent, left.unsent_to), (3, vec!["yard".to_owned()]));
     assert_eq!(client.fabric().await.unwrap_err().code(), Code::FABRIC_OFF);
 }
 
