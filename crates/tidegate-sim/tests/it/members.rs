@@ -189,6 +189,31 @@ fn members_come_to_one_view_whatever_happens() {
     }
 }
 
+/// Nodes of a large fabric: 60, or as many as `TIDEGATE_MEMBERS` says.
+fn many() -> usize {
+    std::env::var("TIDEGATE_MEMBERS").map_or(60, |count| count.parse().expect("a number"))
+}
+
+#[test]
+fn many_members_come_to_one_view_soon_after_they_start_and_one_was_killed() {
+    let trying = Trying::new(Faults::Kept, None);
+    for seed in seeds(0..2) {
+        let killed = Harm::Kill.at(many() / 2, Duration::from_secs(3));
+        let faults = vec![(DIALLED + QUIET, killed)];
+        let plan = Plan { faults, ..Plan::quiet(seed, many()) };
+        let trail = Trail::new(seed, "node", Trying::TEST);
+        let mut world = World::new(&plan, trying.setup(), trail);
+        let judge = |world: &mut World<Member>| {
+            world.run_for(DIALLED + QUIET);
+            settled(world)?;
+            world.run_for(Duration::from_secs(3) + DIALLED + QUIET);
+            trying.judge_reports(world)?;
+            settled(world)
+        };
+        judge(&mut world).unwrap_or_else(|error| panic!("seed {seed}, {} nodes: {error}", many()));
+    }
+}
+
 #[test]
 fn member_that_reaches_more_than_half_is_never_lost() {
     keeps(Faults::Pairs, 30);

@@ -68,7 +68,12 @@ pub(super) enum Seen {
 }
 
 pub(super) fn id(node: usize) -> NodeId {
-    NodeId([node as u8 + 1; 32])
+    let number = u16::try_from(node + 1).expect("there are fewer").to_be_bytes();
+    NodeId(std::array::from_fn(|at| number[at % 2]))
+}
+
+fn name(NodeId([high, low, ..]): NodeId) -> String {
+    format!("node-{}", u16::from_be_bytes([high, low]))
 }
 
 /// All certificates are right, and no key is foreign: that others are refused is for other tests.
@@ -82,7 +87,7 @@ impl Seal for Trusting {
 
     fn open(&mut self, sealed: &Sealed) -> Result<Signer, SealError> {
         let node = sealed.certificate.first_chunk().ok_or(SealError::Unreadable)?;
-        Ok(Signer { node: NodeId(*node), name: format!("node-{}", node[0]) })
+        Ok(Signer { node: NodeId(*node), name: name(NodeId(*node)) })
     }
 
     fn revoke(&mut self, _: NodeId, _: &[u8]) -> Result<u64, SealError> {
@@ -211,7 +216,7 @@ impl Process for Member {
         let own = OwnSettings { addresses: vec![me.to_string()], ..OwnSettings::default() };
         let settings = MemberSettings {
             me: id(me),
-            name: format!("node-{}", id(me).0[0]),
+            name: name(id(me)),
             seeds: vec!["0".to_owned(), "1".to_owned()],
             retry_max: setup.retry_max,
             own: own.clone(),
