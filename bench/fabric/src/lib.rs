@@ -5,6 +5,7 @@
 //!    ├─ faults     a node is killed, hangs, is cut off: how soon another one shows it
 //!    ├─ subscribe  how soon a subscription is known to all
 //!    ├─ idle       the cost of a member that has nothing to do
+//!    ├─ filters    memory that the filters of other members take
 //!    └─ soak       kills and cuts under traffic: what was acknowledged arrives
 //!  places: how evenly members share data, computed
 //!  messages: from a client at one node to a client at another, beside bridges and routed servers of others
@@ -13,6 +14,7 @@
 use std::path::PathBuf;
 
 pub mod faults;
+pub mod filters;
 pub mod idle;
 pub mod messages;
 pub mod peers;

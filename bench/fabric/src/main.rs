@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use bench_fabric::{Plan, faults, idle, messages, places, site, soak, subscribe};
+use bench_fabric::{Plan, faults, filters, idle, messages, places, site, soak, subscribe};
 use bench_harness::{Report, machine};
 use clap::{Parser, ValueEnum};
 
@@ -38,6 +38,8 @@ enum Group {
     Subscribe,
     /// Processor time, memory and traffic of a member of sixteen that has nothing to do.
     Idle,
+    /// Memory that the filters of other members take.
+    Filters,
     /// How evenly members share the data of a place, and which of it a loss moves: computed.
     Places,
     /// Five nodes under traffic that are killed and cut off.
@@ -68,6 +70,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Group::Messages => messages::messages(&plan, &mut report),
             Group::Subscribe => subscribe::subscribe(&plan, &mut report),
             Group::Idle => idle::idle(&plan, &mut report),
+            Group::Filters => filters::filters(&plan, &mut report),
             Group::Places => places::places(&plan, &mut report),
             Group::Soak => soak::soak(&plan, &mut report),
         };
