@@ -30,8 +30,8 @@ pub enum GeoPointError {
 impl GeoPoint {
     /// Steps of a degree.
     const STEPS: f64 = 1e7;
-    const LATITUDE_MAX: i32 = 900_000_000;
-    const LONGITUDE_MAX: i32 = 1_800_000_000;
+    pub(crate) const LATITUDE_MAX: i32 = 900_000_000;
+    pub(crate) const LONGITUDE_MAX: i32 = 1_800_000_000;
 
     /// The point at so many degrees north and east.
     ///
@@ -44,8 +44,18 @@ impl GeoPoint {
         if !(-180.0..=180.0).contains(&longitude) {
             return Err(GeoPointError::Longitude(longitude));
         }
-        let steps = |degrees: f64| (degrees * Self::STEPS).round() as i32;
-        Self::from_steps(steps(latitude), steps(longitude)).ok_or(GeoPointError::Latitude(latitude))
+        let [latitude_steps, longitude_steps] = [latitude, longitude].map(Self::steps);
+        Self::from_steps(latitude_steps, longitude_steps).ok_or(GeoPointError::Latitude(latitude))
+    }
+
+    /// Degrees in steps, to the nearest one.
+    pub(crate) fn steps(degrees: f64) -> i32 {
+        (degrees * Self::STEPS).round() as i32
+    }
+
+    /// Steps in degrees.
+    pub(crate) fn degrees(steps: i32) -> f64 {
+        f64::from(steps) / Self::STEPS
     }
 
     /// The point at so many steps of 10⁻⁷ degrees north and east; none beyond a pole or 180°.
@@ -74,12 +84,12 @@ impl GeoPoint {
 
     /// Degrees north, from −90 to 90.
     pub fn latitude(self) -> f64 {
-        f64::from(self.latitude) / Self::STEPS
+        Self::degrees(self.latitude)
     }
 
     /// Degrees east, from −180 to less than 180.
     pub fn longitude(self) -> f64 {
-        f64::from(self.longitude) / Self::STEPS
+        Self::degrees(self.longitude)
     }
 }
 

@@ -4,6 +4,9 @@
 //! that entered through a checked constructor keeps its bound.
 
 mod access;
+mod area;
+pub mod attribute;
+mod attribute_text;
 mod backoff;
 mod binary;
 mod bounds;
@@ -18,11 +21,13 @@ mod error_chain;
 mod geo;
 pub mod host;
 mod instant;
+pub mod interest;
 mod listen;
 mod log_limiter;
 pub mod origins;
 mod payload;
 mod position;
+pub mod profile;
 mod property;
 pub mod quantity;
 mod reader;
@@ -36,6 +41,8 @@ pub mod words;
 pub use access::{
     Action, AllowAll, Authorize, Decision, Identity, IdentityKind, Proof, Refusal, Secret, Target,
 };
+pub use area::{Area, AreaError, Circle, GeoBox};
+pub use attribute::AttributeError;
 pub use backoff::Backoff;
 pub use binary::{BinaryNumber, NumberKind};
 pub use bounds::{
@@ -51,10 +58,12 @@ pub use drop_reason::DropReason;
 pub use error_chain::error_chain;
 pub use geo::{GeoPoint, GeoPointError};
 pub use instant::Instant;
+pub use interest::Interest;
 pub use listen::{ListenAddress, SocketMode, UnknownAddress, UnknownMode};
 pub use log_limiter::LogLimiter;
 pub use payload::Payload;
 pub use position::Position;
+pub use profile::Profile;
 pub use property::{ID_PROPERTY, RETAINED_PROPERTY, TIME_PROPERTY};
 pub use reader::{Reader, Unreadable};
 pub use region::{Region, RegionError, Regions};

@@ -1,0 +1,448 @@
+//! Interests: what a consumer wants of profiles, and the rule that selects them (R-Pulsar, section IV-D, "associative selection").
+
+use std::{fmt, iter, ops::RangeInclusive, str::FromStr, sync::Arc};
+
+use crate::{
+    Area,
+    attribute::{
+        AttributeError, Item, Items, LATITUDE_NAME, Number, PLACE_NAME, VALUE_BYTES_MAX, Word,
+        check_count, check_items, check_name, check_size, check_text, is_of_the_place, shown,
+        sorted,
+    },
+    attribute_text::{Scanner, Token},
+    profile::Profile,
+};
+
+/// A set of conditions, all of which a profile that matches fulfils.
+///
+/// As text, conditions have a comma between them, and may stand in parentheses:
+///
+/// | condition | holds for a profile that has |
+/// |---|---|
+/// | `Drone` | the attribute, with a value or without one |
+/// | `Li*` | an attribute whose name begins so |
+/// | `*` | an attribute |
+/// | `type = Public`, `type:Public` | the attribute with that value |
+/// | `type = *` | the attribute with a value |
+/// | `lat:40*`, `type = Pub*` | the attribute with a value whose text begins so; that of a number is decimal, with its unit |
+/// | `type = [Public, Shared]` | the attribute with one of those values |
+/// | `location = [100-105]`, `[100p - 105p]` | the attribute with a number within them, both included |
+/// | `location = [100-*]`, `[*-105]` | the same with one end |
+/// | `quality >= 720p`, and `>`, `<=`, `<` | the attribute with such a number |
+/// | `place = (40.0583, -74.4056)` | that place |
+/// | `place = (40.0583, -74.4056) within 500m` | a place that is no further away; `km` as well |
+/// | `place = [(40, -75) - (41, -74)]` | a place in that box, whose south-western corner comes first; over the date line as well |
+/// | `place = *` | a place |
+/// | `lat` or `long` as above, with a value | a place with such a latitude or longitude, in degrees |
+///
+/// Of a list in the profile one item is enough, for each condition one. Case counts, in names, texts and units. Units have to be equal:
+/// `>= 720p` is fulfilled by no number with another unit, or without one. Texts are quoted as in a [`Profile`]. Conditions are kept and shown in
+/// one order, each once, and an interest without any matches all profiles.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Interest {
+    conditions: Arc<[Condition]>,
+}
+
+/// A condition of an interest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Condition {
+    /// The profile contains such an attribute.
+    Name(Keyword),
+    /// The profile contains the attribute, with a value that satisfies the wanted one. By [`LATITUDE_NAME`] and [`LONGITUDE_NAME`](crate::attribute::LONGITUDE_NAME) it is of
+    /// the place.
+    Pair {
+        /// The name of the attribute.
+        name: Box<str>,
+        /// The wanted value.
+        wanted: Wanted,
+    },
+    /// The profile has a place in that area.
+    Place(Area),
+}
+
+/// The attribute that a singleton asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Keyword {
+    /// Any attribute.
+    Any,
+    /// The attribute of that name.
+    Exactly(Box<str>),
+    /// An attribute whose name begins so.
+    Prefix(Box<str>),
+}
+
+/// The value that a pair asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wanted {
+    /// Any value.
+    Any,
+    /// That value.
+    Exactly(Item),
+    /// A value whose text begins so.
+    Prefix(Box<str>),
+    /// One of those values, at most [`ITEMS_MAX`](crate::attribute::ITEMS_MAX).
+    OneOf(Box<[Item]>),
+    /// A number that is at least the first one and at most the second one.
+    Between(Number, Number),
+    /// A number that is as large or larger.
+    AtLeast(Number),
+    /// A larger number.
+    MoreThan(Number),
+    /// A number that is as small or smaller.
+    AtMost(Number),
+    /// A smaller number.
+    LessThan(Number),
+}
+
+impl Interest {
+    /// The interest with those conditions.
+    ///
+    /// # Errors
+    /// [`AttributeError`]: those of [`Profile::new`], [`AttributeError::NoItems`] for an empty list, and [`AttributeError::Order`] and
+    /// [`AttributeError::Units`] for a range.
+    pub fn new(conditions: &[Condition]) -> Result<Self, AttributeError> {
+        check_count("conditions", conditions.len())?;
+        let checked = conditions.iter().map(Condition::checked);
+        let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
+        checked.sort_unstable();
+        checked.dedup();
+        check_size(checked.iter().map(Condition::bytes).sum())?;
+        Ok(Self { conditions: checked.into() })
+    }
+
+    /// The conditions, in one order whatever their order was.
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// Whether all conditions hold for the profile.
+    ///
+    /// The paper: "The singleton attribute evaluates to true with respect to a profile p if and only if p contains the attribute. The
+    /// attribute-value pair evaluates to true if and only if p contains an attribute and the corresponding value satisfies" the wanted one. So a
+    /// singleton is true of an attribute with a value as well, and a pair is not of one without.
+    ///
+    /// At most 32 conditions look up a name and ask each of at most 32 values, and one that wants a value of a list compares six times: 6,144
+    /// comparisons at the worst. Where the beginning of a number is wanted, its text is made for it.
+    pub fn matches(&self, profile: &Profile) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(profile))
+    }
+}
+
+impl Condition {
+    fn holds(&self, profile: &Profile) -> bool {
+        match self {
+            Self::Name(Keyword::Any) => !profile.attributes().is_empty(),
+            Self::Name(Keyword::Exactly(name)) => profile.attribute(name).is_some(),
+            Self::Name(Keyword::Prefix(prefix)) => profile.has_name_with(prefix),
+            Self::Place(area) => profile.place().is_some_and(|place| area.contains(place)),
+            Self::Pair { name, wanted } if is_of_the_place(name) => {
+                let degrees = profile.place().map(|place| match &**name {
+                    LATITUDE_NAME => place.latitude(),
+                    _ => place.longitude(),
+                });
+                let degrees = degrees.and_then(|degrees| Number::new(degrees, "").ok());
+                degrees.is_some_and(|degrees| wanted.is_satisfied_by(&Item::Number(degrees)))
+            }
+            Self::Pair { name, wanted } => {
+                let attribute = profile.attribute(name);
+                attribute.is_some_and(|it| it.values.iter().any(|it| wanted.is_satisfied_by(it)))
+            }
+        }
+    }
+
+    fn checked(&self) -> Result<Self, AttributeError> {
+        match self {
+            Self::Name(Keyword::Exactly(name)) if is_of_the_place(name) => {
+                return Err(AttributeError::Reserved { name: name.clone() });
+            }
+            Self::Name(Keyword::Exactly(name) | Keyword::Prefix(name)) => check_name(name)?,
+            Self::Name(Keyword::Any) | Self::Place(_) => {}
+            Self::Pair { name, .. } if &**name == PLACE_NAME => {
+                return Err(AttributeError::Reserved { name: name.clone() });
+            }
+            Self::Pair { name, wanted } => {
+                check_name(name)?;
+                return Ok(Self::Pair { name: name.clone(), wanted: wanted.checked(name)? });
+            }
+        }
+        Ok(self.clone())
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Name(Keyword::Any) => 0,
+            Self::Name(Keyword::Exactly(name) | Keyword::Prefix(name)) => name.len(),
+            Self::Pair { name, wanted } => name.len() + wanted.bytes(),
+            Self::Place(_) => size_of::<Area>(),
+        }
+    }
+}
+
+impl Wanted {
+    /// Whether a value is one that is asked for.
+    fn is_satisfied_by(&self, value: &Item) -> bool {
+        let compared = |bound: &Number, holds: fn(f64, f64) -> bool| match value {
+            Item::Number(number) => {
+                number.unit() == bound.unit() && holds(number.value(), bound.value())
+            }
+            Item::Text(_) => false,
+        };
+        match self {
+            Self::Any => true,
+            Self::Exactly(item) => item == value,
+            Self::Prefix(prefix) => value.begins_with(prefix),
+            Self::OneOf(items) => items.binary_search(value).is_ok(),
+            Self::Between(low, high) => {
+                compared(low, |it, low| it >= low) && compared(high, |it, high| it <= high)
+            }
+            Self::AtLeast(low) => compared(low, |it, low| it >= low),
+            Self::MoreThan(low) => compared(low, |it, low| it > low),
+            Self::AtMost(high) => compared(high, |it, high| it <= high),
+            Self::LessThan(high) => compared(high, |it, high| it < high),
+        }
+    }
+
+    /// Ranges with all numbers that satisfy it, whatever their units; other numbers may lie in them as well. There are at most 32.
+    pub fn numbers(&self) -> Vec<RangeInclusive<f64>> {
+        let exactly = |item: &Item| match item {
+            Item::Number(number) => Some(number.value()..=number.value()),
+            Item::Text(_) => None,
+        };
+        match self {
+            Self::Any => vec![f64::MIN..=f64::MAX],
+            Self::Exactly(item) => exactly(item).into_iter().collect(),
+            Self::Prefix(prefix) => numbers_that_begin_with(prefix),
+            Self::OneOf(items) => items.iter().filter_map(exactly).collect(),
+            Self::Between(low, high) => vec![low.value()..=high.value()],
+            Self::AtLeast(low) | Self::MoreThan(low) => vec![low.value()..=f64::MAX],
+            Self::AtMost(high) | Self::LessThan(high) => vec![f64::MIN..=high.value()],
+        }
+    }
+
+    fn checked(&self, name: &str) -> Result<Self, AttributeError> {
+        match self {
+            Self::Exactly(item) => item.check()?,
+            Self::Prefix(prefix) => check_text("value", prefix, VALUE_BYTES_MAX)?,
+            Self::OneOf(items) => {
+                return match &*sorted(name, items)? {
+                    [] => Err(AttributeError::NoItems { name: shown(name) }),
+                    [item] => Ok(Self::Exactly(item.clone())),
+                    items => Ok(Self::OneOf(items.into())),
+                };
+            }
+            Self::Between(low, high) => {
+                let (name, low, high) = (shown(name), low.clone(), high.clone());
+                if low.unit() != high.unit() {
+                    return Err(AttributeError::Units { name, low, high });
+                }
+                if low.value() > high.value() {
+                    return Err(AttributeError::Order { name, low, high });
+                }
+            }
+            Self::Any
+            | Self::AtLeast(_)
+            | Self::MoreThan(_)
+            | Self::AtMost(_)
+            | Self::LessThan(_) => {}
+        }
+        Ok(self.clone())
+    }
+
+    fn bytes(&self) -> usize {
+        let of = |number: &Number| size_of::<f64>() + number.unit().len();
+        match self {
+            Self::Any => 0,
+            Self::Exactly(item) => item.bytes(),
+            Self::Prefix(prefix) => prefix.len(),
+            Self::OneOf(items) => items.iter().map(Item::bytes).sum(),
+            Self::Between(low, high) => of(low) + of(high),
+            Self::AtLeast(it) | Self::MoreThan(it) | Self::AtMost(it) | Self::LessThan(it) => {
+                of(it)
+            }
+        }
+    }
+}
+
+/// Ranges with all numbers whose text begins so. `40` begins 40 to 41, 400 to 410 and so on, up to where numbers have an exponent; `40.0`
+/// begins 40 to 40.1. Numbers with an exponent are taken whatever their digits are.
+fn numbers_that_begin_with(prefix: &str) -> Vec<RangeInclusive<f64>> {
+    let (is_negative, digits) = match prefix.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, prefix),
+    };
+    if !digits.is_empty() && !digits.starts_with(|c: char| c.is_ascii_digit()) {
+        return Vec::new();
+    }
+    let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
+    let plain = digits[..end].trim_end_matches('.');
+    let places = plain.split_once('.').map(|(_, fraction)| fraction.len() as i32);
+    // A point in the prefix, or anything behind its digits, says how many digits there are before the point.
+    let is_whole = places.is_none() && digits == plain;
+    let mut ranges = vec![0.0..=Number::PLAIN_MIN, Number::PLAIN_END..=f64::MAX];
+    match plain.parse::<f64>() {
+        // Digits are lost where there are too many for a float: the ranges are wider by more than that.
+        Ok(number) if number < Number::PLAIN_END * 2.0 => {
+            let next = number + 10_f64.powi(-places.unwrap_or(0));
+            let scales = iter::successors(Some(1.0), |scale| Some(scale * 10.0));
+            let scales = scales.take(if is_whole && number > 0.0 { 17 } else { 1 });
+            let wide = |scale: f64| number * scale * (1.0 - 1e-12)..=next * scale * (1.0 + 1e-12);
+            ranges.extend(scales.map(wide));
+        }
+        Ok(_) => {}
+        // A lone sign.
+        Err(_) => ranges = vec![0.0..=f64::MAX],
+    }
+    match is_negative {
+        true => ranges.into_iter().map(|range| -range.end()..=-range.start()).collect(),
+        false => ranges,
+    }
+}
+
+impl FromStr for Interest {
+    type Err = AttributeError;
+
+    fn from_str(text: &str) -> Result<Self, AttributeError> {
+        let mut conditions = Vec::new();
+        Scanner::new(text).elements(|scanner| {
+            conditions.push(condition(scanner)?);
+            check_count("conditions", conditions.len())
+        })?;
+        Self::new(&conditions)
+    }
+}
+
+type Comparison = (&'static str, fn(Number) -> Wanted);
+
+/// Signs of comparisons, those that begin as a shorter one does first.
+const COMPARISONS: [Comparison; 4] = [
+    (">=", Wanted::AtLeast),
+    ("<=", Wanted::AtMost),
+    (">", Wanted::MoreThan),
+    ("<", Wanted::LessThan),
+];
+
+fn condition(scanner: &mut Scanner<'_>) -> Result<Condition, AttributeError> {
+    if scanner.takes("*") {
+        return Ok(Condition::Name(Keyword::Any));
+    }
+    let name = scanner.name()?.text;
+    if scanner.takes("*") {
+        return Ok(Condition::Name(Keyword::Prefix(name.into())));
+    }
+    for (sign, wanted) in COMPARISONS {
+        if scanner.takes(sign) {
+            let word = scanner.value()?;
+            return Ok(Condition::Pair { name: name.into(), wanted: wanted(number(&word)?) });
+        }
+    }
+    if !scanner.takes("=") && !scanner.takes(":") {
+        return Ok(Condition::Name(Keyword::Exactly(name.into())));
+    }
+    if name == PLACE_NAME {
+        return Ok(Condition::Place(scanner.area()?));
+    }
+    let wanted = wanted(scanner, &name)?;
+    Ok(Condition::Pair { name: name.into(), wanted })
+}
+
+fn number(word: &Token) -> Result<Number, AttributeError> {
+    match Number::scan(&word.text) {
+        Some((number, "")) if !word.is_quoted => number,
+        _ => Err(AttributeError::NoNumber { text: shown(&word.text) }),
+    }
+}
+
+/// The value behind a `=`.
+fn wanted(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeError> {
+    if scanner.takes("*") {
+        return Ok(Wanted::Any);
+    }
+    if scanner.takes("[") {
+        return bracketed(scanner, name);
+    }
+    let word = scanner.value()?;
+    match scanner.takes("*") {
+        true => Ok(Wanted::Prefix(word.text.into())),
+        false => Ok(Wanted::Exactly(item(&word)?)),
+    }
+}
+
+fn item(word: &Token) -> Result<Item, AttributeError> {
+    if word.is_quoted { Ok(Item::text(&word.text)) } else { Item::of_word(&word.text) }
+}
+
+/// A range or a list, behind its `[`.
+fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeError> {
+    const END: &str = "a comma or a ]";
+    if scanner.takes("]") {
+        return Err(AttributeError::NoItems { name: shown(name) });
+    }
+    if scanner.takes("*") {
+        scanner.expect("-", "a - and a number")?;
+        let high = number(&scanner.value()?)?;
+        scanner.expect("]", "a ]")?;
+        return Ok(Wanted::AtMost(high));
+    }
+    let first = scanner.value()?;
+    if let Some((low, rest)) = Number::scan(&first.text).filter(|_| !first.is_quoted)
+        && let Some(high) = rest.trim_start().strip_prefix('-')
+    {
+        let (low, high) = (low?, high.trim_start());
+        let range = match high.is_empty() && scanner.takes("*") {
+            true => Wanted::AtLeast(low),
+            false => Wanted::Between(low, number(&Token { text: high.into(), is_quoted: false })?),
+        };
+        scanner.expect("]", "a ]")?;
+        return Ok(range);
+    }
+    let is_word_range = !first.is_quoted && first.text.contains('-');
+    let mut items = vec![item(&first)?];
+    while scanner.takes(",") {
+        items.push(item(&scanner.value()?)?);
+        check_items(name, items.len())?;
+    }
+    scanner.expect("]", END)?;
+    match &*items {
+        [Item::Text(text)] if is_word_range => Err(AttributeError::WordRange { text: shown(text) }),
+        _ => Ok(Wanted::OneOf(items.into())),
+    }
+}
+
+/// As [`FromStr`] reads it.
+impl fmt::Display for Interest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, condition) in self.conditions.iter().enumerate() {
+            write!(f, "{}{condition}", if number == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// As the text of an interest has it.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(Keyword::Any) => f.write_str("*"),
+            Self::Name(Keyword::Exactly(name)) => Word(name).fmt(f),
+            Self::Name(Keyword::Prefix(prefix)) => write!(f, "{}*", Word(prefix)),
+            Self::Place(area) => write!(f, "{PLACE_NAME} = {area}"),
+            Self::Pair { name, wanted } => {
+                write!(f, "{} ", Word(name))?;
+                match wanted {
+                    Wanted::Any => f.write_str("= *"),
+                    Wanted::Exactly(item) => write!(f, "= {item}"),
+                    Wanted::Prefix(prefix) => write!(f, "= {}*", Word(prefix)),
+                    Wanted::OneOf(items) => write!(f, "= {}", Items(items)),
+                    Wanted::Between(low, high) => write!(f, "= [{low} - {high}]"),
+                    Wanted::AtLeast(low) => write!(f, ">= {low}"),
+                    Wanted::MoreThan(low) => write!(f, "> {low}"),
+                    Wanted::AtMost(high) => write!(f, "<= {high}"),
+                    Wanted::LessThan(high) => write!(f, "< {high}"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
