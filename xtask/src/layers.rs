@@ -118,7 +118,7 @@ const RULES: &[Rule] = &[
         &["tidegate-topics", "tidegate-wire"],
     ),
     // A pure function: even its logarithm is its own.
-    rule("tidegate-place", Layer::Core, &[], &[]),
+    rule("tidegate-place", Layer::Core, &["thiserror"], &[]),
     rule("tidegate-frame", Layer::Core, &["bytes", "thiserror", "tracing"], &["tidegate-jpeg"]),
     // Its lines are those of the line protocol; JSON is read by serde, and has the bytes of CBOR in base64.
     rule(

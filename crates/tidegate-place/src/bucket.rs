@@ -15,15 +15,20 @@ use tidegate_message::GeoPoint;
 pub struct Bucket(u64);
 
 impl Bucket {
-    const INDEX_BITS: u32 = 16;
+    pub(crate) const INDEX_BITS: u32 = 16;
     /// Set in a bucket that has a place.
     const HAS_PLACE: u64 = 1 << (Self::INDEX_BITS + Square::BITS);
 
     /// The bucket of data at a place and an index, of which the highest bits count: a Hilbert index over the whole of 64 bits.
     pub fn of(place: Option<GeoPoint>, index: u64) -> Self {
-        let index = index >> (u64::BITS - Self::INDEX_BITS);
-        let square = |point| Self::HAS_PLACE | u64::from(Square::of(point).0) << Self::INDEX_BITS;
-        Self(index | place.map_or(0, square))
+        let part = index >> (u64::BITS - Self::INDEX_BITS);
+        Self::join(place.map(Square::of), part as u16)
+    }
+
+    /// The bucket of a square, or of data without a place, and a part of the index.
+    pub(crate) fn join(square: Option<Square>, part: u16) -> Self {
+        let square = square.map(|square| Self::HAS_PLACE | u64::from(square.0) << Self::INDEX_BITS);
+        Self(u64::from(part) | square.unwrap_or(0))
     }
 
     /// A number for the bucket, the same in every release; buckets of one square follow each other.
@@ -38,6 +43,11 @@ impl Bucket {
             _ => 2 * Self::HAS_PLACE - 1,
         };
         (number <= most).then_some(Self(number))
+    }
+
+    /// Its part of the index.
+    pub(crate) fn part(self) -> u16 {
+        self.0 as u16
     }
 
     /// Its square of the earth; none for data without a place.
@@ -60,12 +70,36 @@ impl Square {
 
     /// The square that has a point. The north pole is in the northernmost row; −180° is the western end, and 180° the same meridian.
     pub(crate) fn of(point: GeoPoint) -> Self {
-        let from_west = i64::from(point.longitude_steps()) + 1_800_000_000;
-        let from_south = i64::from(point.latitude_steps()) + 900_000_000;
-        let column = (from_west << Self::DEPTH) / 3_600_000_000;
-        let row = ((from_south << Self::DEPTH) / 1_800_000_000).min((1 << Self::DEPTH) - 1);
+        Self::at(Self::column(point.longitude_steps()), Self::row(point.latitude_steps()))
+    }
+
+    /// The column of squares, from the west, that has a longitude in steps of 10⁻⁷ degrees; of 180° the easternmost one.
+    pub(crate) fn column(longitude_steps: i32) -> u32 {
+        Self::stripe(i64::from(longitude_steps) + 1_800_000_000, 3_600_000_000)
+    }
+
+    /// The row of squares, from the south, that has a latitude in steps of 10⁻⁷ degrees.
+    pub(crate) fn row(latitude_steps: i32) -> u32 {
+        Self::stripe(i64::from(latitude_steps) + 900_000_000, 1_800_000_000)
+    }
+
+    fn stripe(steps: i64, all: i64) -> u32 {
+        ((steps << Self::DEPTH) / all).min((1 << Self::DEPTH) - 1) as u32
+    }
+
+    /// The square in a column and a row.
+    pub(crate) fn at(column: u32, row: u32) -> Self {
         let cuts = (0..Self::DEPTH).rev().flat_map(|bit| [column >> bit & 1, row >> bit & 1]);
-        Self(cuts.fold(0, |code, bit| code << 1 | bit as u32))
+        Self(cuts.fold(0, |code, bit| code << 1 | bit))
+    }
+
+    /// Its column and its row.
+    pub(crate) fn column_and_row(self) -> (u32, u32) {
+        // Cuts in turn by longitude and latitude, the finest of all squares last.
+        let halves = |(column, row), bit| {
+            (column << 1 | self.0 >> (2 * bit + 1) & 1, row << 1 | self.0 >> (2 * bit) & 1)
+        };
+        (0..Self::DEPTH).rev().fold((0, 0), halves)
     }
 }
 

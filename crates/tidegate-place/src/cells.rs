@@ -151,12 +151,7 @@ impl Part {
     }
 
     fn bounds(self) -> Bounds {
-        // Cuts in turn by longitude and latitude, the finest of all squares last.
-        let [mut column, mut row] = [0, 0];
-        for bit in (0..Square::DEPTH).rev() {
-            column = column << 1 | self.first.0 >> (2 * bit + 1) & 1;
-            row = row << 1 | self.first.0 >> (2 * bit) & 1;
-        }
+        let (column, row) = self.first.column_and_row();
         let side = |cuts: u32| f64::from(1_u32 << (Square::DEPTH - cuts));
         let whole = side(0);
         let longitude = |column: f64| column / whole * 360.0 - 180.0;

@@ -1,10 +1,13 @@
 //! Where data belong on the earth, and which nodes own them, as a pure function of the members.
 //!
 //! ```text
-//!  GeoPoint, index ─▶ Bucket ──────────────┐
-//!                                          ├─▶ owners, the first one first
-//!  Place of each member ─▶ Places: cells ──┘
+//!  Profile ──▶ Space: a point of the index ─▶ Bucket ──────┐
+//!  Interest ─▶ Space: ranges of the index ──▶ Reach        ├─▶ owners, the first one first
+//!  Place of each member ─▶ Places: cells ──────────────────┘
 //! ```
+//!
+//! A [`Space`] gives each profile a point of an index by its attributes, and an interest all buckets that may have profiles which it
+//! matches.
 //!
 //! Data lie in [`Bucket`]s: a fixed square of the earth and a fixed part of an index, which no change of the members splits. The members
 //! decide who owns a bucket, by the tree of cells and by a weighted rendezvous hash.
@@ -42,15 +45,22 @@
 
 mod bucket;
 mod cells;
+mod encoding;
+mod hilbert;
+mod intervals;
 mod member;
 mod places;
+mod reach;
 mod rendezvous;
+mod space;
 
 pub use self::{
     bucket::Bucket,
     cells::{Bounds, Cell},
     member::{MemberId, Place, Weight},
     places::Places,
+    reach::Reach,
+    space::{Dimension, Half, Space, SpaceError},
 };
 
 /// The version of the algorithm: nodes of another one compute other owners. [`Places::hash`] covers it.

@@ -1,0 +1,396 @@
+//! Spaces of keywords: an index of profiles, and the ranges of it that an interest reaches (R-Pulsar, section IV-B).
+//!
+//! ```text
+//!  Profile ──▶ a coordinate for each dimension ─────▶ Hilbert curve ──▶ a point of the index ──▶ Bucket
+//!  Interest ─▶ a set of coordinates for each one ───▶ Hilbert curve ──▶ ranges of the index ───▶ Reach
+//! ```
+//!
+//! A profile has one point, so that its data have one bucket. The place of a profile is the bucket's square and needs no dimension. Attributes
+//! that no dimension holds are compared where the data are, which costs nothing but the way there.
+//!
+//! Always true: where an interest matches a profile, the profile's point lies in the interest's ranges, and its bucket in the interest's reach,
+//! however few ranges were allowed. Other profiles may lie there as well, since matching decides where the data are.
+//!
+//! # Decisions
+//!
+//! - *The dimension of an attribute depends on its own name alone.* An interest names some of a profile's attributes and knows nothing of
+//!   the others. Were the first keyword of a profile the first dimension, in whatever order, an interest in `LiDAR` could not tell whether
+//!   `Drone` comes before it, and would have to look at every keyword up to its own. As it is, it looks at its own coordinate of its own
+//!   dimension, and at the one for several.
+//! - *Several values of one dimension* have coordinates of their own, and every interest that asks for something in that dimension reaches
+//!   those too. Had such a profile a point for each value, each of its data would have as many buckets, and owners of each.
+//! - *Nothing* is a coordinate as well: an interest that asks for something in a dimension leaves out all profiles that have nothing there.
+//! - *Names keep their order, values of the default space do not.* Beginnings of names are asked for. Of values there are 32 parts in the
+//!   index: temperatures of a room, or the names of a thousand sensors, would all be in the same one, and so would be their data on the same few
+//!   members. By a hash they are in all of them. A dimension that is declared for an attribute keeps the order of its values.
+//! - *A dimension that an interest leaves open multiplies the parts of the index that it reaches.* Of the 65,536 parts, an interest reaches
+//!   in the default space 5 % with one name, and 0.25 % with two names that are in different dimensions. Members own parts by chance, so that
+//!   without a place this is all members of a fabric of 64. With a place, an interest reaches the squares of that place alone. In a space that is
+//!   declared for the two attributes that an interest asks for, it reaches 36 parts.
+
+use std::ops::RangeInclusive;
+
+use tidegate_message::{
+    AttributeError, Interest, Profile,
+    attribute::{Item, is_of_the_place},
+    interest::{Condition, Keyword, Wanted},
+    profile::Attribute,
+};
+
+use crate::{
+    bucket::{Bucket, Square},
+    encoding,
+    hilbert::{self, Curve},
+    intervals::Intervals,
+    reach::{self, Reach, Squares},
+    rendezvous,
+};
+
+/// The version of the codes and of the curve: members with another one have other points.
+const CODES: u64 = 1;
+
+/// An index of profiles by one to eight dimensions. All members of a fabric have to use the same one, and compare its
+/// [`Space::hash`].
+///
+/// The default needs no declaration. It has three dimensions of 21 bits: the names of attributes, with a value or without, in two halves,
+/// and the values of all attributes.
+///
+/// ```
+/// use tidegate_place::Space;
+///
+/// let space = Space::default();
+/// let drone = "Drone, LiDAR, rate = 30fps".parse()?;
+/// let interest = "Drone, Li*".parse()?;
+/// let point = space.point(&drone);
+/// assert!(space.ranges(&interest, 16).iter().any(|range| range.contains(&point)));
+/// assert!(space.reach(&interest).has(space.bucket(&drone)));
+/// # Ok::<(), tidegate_message::AttributeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    dimensions: Box<[Dimension]>,
+    curve: Curve,
+}
+
+/// A dimension of a space.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Dimension {
+    /// The names of attributes, with a value or without, whose first byte has an even or odd number of one bits. So a beginning is enough to
+    /// know the dimension, and letters that follow each other are about evenly in both.
+    Names(Half),
+    /// The values of all attributes, by a hash. An interest reaches less of it by a value or a list, and by nothing else.
+    Values,
+    /// The values of the attribute of that name, in their order: numbers before texts.
+    Value(Box<str>),
+    /// The row of squares that the place lies in, as a bucket has them.
+    Latitude,
+    /// The column of squares that the place lies in.
+    Longitude,
+}
+
+/// One of two halves of all names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// That of even numbers.
+    Even,
+    /// That of odd numbers.
+    Odd,
+}
+
+/// The values of a profile in a dimension.
+enum Held {
+    Nothing,
+    /// One value, by its code.
+    One(u64),
+    /// Several, by a hash of them.
+    Several(u64),
+}
+
+/// The coordinates of a dimension: 0 for nothing, some for one value, and some for several.
+#[derive(Clone, Copy)]
+struct Coordinates {
+    one: Zone,
+    several: Zone,
+}
+
+/// Coordinates next to each other.
+#[derive(Clone, Copy)]
+struct Zone {
+    first: u64,
+    count: u128,
+}
+
+impl Space {
+    /// Most dimensions of a space.
+    pub const DIMENSIONS_MAX: usize = hilbert::DIMENSIONS_MAX;
+    /// Parts of the curve that are looked at for the ranges of an interest: each is a few comparisons, a millisecond in all.
+    pub const PARTS_MAX: usize = 16_384;
+
+    /// The space of those dimensions, each of which has 64 bits divided by their number.
+    ///
+    /// # Errors
+    /// [`SpaceError`].
+    pub fn new(dimensions: &[Dimension]) -> Result<Self, SpaceError> {
+        if dimensions.is_empty() || dimensions.len() > Self::DIMENSIONS_MAX {
+            let most = Self::DIMENSIONS_MAX;
+            return Err(SpaceError::Dimensions { count: dimensions.len(), most });
+        }
+        for (number, dimension) in dimensions.iter().enumerate() {
+            if dimensions[..number].contains(dimension) {
+                return Err(SpaceError::Twice { dimension: dimension.clone() });
+            }
+            if let Dimension::Value(name) = dimension {
+                // Profiles refuse names that are none; those of the place have dimensions of their own.
+                Profile::new(&[Attribute::keyword(name)], None)
+                    .map_err(|source| SpaceError::Name { source })?;
+            }
+        }
+        Ok(Self { dimensions: dimensions.into(), curve: Curve::of(dimensions.len()) })
+    }
+
+    /// The dimensions, in their order.
+    pub fn dimensions(&self) -> &[Dimension] {
+        &self.dimensions
+    }
+
+    /// The point of a profile in the index, over the whole of 64 bits.
+    pub fn point(&self, profile: &Profile) -> u64 {
+        let mut point = [0; Self::DIMENSIONS_MAX];
+        for (at, dimension) in point.iter_mut().zip(&self.dimensions) {
+            *at = dimension.coordinates(self.curve).of(&dimension.held(profile));
+        }
+        self.curve.index(&point)
+    }
+
+    /// Ranges of the index that have the points of all profiles which the interest matches.
+    ///
+    /// They are in order, do not touch each other, and are at most `most` (one, if that is 0); none if no profile can match. The curve is followed
+    /// from coarse to fine, and [`Space::PARTS_MAX`] of its parts are looked at.
+    pub fn ranges(&self, interest: &Interest, most: usize) -> Vec<RangeInclusive<u64>> {
+        let cover = self.cover(interest, u64::BITS).at_most(most);
+        cover.iter().map(|(low, high)| low..=high).collect()
+    }
+
+    /// A hash of the dimensions in their order and of the version of the codes: members of a fabric compare it.
+    pub fn hash(&self) -> u64 {
+        let text = |text: &str| rendezvous::hash_of_bytes(0, text.as_bytes());
+        self.dimensions.iter().fold(rendezvous::join(0, CODES), |hash, dimension| {
+            let (kind, name) = match dimension {
+                Dimension::Names(Half::Even) => (0, 0),
+                Dimension::Names(Half::Odd) => (1, 0),
+                Dimension::Values => (2, 0),
+                Dimension::Value(name) => (3, text(name)),
+                Dimension::Latitude => (4, 0),
+                Dimension::Longitude => (5, 0),
+            };
+            rendezvous::join(rendezvous::join(hash, kind), name)
+        })
+    }
+
+    /// The bucket of a profile: of its place and its point.
+    pub fn bucket(&self, profile: &Profile) -> Bucket {
+        Bucket::of(profile.place(), self.point(profile))
+    }
+
+    /// The buckets of all profiles which the interest matches.
+    pub fn reach(&self, interest: &Interest) -> Reach {
+        Reach::of(Squares::of(interest), &self.cover(interest, Bucket::INDEX_BITS))
+    }
+
+    fn cover(&self, interest: &Interest, depth: u32) -> Intervals {
+        let squares = Squares::of(interest);
+        let sets = self.dimensions.iter().map(|dimension| {
+            let asked = dimension.asked(interest, squares.as_ref());
+            dimension.coordinates(self.curve).set(asked)
+        });
+        self.curve.cover(&sets.collect::<Vec<_>>(), depth, Self::PARTS_MAX)
+    }
+}
+
+/// Names in two halves, and values.
+impl Default for Space {
+    fn default() -> Self {
+        let dimensions =
+            [Dimension::Names(Half::Even), Dimension::Names(Half::Odd), Dimension::Values];
+        Self { curve: Curve::of(dimensions.len()), dimensions: dimensions.into() }
+    }
+}
+
+impl Dimension {
+    fn coordinates(&self, curve: Curve) -> Coordinates {
+        let all = u128::from(curve.coordinate_max()) + 1;
+        let several = match self {
+            Self::Names(_) => 1,
+            Self::Values => all / 2,
+            Self::Value(_) => all / 64,
+            Self::Latitude | Self::Longitude => 0,
+        };
+        let zone = |first: u128, count| Zone { first: first as u64, count };
+        Coordinates { several: zone(1, several), one: zone(1 + several, all - 1 - several) }
+    }
+
+    /// The values of a profile here.
+    fn held(&self, profile: &Profile) -> Held {
+        match self {
+            Self::Names(half) => {
+                let names = profile.attributes().iter().map(|attribute| &*attribute.name);
+                let mut names = names.filter(|name| Half::of_name(name) == *half);
+                match (names.next(), names.next()) {
+                    (None, _) => Held::Nothing,
+                    (Some(name), None) => Held::One(encoding::text(name)),
+                    (Some(_), Some(_)) => Held::Several(0),
+                }
+            }
+            Self::Values => Held::of_values(profile.attributes().iter(), hash),
+            Self::Value(name) => {
+                Held::of_values(profile.attribute(name).into_iter(), encoding::value)
+            }
+            Self::Latitude => profile.place().map_or(Held::Nothing, |place| {
+                Held::One(reach::column_and_row(place).1 << (u64::BITS - Square::DEPTH))
+            }),
+            Self::Longitude => profile.place().map_or(Held::Nothing, |place| {
+                Held::One(reach::column_and_row(place).0 << (u64::BITS - Square::DEPTH))
+            }),
+        }
+    }
+
+    /// Codes of the values of which a profile has one here if it has no other and the interest matches it; none if the interest asks for nothing
+    /// here. `squares` are the interest's.
+    fn asked(&self, interest: &Interest, squares: Option<&Squares>) -> Option<Intervals> {
+        let stripes = |set: &Intervals| set.map(|stripe| stripe << (u64::BITS - Square::DEPTH));
+        let conditions = interest.conditions().iter();
+        let codes = |condition| self.codes(condition);
+        match self {
+            Self::Latitude => squares.map(|squares| stripes(&squares.rows)),
+            Self::Longitude => squares.map(|squares| stripes(&squares.columns)),
+            Self::Names(_) | Self::Values | Self::Value(_) => {
+                conditions.filter_map(codes).reduce(|one, other| one.intersect(&other))
+            }
+        }
+    }
+
+    /// Codes that fulfil one condition; none if it asks for nothing here.
+    fn codes(&self, condition: &Condition) -> Option<Intervals> {
+        let exactly = |name| {
+            let code = encoding::text(name);
+            Intervals::of([(code, code)])
+        };
+        match (self, condition) {
+            (_, Condition::Pair { name, .. }) if is_of_the_place(name) => None,
+            (Self::Names(half), Condition::Pair { name, .. })
+            | (Self::Names(half), Condition::Name(Keyword::Exactly(name))) => {
+                (Half::of_name(name) == *half).then(|| exactly(name))
+            }
+            (Self::Names(half), Condition::Name(Keyword::Prefix(prefix))) => {
+                let codes = || Intervals::of([encoding::texts_that_begin_with(prefix)]);
+                (Half::of_name(prefix) == *half).then(codes)
+            }
+            (Self::Values, Condition::Pair { wanted, .. }) => Some(match wanted {
+                Wanted::Exactly(item) => Intervals::of([(hash(item), hash(item))]),
+                Wanted::OneOf(items) => Intervals::of(items.iter().map(|it| (hash(it), hash(it)))),
+                _ => Intervals::up_to(u64::MAX),
+            }),
+            (Self::Value(own), Condition::Pair { name, wanted }) => {
+                (name == own).then(|| encoding::values(wanted))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Half {
+    /// The half of a name, or of all names that begin so.
+    fn of_name(name: &str) -> Self {
+        let first = name.bytes().next().unwrap_or(0);
+        if first.count_ones().is_multiple_of(2) { Self::Even } else { Self::Odd }
+    }
+}
+
+/// A value by a hash, the same in every release.
+fn hash(item: &Item) -> u64 {
+    match item {
+        Item::Number(number) => {
+            let value = rendezvous::join(0, number.value().to_bits());
+            rendezvous::hash_of_bytes(value, number.unit().as_bytes())
+        }
+        Item::Text(text) => rendezvous::hash_of_bytes(1, text.as_bytes()),
+    }
+}
+
+impl Held {
+    /// The values of those attributes, one by its code.
+    fn of_values<'a>(
+        attributes: impl Iterator<Item = &'a Attribute>,
+        code: impl Fn(&Item) -> u64,
+    ) -> Self {
+        let mut values = attributes.flat_map(|attribute| &attribute.values);
+        match (values.next(), values.next()) {
+            (None, _) => Self::Nothing,
+            (Some(value), None) => Self::One(code(value)),
+            (Some(one), Some(two)) => {
+                let join = |joined, item| rendezvous::join(joined, hash(item));
+                Self::Several([one, two].into_iter().chain(values).fold(0, join))
+            }
+        }
+    }
+}
+
+impl Coordinates {
+    /// The coordinate of a profile.
+    fn of(&self, held: &Held) -> u64 {
+        match held {
+            Held::Nothing => 0,
+            Held::One(code) => self.one.at(*code),
+            Held::Several(hash) => self.several.at(*hash),
+        }
+    }
+
+    /// Coordinates of profiles, by the codes that an interest asks for.
+    fn set(&self, asked: Option<Intervals>) -> Intervals {
+        let Some(codes) = asked else { return Intervals::up_to(self.one.last()) };
+        let one = codes.map(|code| self.one.at(code));
+        let several = (self.several.count > 0).then(|| (self.several.first, self.several.last()));
+        Intervals::of(one.iter().chain(several))
+    }
+}
+
+impl Zone {
+    /// The coordinate at a fraction of 2⁶⁴.
+    fn at(self, fraction: u64) -> u64 {
+        self.first + ((u128::from(fraction) * self.count) >> u64::BITS) as u64
+    }
+
+    fn last(self) -> u64 {
+        self.at(u64::MAX)
+    }
+}
+
+/// Why dimensions are no space.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SpaceError {
+    /// No dimension, or too many.
+    #[error(
+        "a space has 1 to {most} dimensions, this one has {count}; attributes without one are found all the same"
+    )]
+    Dimensions {
+        /// How many were found.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A dimension that is there twice.
+    #[error("the dimension {dimension:?} is there twice; leave one out")]
+    Twice {
+        /// The dimension.
+        dimension: Dimension,
+    },
+    /// A name that no attribute has.
+    #[error("a dimension is of an attribute, and its name is none")]
+    Name {
+        /// The reason.
+        source: AttributeError,
+    },
+}
+
+#[cfg(test)]
+mod tests;
