@@ -198,5 +198,9 @@ class LeaveFabricRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LeaveFabricResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("unsent", "unsent_to")
+    UNSENT_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_TO_FIELD_NUMBER: _ClassVar[int]
+    unsent: int
+    unsent_to: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, unsent: _Optional[int] = ..., unsent_to: _Optional[_Iterable[str]] = ...) -> None: ...
