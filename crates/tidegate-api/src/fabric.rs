@@ -154,7 +154,7 @@ pub struct Member {
     pub round_trip: Option<Duration>,
     /// The cell that it is in; none if it is in none.
     pub cell: Option<String>,
-    /// Why it has that standing, or no link, in one sentence; none if there is nothing to say.
+    /// Why it has that standing or no link, or that it has a relay, in one sentence; none if there is nothing to say.
     pub reason: Option<String>,
 }
 

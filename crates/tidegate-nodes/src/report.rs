@@ -224,14 +224,18 @@ fn located(member: &SeenMember, why: String) -> Located {
     }
 }
 
-/// Why a member stands as it does, where there is something to say.
+/// Why a member stands as it does, or that it has a relay, where there is something to say.
 fn reason(member: &SeenMember) -> Option<String> {
     let others = match member.missed_by {
         0 => String::new(),
         1 => ", and another member misses it as well".to_owned(),
         count => format!(", and {count} others miss it as well"),
     };
+    let via = &member.record.via;
     match member.presence {
+        Presence::Here if !via.is_empty() && (member.is_me || member.is_linked) => {
+            Some(format!("its messages pass through its relay, {via}"))
+        }
         _ if member.is_me => None,
         Presence::Here if member.is_linked => None,
         Presence::Here => Some("this node has no link to it, and others have".to_owned()),

@@ -9,6 +9,7 @@ use tidegate_bus::{Attachment, SessionConfig, SessionReport, memory, part_id};
 use tidegate_fabric::members::Presence;
 use tidegate_identity::pki::{self, revocation::Reason};
 use tidegate_message::{Identity, IdentityKind};
+use tidegate_rpc::Fabric as _;
 use tidegate_wire::NodeId;
 
 use crate::rig::{Rig, Site, names_here};
@@ -250,6 +251,9 @@ async fn relay_asks_each_side_for_what_the_other_wants_and_both_sides_leave_each
         let asked = at.topics.until(other, |_| true).await;
         assert!(asked.filters.is_empty() && !asked.is_leaf, "{asked:?}");
     }
+    let members = core.nodes.reports().members().await.expect("it is a member");
+    let reason = members.into_iter().find(|it| it.name == "leaf").and_then(|it| it.reason);
+    assert_eq!(reason.as_deref(), Some("its messages pass through its relay, core"));
     // The relay is away: its leaf says so, and goes no other way.
     assert_eq!(leaf.seen().problems, [""; 0]);
     core.stop().await;
