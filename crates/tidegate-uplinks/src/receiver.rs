@@ -16,6 +16,7 @@
 pub(crate) mod links;
 mod publisher;
 mod repeats;
+mod word;
 
 use std::{
     collections::HashMap,
@@ -32,7 +33,7 @@ use tidegate_api::ApiError;
 use tidegate_bus::{Bus, BusError};
 use tidegate_identity::access::Identity;
 use tidegate_link::link::{self, DownReason, Link, LinkError};
-use tidegate_message::{Code, Instant};
+use tidegate_message::Code;
 use tidegate_process::clock;
 use tidegate_uplink::{
     AttributesError, Budget, FABRIC, Incoming, IncomingError, LIMITS, Reservation,
@@ -47,6 +48,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use self::{
     publisher::{Passage, Publisher},
     repeats::Repeats,
+    word::Word,
 };
 use crate::member::{Peer, RESTS};
 
@@ -64,11 +66,6 @@ const MEMBERS_MAX: usize = 2048;
 const PIECE: usize = 512;
 /// From one word of what was published to the next: each costs a packet on both nodes, and what is published is published in pieces.
 const ACK_PAUSE: Duration = Duration::from_millis(2);
-/// The sender is told so long behind a message at the latest that it was published: the broker's answer wakes up this node's thread once more, and the
-/// word of it the sender's and its broker's.
-const SAY_AFTER: Duration = Duration::from_millis(20);
-/// Bytes of batches of which the sender is told at once that they came: far fewer than may be under way.
-const UNSAID_BYTES_MAX: usize = 128 << 10;
 /// Records that are taken from the link in a row while a piece could be published.
 const IN_A_ROW_MAX: u32 = 64;
 /// Batches that wait for their turn after the one at hand; more are taken from the link only while the broker takes none.
@@ -474,7 +471,7 @@ impl Endpoint {
         state.batches = 0;
         link.send(ready).await?;
         tracing::info!(uplink = open.name, node = %identity, resumed = ready.resume.is_some(), state_bytes_max = ready.state_bytes_max, "uplink served");
-        let (acks, mut acknowledged) = watch::channel(state.published());
+        let (acks, mut acknowledged) = watch::channel(state.last_word());
         // Messages published while there was no link are reported at once.
         acknowledged.mark_changed();
         let _acknowledging =
@@ -534,10 +531,11 @@ impl State {
     }
 
     async fn run(&mut self, link: &Link, acks: &watch::Sender<UplinkAck>) -> Result<(), Ended> {
-        let mut in_a_row = 0;
-        let (mut say_at, mut unsaid_bytes) = (None::<Instant>, 0);
+        let (mut in_a_row, mut word) = (0, Word::default());
+        // Answers to messages of an earlier link may be to come.
+        word.said(clock::now(), self.batched.to_bus.open() == 0);
         loop {
-            let settles = self.batched.has_many() || !self.batched.has_room();
+            let settles = word.has_much() || self.batched.has_many() || !self.batched.has_room();
             let mut is_due = false;
             // Until the broker takes them, and between their pieces, batches wait here, so that critical messages pass them.
             let (waits, waiting_bytes) = self.incoming.waiting();
@@ -555,12 +553,14 @@ impl State {
                     Ok(incoming) => {
                         in_a_row += 1;
                         if let link::Incoming::Bulk { body, .. } = &incoming {
-                            unsaid_bytes += body.len();
+                            word.came(body.len());
                         }
                         self.receive(incoming)?;
                     }
                     Err(down) => {
-                        while self.publish_piece()? {}
+                        while self.publish_piece()? {
+                            task::yield_now().await;
+                        }
                         return Err(down.into());
                     }
                 },
@@ -568,24 +568,20 @@ impl State {
                     in_a_row = 0;
                     self.publish_piece()?;
                 }
-                () = clock::sleep_until(say_at) => {
-                    self.batched.settle()?;
-                    (is_due, say_at) = (true, None);
-                }
+                () = clock::sleep_until(word.due_at()) => is_due = true,
             }
-            let (published, mut said) = (self.published(), *acks.borrow());
-            let is_more =
-                (published.next, published.critical_next) != (said.next, said.critical_next);
-            if published != said && (is_more || is_due || unsaid_bytes >= UNSAID_BYTES_MAX) {
-                said = published;
-                acks.send_replace(said);
-                (say_at, unsaid_bytes) = (None, 0);
+            let (published, said) = (self.published(), *acks.borrow());
+            // Urgent messages wait for no others, and neither does what the sender waits for.
+            let is_progress = settles && published.next != said.next;
+            let is_much = word.has_much() && self.batched.to_bus.open() == 0;
+            if is_due || is_progress || is_much || published.critical_next != said.critical_next {
+                self.batched.settle()?;
+                let published = self.published();
+                acks.send_if_modified(|last| std::mem::replace(last, published) != published);
+                word.said(clock::now(), self.batched.to_bus.open() == 0);
+            } else if published != said || self.batched.to_bus.open() > 0 {
+                word.waits(clock::now());
             }
-            let is_all_said = published == said && self.batched.to_bus.open() == 0;
-            say_at = match is_all_said {
-                true => None,
-                false => say_at.or_else(|| Some(clock::now() + SAY_AFTER)),
-            };
         }
     }
 
@@ -617,6 +613,8 @@ impl State {
         if !self.batched.has_room() {
             return Ok(false);
         }
+        // The end of the connection is seen before anything is published that would be lost.
+        self.batched.settle()?;
         let names = self.incoming.names_messages();
         let Some(fresh) = self.incoming.poll(PIECE)? else { return Ok(false) };
         self.batched.progress.expect(fresh.first);

@@ -27,10 +27,8 @@ use tidegate_wire::mqtt::{
 use super::{Ended, Receivers, repeats::Repeats};
 use crate::sender::LOOPS_EVERY;
 
-/// Messages that wait for the broker's answer, and bytes of their payloads, from which on there are many: the sender is to know of these while their
-/// memory is still in its processor's cache.
+/// Messages that wait for the broker's answer, from which on there are many: the sender keeps each until it is told.
 const MANY: u64 = 64;
-const MANY_BYTES: usize = 128 << 10;
 
 /// Publishes numbered messages at this node's broker, and knows which it has taken.
 #[derive(Debug)]
@@ -38,8 +36,6 @@ pub(super) struct Publisher {
     pub(super) to_bus: bus::Publisher,
     /// The bundle to hand over next.
     bundle: Bundle,
-    /// Bytes of the payloads that were published since answers were looked at.
-    unsettled_bytes: usize,
     pub(super) progress: Progress,
     names: Names,
     /// Whether it publishes what another member of the fabric brings.
@@ -128,7 +124,6 @@ impl Publisher {
         Ok(Self {
             to_bus: bus.attach(attachment).await?.publisher,
             bundle: Bundle::default(),
-            unsettled_bytes: 0,
             progress: Progress::default(),
             names: Names::default(),
             is_peer,
@@ -153,7 +148,7 @@ impl Publisher {
 
     /// Whether so much waits for the broker's answer that the sender is to know soon what was published.
     pub(super) fn has_many(&self) -> bool {
-        self.to_bus.open() >= MANY || self.unsettled_bytes >= MANY_BYTES
+        self.to_bus.open() >= MANY
     }
 
     pub(super) fn publish(
@@ -209,7 +204,6 @@ impl Publisher {
             self.repeats.hand_over(origin);
         }
         self.counts.published += 1;
-        self.unsettled_bytes += message.payload.len();
         Ok(())
     }
 
@@ -227,7 +221,6 @@ impl Publisher {
     /// Takes the broker's answers.
     pub(super) fn settle(&mut self) -> Result<(), Ended> {
         let taken = self.take_answers();
-        self.unsettled_bytes = 0;
         self.acknowledged();
         taken
     }
