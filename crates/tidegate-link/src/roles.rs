@@ -73,7 +73,7 @@ struct Host {
 /// The listener for links of other nodes and of cameras.
 pub struct Links {
     listener: Listener,
-    /// For links of other nodes. They end after the links.
+    /// For links of other nodes; the threads end after the links.
     threads: Arc<TaskThreads>,
     host: Arc<Host>,
     roles: HashMap<Role, Arc<dyn Serve>>,
@@ -129,7 +129,7 @@ impl Links {
             }
         };
         tokio::join!(accepting, owner.run(stop.cancelled(), GRACE));
-        // They are waited for.
+        // Links that end have a last word, for which their threads are waited for.
         let ended = tokio::task::spawn_blocking(move || drop(threads)).await;
         if let Err(error) = ended {
             tracing::error!(%error, "the threads of links ended by a fault");

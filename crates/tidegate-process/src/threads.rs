@@ -15,9 +15,19 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// For tasks to end that were told to.
 const GRACE: Duration = Duration::from_secs(1);
+/// How often it is looked whether they have.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A thread for tasks, which end with it, until it is dropped: work there holds up no alarm, since the broker's threads, which run in shorter
-/// turns, need not wait for its turn to end.
+/// How long a thread works before another one has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// As the thread that begins it: for work that others wait for.
+    Short,
+    /// As usual: for longer work, which holds up no thread of short turns.
+    Usual,
+}
+
+/// A thread for tasks, which end with it, until it is dropped.
 #[derive(Debug)]
 pub struct TaskThread {
     handle: Handle,
@@ -31,19 +41,28 @@ impl TaskThread {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(name: String) -> io::Result<Self> {
+    pub fn start(name: String, turns: Turns) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let (waits_for, stopped) = (tasks.clone(), stop.clone());
         let thread = thread::Builder::new().name(name).spawn(move || {
-            if let Err(error) = sched::usual_turns() {
+            if turns == Turns::Usual
+                && let Err(error) = sched::usual_turns()
+            {
                 tracing::debug!(%error, "the turns of a thread of tasks are as short as the broker's");
             }
             runtime.block_on(async {
                 stopped.cancelled().await;
-                if tokio::time::timeout(GRACE, waits_for.wait()).await.is_err() {
-                    tracing::warn!("a task does not end, and is ended");
+                let ended = async {
+                    waits_for.wait().await;
+                    // Those that tasks began, such as the writer of a link, which has a last word.
+                    while Handle::current().metrics().num_alive_tasks() > 0 {
+                        tokio::time::sleep(LOOK_EVERY).await;
+                    }
+                };
+                if tokio::time::timeout(GRACE, ended).await.is_err() {
+                    tracing::debug!("tasks that do not end are ended");
                 }
             });
         })?;
@@ -102,7 +121,7 @@ impl TaskThreads {
         let index = (key % threads.len() as u64) as usize;
         let thread = match &mut threads[index] {
             Some(thread) => thread,
-            none => none.insert(TaskThread::start(format!("{}-{index}", self.name))?),
+            none => none.insert(TaskThread::start(format!("{}-{index}", self.name), Turns::Short)?),
         };
         Ok(thread.handle.clone())
     }

@@ -55,7 +55,7 @@ use tidegate_bus::{Bus, SessionConfig, part_id};
 use tidegate_compress::EncoderConfig;
 use tidegate_identity::pki::Credentials;
 use tidegate_link::link::{LinkSettings, Transport};
-use tidegate_process::threads::TaskThread;
+use tidegate_process::threads::{TaskThread, Turns};
 use tidegate_uplink::{Counts, Member, OutgoingConfig, SenderConfig};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -275,7 +275,7 @@ impl Uplink {
     /// # Errors
     /// The system gives no thread.
     pub fn start(settings: UplinkSettings, home: Home, course: Course) -> io::Result<Self> {
-        let thread = TaskThread::start(format!("up-{}", settings.name))?;
+        let thread = TaskThread::start(format!("up-{}", settings.name), Turns::Usual)?;
         let mut uplink = Self::start_on(&thread, settings, home, course);
         uplink._thread = Some(thread);
         Ok(uplink)

@@ -173,12 +173,12 @@ impl Core {
 
     /// Runs a task of this link that heeds `stop` by itself.
     pub(super) fn spawn_to_end(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        let guard = PanicGuard(self.clone());
+        let mut guard = Guard { core: self.clone(), has_ended: false };
         let mut tasks = self.tasks.lock().expect("no holder of this lock panics");
         while tasks.try_join_next().is_some() {} // frees the slots; panics took the link down already
         tasks.spawn(async move {
-            let _guard = guard;
             task.await;
+            guard.has_ended = true;
         });
     }
 
@@ -429,15 +429,21 @@ impl Drop for Assembling {
     }
 }
 
-/// Takes the link down if its task panics.
-struct PanicGuard(Arc<Core>);
+/// Takes the link down if its task panics, or is dropped with its runtime.
+struct Guard {
+    core: Arc<Core>,
+    has_ended: bool,
+}
 
-impl Drop for PanicGuard {
+impl Drop for Guard {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!(peer = %self.0.peer, "a task of the link panicked");
-            self.0.close(2, "internal error");
+        if self.has_ended {
+            return;
         }
+        if std::thread::panicking() {
+            tracing::error!(peer = %self.core.peer, "a task of the link panicked");
+        }
+        self.core.close(2, "internal error");
     }
 }
 

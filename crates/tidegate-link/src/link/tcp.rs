@@ -249,6 +249,8 @@ async fn write(
     }
     let Some((code, reason)) = tcp.lock().close.take() else { return };
     out.clear();
+    // Records that were taken before it closed are said first.
+    writer.small(&tcp, &mut out);
     let mut payload = code.to_le_bytes().to_vec();
     payload.extend_from_slice(&reason.as_bytes()[..reason.floor_char_boundary(1024)]);
     put_chunk(KIND_CLOSE, 0, &payload, &mut out);
@@ -326,7 +328,7 @@ async fn read(core: Arc<Core>, mut from_peer: impl AsyncRead + Unpin) {
         let silent_at = heard_at + idle_timeout;
         let untold = reader.bodies.values().any(Body::untold);
         let wake_at = if untold { time::Instant::now() + ACK_INTERVAL } else { silent_at };
-        // All that was read lies one behind another: a buffer that is too small is moved at each read, a large one is in memory whole.
+        // Where more comes at once than there is room for, the next read is to find more room.
         input.reserve(room);
         match time::timeout_at(wake_at.min(silent_at), from_peer.read_buf(&mut input)).await {
             Ok(Ok(0)) => return broken(&core, &std::io::ErrorKind::UnexpectedEof.into()),

@@ -15,7 +15,7 @@ use tidegate_link::{
     roles::Links,
 };
 use tidegate_message::{Identity, IdentityKind};
-use tidegate_process::threads::TaskThread;
+use tidegate_process::threads::{TaskThread, Turns};
 use tidegate_uplinks::{
     Course, FetchLinks, Home, Peer, Reach, Receivers, Topics, Uplink, UplinkLinks, UplinkSettings,
     Visits,
@@ -66,7 +66,7 @@ impl Node {
     }
 
     pub(crate) fn with(site: &Site, name: &'static str, broker: memory::Node) -> Self {
-        let thread = TaskThread::start("members".to_owned()).expect("a thread");
+        let thread = TaskThread::start("members".to_owned(), Turns::Usual).expect("a thread");
         let (credentials, fetches) = (site.credentials(name), Arc::default());
         Self { name, broker, credentials, thread, fetches }
     }

@@ -8,7 +8,7 @@ use tidegate_config::Config;
 use tidegate_identity::pki::Credentials;
 use tidegate_message::{Code, Identity, IdentityKind};
 use tidegate_nodes::{TopicLink, TopicLinks, TopicPeer};
-use tidegate_process::threads::TaskThread;
+use tidegate_process::threads::{TaskThread, Turns};
 use tidegate_uplinks::{
     Course, FetchLinks, Fetching, Home, Peer, Reach, Receivers, Topics, Uplink, UplinkSettings,
     Visits,
@@ -53,7 +53,7 @@ impl MemberUplinks {
             0 => usual.overflow,
             _ => Overflow::Spill,
         };
-        let thread = TaskThread::start("members".to_owned()).map_err(|error| {
+        let thread = TaskThread::start("members".to_owned(), Turns::Usual).map_err(|error| {
             ApiError::new(
                 Code::INTERNAL,
                 "the system gives no thread for messages to other members",
