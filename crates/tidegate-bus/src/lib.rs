@@ -99,7 +99,7 @@ pub struct Attachment {
     /// Messages of QoS 1 that may be delivered and not acknowledged. Default 65,535; bytes are bounded by the session.
     pub receive_maximum: Option<NonZeroU16>,
     /// Whether few messages are published on the thread that hands them over, where that of the broker sleeps: it need not be woken up, which costs
-    /// more than they do. That thread holds no lock then, and can spare some 50 µs. Default false.
+    /// more than they do. That thread then holds no lock, and can spare the time that few messages take, usually some 50 µs. Default false.
     pub lends_thread: bool,
     /// Published when the connection ends in another way than by [`Publisher::detach`] with success. Default none.
     pub will: Option<Will>,

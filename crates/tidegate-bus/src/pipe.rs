@@ -42,8 +42,10 @@ impl PipeId {
 }
 
 /// Both ends of a connection. `notify` tells the side of the broker that the client has left something, and is called on the thread of the
-/// client, which holds no lock of the connection meanwhile: with how many messages it left, or `usize::MAX` where it left anything else.
-pub fn pair(notify: impl Fn(PipeId, usize) + Send + Sync + 'static) -> (ClientEnd, ServerEnd) {
+/// client, which holds no lock of the connection meanwhile: with how many messages it left, or none where it left anything else.
+pub fn pair(
+    notify: impl Fn(PipeId, Option<usize>) + Send + Sync + 'static,
+) -> (ClientEnd, ServerEnd) {
     let pipe = Arc::new(Pipe {
         id: PipeId::next(),
         notify: NotifyServer(Box::new(notify)),
@@ -56,7 +58,7 @@ pub fn pair(notify: impl Fn(PipeId, usize) + Send + Sync + 'static) -> (ClientEn
     (ClientEnd(pipe.clone()), ServerEnd(pipe))
 }
 
-struct NotifyServer(Box<dyn Fn(PipeId, usize) + Send + Sync>);
+struct NotifyServer(Box<dyn Fn(PipeId, Option<usize>) + Send + Sync>);
 
 impl fmt::Debug for NotifyServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,10 +129,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pipe {
     /// Leaves something other than messages for the shard, which is notified unless it is about to look anyway.
     fn leave(&self, put: impl FnOnce(&mut Up)) {
-        self.leave_messages(usize::MAX, put);
+        self.leave_messages(None, put);
     }
 
-    fn leave_messages(&self, messages: usize, put: impl FnOnce(&mut Up)) {
+    fn leave_messages(&self, messages: Option<usize>, put: impl FnOnce(&mut Up)) {
         let mut up = lock(&self.up);
         put(&mut up);
         let is_first = !std::mem::replace(&mut up.is_notified, true);
@@ -257,7 +259,7 @@ impl ClientEnd {
 
     /// Has the shard publish messages, after all that was left before. After CONNACK only.
     pub fn hand_over(&self, bundle: Bundle) {
-        self.0.leave_messages(bundle.len(), |up| up.bundles.push(bundle));
+        self.0.leave_messages(Some(bundle.len()), |up| up.bundles.push(bundle));
     }
 
     /// Bundles that are no longer in use.
@@ -299,8 +301,8 @@ impl ServerEnd {
         self.0.id
     }
 
-    /// Messages that the client has left, `usize::MAX` where it has left anything else that is to be done.
-    pub fn messages(&self) -> usize {
+    /// Messages that the client has left; none where it has left anything else that is to be done.
+    pub fn messages(&self) -> Option<usize> {
         let up = lock(&self.0.up);
         let has_more = !up.packets.is_empty()
             || up.is_closed
@@ -308,10 +310,7 @@ impl ServerEnd {
             || up.takes_packets
             || up.is_away.is_some()
             || up.repeats_retained;
-        match has_more {
-            true => usize::MAX,
-            false => up.bundles.iter().map(Bundle::len).sum(),
-        }
+        (!has_more).then(|| up.bundles.iter().map(Bundle::len).sum())
     }
 
     /// Where its bundles go back.

@@ -48,8 +48,9 @@ use super::{
 const PULSE: Duration = Duration::from_secs(20);
 /// A thread that waits for a shard looks this often whether the server stops.
 const ANSWER_LOOK: Duration = Duration::from_millis(100);
-/// Times that the thread of a service is not lent to a shard behind one that took long.
-const UNLENT: u32 = 64;
+/// Times that the thread of a service is not lent to a shard behind one that took long, at the least and at the most.
+const UNLENT_MIN: u32 = 64;
+const UNLENT_MAX: u32 = 1 << 16;
 /// Bytes that a connection from inside the program may have in the kernel, each way of its pair; the kernel doubles it.
 pub const LOCAL_BYTES: usize = 32 << 10;
 
@@ -517,17 +518,21 @@ impl Host for Connector {
         let inbox = &self.inboxes[home];
         let shard = inbox.clone();
         let lending = self.lending.clone().filter(|_| lends_thread);
-        // How often it is not lent from now on, since it was needed for long.
-        let unlent = AtomicU32::new(0);
+        // The shard is woken for so many next times, since the thread was needed for long; and for twice as many where it is so again.
+        let (unlent, next_unlent) = (AtomicU32::new(0), AtomicU32::new(UNLENT_MIN));
         let (near, far) = pipe::pair(move |id, messages| {
             if !shard.leave([ShardCommand::Inside(id)]) {
                 return;
             }
-            let is_lent = messages <= HELPED_MAX
+            let is_lent = messages.is_some_and(|messages| messages <= HELPED_MAX)
                 && unlent.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err();
             match lending.as_ref().filter(|_| is_lent) {
-                Some(lending) if lending.help(home) => unlent.store(UNLENT, Relaxed),
-                Some(_) => {}
+                Some(lending) if lending.help(home) => {
+                    let count = next_unlent.load(Relaxed);
+                    unlent.store(count, Relaxed);
+                    next_unlent.store(UNLENT_MAX.min(2 * count), Relaxed);
+                }
+                Some(_) => next_unlent.store(UNLENT_MIN, Relaxed),
                 None => shard.wake(),
             }
         });

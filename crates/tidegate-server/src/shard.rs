@@ -481,7 +481,7 @@ impl Lending {
         Self { shards: Arc::downgrade(shards), inboxes: inboxes.clone() }
     }
 
-    /// Does the work of a shard that sleeps and was left something, or wakes it; whether that took so long that it is to be woken next time.
+    /// Does the work of a shard that sleeps and was left something, or wakes it. True if the work took so long that its thread is to be woken for the next.
     pub(super) fn help(&self, number: usize) -> bool {
         let Some(shards) = self.shards.upgrade() else { return false };
         let (began, mut asleep) = (clock::now(), vec![number]);
@@ -680,7 +680,9 @@ impl Shard {
         let weight_of = |command: &ShardCommand| match command {
             ShardCommand::Peers(batch) => weight(self.parts.shard, batch),
             // That of one which is gone is nothing.
-            ShardCommand::Inside(id) => self.inside_end(*id).map_or(0, ServerEnd::messages),
+            ShardCommand::Inside(id) => {
+                self.inside_end(*id).map_or(0, |end| end.messages().unwrap_or(usize::MAX))
+            }
             _ => usize::MAX,
         };
         let all = self.commands.iter().map(weight_of);
