@@ -120,7 +120,7 @@ pub(crate) struct State {
     list_writes: JoinSet<()>,
     writes_lists: bool,
     looks: JoinSet<topics::Looked>,
-    hand_overs: JoinSet<leave::Unsent>,
+    hand_overs: JoinSet<leave::AllWait>,
     clientele: clients::Clientele,
     /// Filters that came since the look under way began.
     came_since: Vec<(Source, Arc<str>)>,

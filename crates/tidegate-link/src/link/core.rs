@@ -173,10 +173,12 @@ impl Core {
 
     /// Runs a task of this link that heeds `stop` by itself.
     pub(super) fn spawn_to_end(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        let mut guard = Guard { core: self.clone(), has_ended: false };
+        let guard = Guard { core: self.clone(), has_ended: false };
         let mut tasks = self.tasks.lock().expect("no holder of this lock panics");
         while tasks.try_join_next().is_some() {} // frees the slots; panics took the link down already
         tasks.spawn(async move {
+            // All of it, not the one field.
+            let mut guard = guard;
             task.await;
             guard.has_ended = true;
         });

@@ -1,8 +1,11 @@
 //! Leaving: messages that wait here for members that are reached are sent first, then the members are told.
 //!
 //! ```text
-//!  order ─▶ handing over, 10 s at most ─▶ said, 5 s at most ─▶ links end, the answer
+//!  order ─▶ nothing is queued for reached members, 10 s at most ─▶ all are told, and have acknowledged, 5 s at most ─▶ links end, the answer
 //! ```
+//!
+//! A node whose clients go on to publish always has messages on their way. So the first step looks at the queues alone; with the second no more
+//! messages come to them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,30 +23,39 @@ use tokio::{sync::oneshot, task::JoinError, time};
 use super::Driver;
 use crate::topics::{PEERS, node_of};
 
-/// Longest wait until messages for members that are reached have been sent.
+/// Longest wait until messages for members that are reached are on their way.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
+/// Longest wait until all members are told, and have acknowledged the messages.
+const TELL_MAX: Duration = Duration::from_secs(5);
 /// How often the sessions of members are looked at meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Longest wait for the word that this node leaves to be taken by all.
-const SAY_MAX: Duration = Duration::from_secs(5);
 
 /// A node that leaves.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    /// When the members have had time enough; none while it hands over.
+    /// When the members have had time enough to be told; none before the second step.
     until: Option<Instant>,
-    left: Left,
+    /// The messages that stay, once the second step is over.
+    left: Option<Left>,
     answers: Vec<oneshot::Sender<Left>>,
 }
 
 impl Leaving {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.until
+        // The messages that stay are known at that time, or soon after.
+        self.until.filter(|_| self.left.is_some())
     }
 }
 
-/// Messages that wait for members, by the digits of their keys.
-pub(super) type Unsent = BTreeMap<String, u64>;
+/// Messages for a member.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waits {
+    queued: u64,
+    on_their_way: u64,
+}
+
+/// For each member, by the digits of its key.
+pub(super) type AllWait = BTreeMap<String, Waits>;
 
 impl Driver {
     /// This node is to leave.
@@ -51,57 +63,92 @@ impl Driver {
         if let Some(leaving) = &mut self.state.leaving {
             return leaving.answers.push(answer);
         }
-        self.state.leaving =
-            Some(Leaving { until: None, left: Left::default(), answers: vec![answer] });
-        match self.bus.clone().filter(|_| self.topic_links.is_some()) {
-            Some(bus) => {
-                let reached = self.state.peers.keys().map(NodeId::to_string).collect();
-                self.state.hand_overs.spawn(hand_over(bus, reached, now + HAND_OVER_MAX));
-            }
-            None => self.handed_over(now, Ok(Unsent::new())),
-        }
+        self.state.leaving = Some(Leaving { until: None, left: None, answers: vec![answer] });
+        self.wait_for(now + HAND_OVER_MAX, |waits| waits.queued == 0);
     }
 
-    /// The messages that could be sent are.
-    pub(super) fn handed_over(&mut self, now: Instant, unsent: Result<Unsent, JoinError>) {
-        let unsent = unsent.unwrap_or_else(|error| {
-            tracing::error!(%error, "messages for other members may stay here: handing over failed");
-            Unsent::new()
+    /// Has [`Driver::handed_over`] called once `is_done` was true of each member that is reached, or at that time.
+    fn wait_for(&mut self, until: Instant, is_done: fn(&Waits) -> bool) {
+        let reached: BTreeSet<String> = self.state.peers.keys().map(NodeId::to_string).collect();
+        let bus = self.bus.clone().filter(|_| self.topic_links.is_some());
+        self.state.hand_overs.spawn(async move {
+            let Some(bus) = bus else { return AllWait::new() };
+            let mut done = BTreeSet::new();
+            loop {
+                let waits = all_wait(&bus).await;
+                let is_sent = |node: &&String| waits.get(*node).is_none_or(is_done);
+                done.extend(reached.iter().filter(is_sent).cloned());
+                if done.len() == reached.len() || clock::now() >= until {
+                    return waits;
+                }
+                time::sleep(LOOK_EVERY).await;
+            }
         });
-        let mut left = Left { unsent: unsent.values().sum(), unsent_to: Vec::new() };
+    }
+
+    /// A step is over.
+    pub(super) fn handed_over(&mut self, now: Instant, waits: Result<AllWait, JoinError>) {
+        let waits = waits.unwrap_or_else(|error| {
+            tracing::error!(%error, "messages for other members may stay here: handing over failed");
+            AllWait::new()
+        });
+        let is_told = self.state.leaving.as_ref().is_some_and(|leaving| leaving.until.is_some());
+        let left = is_told.then(|| self.stays(&waits));
+        let Some(leaving) = &mut self.state.leaving else { return };
+        if left.is_some() {
+            leaving.left = left;
+            return;
+        }
+        leaving.until = Some(now + TELL_MAX);
+        self.members.leave(now);
+        // No more messages come to those for which nothing is queued. For another member a message that is critical is known by its filters alone,
+        // so these stay.
+        self.state.generation += 1;
+        for (node, topic) in &mut self.state.topics {
+            let is_queued = waits.get(&node.to_string()).is_some_and(|waits| waits.queued > 0);
+            if self.state.peers.contains_key(node) && !is_queued {
+                topic.link.set(self.state.generation, Arc::default());
+            }
+        }
+        self.wait_for(now + TELL_MAX, |waits| waits.queued + waits.on_their_way == 0);
+    }
+
+    /// The messages that stay here, and the members that they are for.
+    fn stays(&self, waits: &AllWait) -> Left {
+        let mut left = Left::default();
+        for (node, waits) in waits {
+            let count = waits.queued + waits.on_their_way;
+            if count > 0 {
+                let known = self.members.members().find(|it| it.record.node.to_string() == *node);
+                left.unsent += count;
+                left.unsent_to
+                    .push(known.map_or_else(|| node.clone(), |it| it.record.name.clone()));
+            }
+        }
+        left.unsent_to.sort_unstable();
         if left.unsent > 0 {
-            let members = self.members.members().filter(|member| {
-                unsent.get(&member.record.node.to_string()).is_some_and(|count| *count > 0)
-            });
-            left.unsent_to = members.map(|member| member.record.name.clone()).collect();
-            left.unsent_to.sort_unstable();
             tracing::warn!(
                 messages = left.unsent,
                 members = left.unsent_to.join(", "),
                 "this node leaves, and messages for members that it does not reach, or that are slow, stay here until it is started again"
             );
         }
-        self.members.leave(now);
-        if let Some(leaving) = &mut self.state.leaving {
-            (leaving.until, leaving.left) = (Some(now + SAY_MAX), left);
-        }
+        left
     }
 
     /// Ends the links of a node that has left once all have its word, or have had time enough.
     pub(super) fn end_leaving(&mut self, now: Instant) {
         let is_spread = self.members.is_leave_spread();
-        let is_over =
-            |leaving: &mut Leaving| leaving.until.is_some_and(|until| until <= now || is_spread);
-        let Some(Leaving { left, answers, .. }) = self.state.leaving.take_if(is_over) else {
+        let is_over = |leaving: &mut Leaving| {
+            let is_late = leaving.until.is_some_and(|until| until <= now);
+            leaving.left.is_some() && (is_spread || is_late)
+        };
+        let Some(Leaving { left: Some(left), answers, .. }) = self.state.leaving.take_if(is_over)
+        else {
             return;
         };
-        // Their writers send what they have, and end the links.
+        // Their writers send what they have, and end the links. Topic links stay: messages that wait are sent while the members are reached.
         self.state.peers.clear();
-        // Messages that wait stay, and are sent while the members are reached; no more come.
-        self.state.generation += 1;
-        for topic in self.state.topics.values_mut() {
-            topic.link.set(self.state.generation, Arc::default());
-        }
         for answer in answers {
             // The asking side may be gone.
             let _ = answer.send(left.clone());
@@ -109,30 +156,14 @@ impl Driver {
     }
 }
 
-/// Waits until each session for the members `reached` was seen empty, so that all that waited when this began is sent: a node whose clients
-/// go on to publish is never without messages on their way. The messages that wait then.
-async fn hand_over(bus: Bus, reached: BTreeSet<String>, until: Instant) -> Unsent {
-    let mut empty = BTreeSet::new();
-    loop {
-        let is_for_member = |client_id: &str, _: &_| node_of(client_id).is_some();
-        let sessions = bus.sessions(&part_id(PEERS, ""), usize::MAX, is_for_member).await;
-        let mut unsent = Unsent::new();
-        let mut is_done = true;
-        for session in &sessions {
-            let Some(node) = node_of(&session.client_id) else { continue };
-            let waits = session.queued.saturating_add(session.inflight);
-            if waits == 0 {
-                empty.insert(session.client_id.clone());
-            }
-            let is_sent = empty.contains(&session.client_id);
-            is_done &= is_sent || !reached.contains(node);
-            if !is_sent {
-                *unsent.entry(node.to_owned()).or_default() += waits as u64;
-            }
-        }
-        if is_done || clock::now() >= until {
-            return unsent;
-        }
-        time::sleep(LOOK_EVERY).await;
+async fn all_wait(bus: &Bus) -> AllWait {
+    let is_for_member = |client_id: &str, _: &_| node_of(client_id).is_some();
+    let mut all = AllWait::new();
+    for session in bus.sessions(&part_id(PEERS, ""), usize::MAX, is_for_member).await {
+        let Some(node) = node_of(&session.client_id) else { continue };
+        let waits = all.entry(node.to_owned()).or_default();
+        waits.queued += session.queued as u64;
+        waits.on_their_way += session.inflight as u64;
     }
+    all
 }
