@@ -54,7 +54,7 @@ pub enum Condition {
         /// The name of the attribute.
         name: Box<str>,
         /// The wanted value.
-        wanted: Wanted,
+        wanted: ValueCondition,
     },
     /// The profile has a place in that area.
     Place(Area),
@@ -73,7 +73,7 @@ pub enum Keyword {
 
 /// The value that a pair asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wanted {
+pub enum ValueCondition {
     /// Any value.
     Any,
     /// That value.
@@ -178,7 +178,7 @@ impl Condition {
     }
 }
 
-impl Wanted {
+impl ValueCondition {
     /// Whether a value is one that is asked for.
     fn is_satisfied_by(&self, value: &Item) -> bool {
         let compared = |bound: &Number, holds: fn(f64, f64) -> bool| match value {
@@ -311,14 +311,14 @@ impl FromStr for Interest {
     }
 }
 
-type Comparison = (&'static str, fn(Number) -> Wanted);
+type Comparison = (&'static str, fn(Number) -> ValueCondition);
 
 /// Signs of comparisons, those that begin as a shorter one does first.
 const COMPARISONS: [Comparison; 4] = [
-    (">=", Wanted::AtLeast),
-    ("<=", Wanted::AtMost),
-    (">", Wanted::MoreThan),
-    ("<", Wanted::LessThan),
+    (">=", ValueCondition::AtLeast),
+    ("<=", ValueCondition::AtMost),
+    (">", ValueCondition::MoreThan),
+    ("<", ValueCondition::LessThan),
 ];
 
 fn condition(scanner: &mut Scanner<'_>) -> Result<Condition, AttributeError> {
@@ -353,17 +353,17 @@ fn number(word: &Token) -> Result<Number, AttributeError> {
 }
 
 /// The value behind a `=`.
-fn wanted(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeError> {
+fn wanted(scanner: &mut Scanner<'_>, name: &str) -> Result<ValueCondition, AttributeError> {
     if scanner.takes("*") {
-        return Ok(Wanted::Any);
+        return Ok(ValueCondition::Any);
     }
     if scanner.takes("[") {
         return bracketed(scanner, name);
     }
     let word = scanner.value()?;
     match scanner.takes("*") {
-        true => Ok(Wanted::Prefix(word.text.into())),
-        false => Ok(Wanted::Exactly(item(&word)?)),
+        true => Ok(ValueCondition::Prefix(word.text.into())),
+        false => Ok(ValueCondition::Exactly(item(&word)?)),
     }
 }
 
@@ -372,7 +372,7 @@ fn item(word: &Token) -> Result<Item, AttributeError> {
 }
 
 /// A range or a list, behind its `[`.
-fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeError> {
+fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<ValueCondition, AttributeError> {
     const END: &str = "a comma or a ]";
     if scanner.takes("]") {
         return Err(AttributeError::NoItems { name: shown(name) });
@@ -381,7 +381,7 @@ fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeE
         scanner.expect("-", "a - and a number")?;
         let high = number(&scanner.value()?)?;
         scanner.expect("]", "a ]")?;
-        return Ok(Wanted::AtMost(high));
+        return Ok(ValueCondition::AtMost(high));
     }
     let first = scanner.value()?;
     if let Some((low, rest)) = Number::scan(&first.text).filter(|_| !first.is_quoted)
@@ -389,8 +389,11 @@ fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeE
     {
         let (low, high) = (low?, high.trim_start());
         let range = match high.is_empty() && scanner.takes("*") {
-            true => Wanted::AtLeast(low),
-            false => Wanted::Between(low, number(&Token { text: high.into(), is_quoted: false })?),
+            true => ValueCondition::AtLeast(low),
+            false => ValueCondition::Between(
+                low,
+                number(&Token { text: high.into(), is_quoted: false })?,
+            ),
         };
         scanner.expect("]", "a ]")?;
         return Ok(range);
@@ -404,7 +407,7 @@ fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<Wanted, AttributeE
     scanner.expect("]", END)?;
     match &*items {
         [Item::Text(text)] if is_word_range => Err(AttributeError::WordRange { text: shown(text) }),
-        _ => Ok(Wanted::OneOf(items.into())),
+        _ => Ok(ValueCondition::OneOf(items.into())),
     }
 }
 
@@ -429,15 +432,15 @@ impl fmt::Display for Condition {
             Self::Pair { name, wanted } => {
                 write!(f, "{} ", Word(name))?;
                 match wanted {
-                    Wanted::Any => f.write_str("= *"),
-                    Wanted::Exactly(item) => write!(f, "= {item}"),
-                    Wanted::Prefix(prefix) => write!(f, "= {}*", Word(prefix)),
-                    Wanted::OneOf(items) => write!(f, "= {}", Items(items)),
-                    Wanted::Between(low, high) => write!(f, "= [{low} - {high}]"),
-                    Wanted::AtLeast(low) => write!(f, ">= {low}"),
-                    Wanted::MoreThan(low) => write!(f, "> {low}"),
-                    Wanted::AtMost(high) => write!(f, "<= {high}"),
-                    Wanted::LessThan(high) => write!(f, "< {high}"),
+                    ValueCondition::Any => f.write_str("= *"),
+                    ValueCondition::Exactly(item) => write!(f, "= {item}"),
+                    ValueCondition::Prefix(prefix) => write!(f, "= {}*", Word(prefix)),
+                    ValueCondition::OneOf(items) => write!(f, "= {}", Items(items)),
+                    ValueCondition::Between(low, high) => write!(f, "= [{low} - {high}]"),
+                    ValueCondition::AtLeast(low) => write!(f, ">= {low}"),
+                    ValueCondition::MoreThan(low) => write!(f, "> {low}"),
+                    ValueCondition::AtMost(high) => write!(f, "<= {high}"),
+                    ValueCondition::LessThan(high) => write!(f, "< {high}"),
                 }
             }
         }

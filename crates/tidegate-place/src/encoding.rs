@@ -3,7 +3,7 @@
 //! A place in a space has few bits for each value, so that the codes give room to what is usual: small letters more than control
 //! characters, numbers from 10⁻⁵ to 10⁹ more than others. Codes are in whole numbers, and the same on every machine.
 
-use tidegate_message::{attribute::Item, interest::Wanted};
+use tidegate_message::{attribute::Item, interest::ValueCondition};
 
 use crate::intervals::Intervals;
 
@@ -105,23 +105,23 @@ fn text_value(code: u64) -> u64 {
 }
 
 /// Codes of all values that satisfy a wanted one, and maybe of others.
-pub(crate) fn values(wanted: &Wanted) -> Intervals {
+pub(crate) fn values(wanted: &ValueCondition) -> Intervals {
     let exactly = |item: &Item| (value(item), value(item));
     let numbers = wanted.numbers().into_iter();
     let numbers = numbers.map(|range| (number_value(*range.start()), number_value(*range.end())));
     match wanted {
-        Wanted::Any => Intervals::up_to(u64::MAX),
-        Wanted::Exactly(item) => Intervals::of([exactly(item)]),
-        Wanted::OneOf(items) => Intervals::of(items.iter().map(exactly)),
-        Wanted::Prefix(prefix) => {
+        ValueCondition::Any => Intervals::up_to(u64::MAX),
+        ValueCondition::Exactly(item) => Intervals::of([exactly(item)]),
+        ValueCondition::OneOf(items) => Intervals::of(items.iter().map(exactly)),
+        ValueCondition::Prefix(prefix) => {
             let (low, high) = texts_that_begin_with(prefix);
             Intervals::of(numbers.chain([(text_value(low), text_value(high))]))
         }
-        Wanted::Between(..)
-        | Wanted::AtLeast(_)
-        | Wanted::MoreThan(_)
-        | Wanted::AtMost(_)
-        | Wanted::LessThan(_) => Intervals::of(numbers),
+        ValueCondition::Between(..)
+        | ValueCondition::AtLeast(_)
+        | ValueCondition::MoreThan(_)
+        | ValueCondition::AtMost(_)
+        | ValueCondition::LessThan(_) => Intervals::of(numbers),
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
             let texts = [number.to_string(), text.clone()];
             for (item, text) in [Item::Number(number), Item::text(&text)].iter().zip(&texts) {
                 let prefix = &text[..end.min(text.len())];
-                for wanted in [Wanted::Any, Wanted::Exactly(item.clone()), Wanted::Prefix(prefix.into())] {
+                for wanted in [ValueCondition::Any, ValueCondition::Exactly(item.clone()), ValueCondition::Prefix(prefix.into())] {
                     prop_assert!(values(&wanted).has(value(item)), "{:?} {}", wanted, item);
                 }
             }

@@ -3,7 +3,7 @@
 use tidegate_message::{
     Area, GeoBox, GeoPoint, Interest,
     attribute::{LATITUDE_NAME, LONGITUDE_NAME},
-    interest::{Condition, Wanted},
+    interest::{Condition, ValueCondition},
 };
 
 use crate::{
@@ -138,7 +138,7 @@ impl Squares {
 }
 
 /// The columns or rows with the degrees that a wanted value takes, a step more on each side.
-fn of_degrees(wanted: &Wanted, most: i32, stripe: impl Fn(i32) -> u64) -> Intervals {
+fn of_degrees(wanted: &ValueCondition, most: i32, stripe: impl Fn(i32) -> u64) -> Intervals {
     let degrees = f64::from(most);
     let steps = |it: f64, more: f64| (it.clamp(-degrees, degrees) * 1e7 + more).round() as i32;
     let most = most * 10_000_000;

@@ -33,7 +33,7 @@ use std::ops::RangeInclusive;
 use tidegate_message::{
     AttributeError, Interest, Profile,
     attribute::{Item, is_of_the_place},
-    interest::{Condition, Keyword, Wanted},
+    interest::{Condition, Keyword, ValueCondition},
     profile::Attribute,
 };
 
@@ -286,8 +286,10 @@ impl Dimension {
                 (Half::of_name(prefix) == *half).then(codes)
             }
             (Self::Values, Condition::Pair { wanted, .. }) => Some(match wanted {
-                Wanted::Exactly(item) => Intervals::of([(hash(item), hash(item))]),
-                Wanted::OneOf(items) => Intervals::of(items.iter().map(|it| (hash(it), hash(it)))),
+                ValueCondition::Exactly(item) => Intervals::of([(hash(item), hash(item))]),
+                ValueCondition::OneOf(items) => {
+                    Intervals::of(items.iter().map(|it| (hash(it), hash(it))))
+                }
                 _ => Intervals::up_to(u64::MAX),
             }),
             (Self::Value(own), Condition::Pair { name, wanted }) => {

@@ -340,8 +340,8 @@ proptest! {
         let text = value.to_string();
         let conditions = [
             Condition::Name(Keyword::Prefix((*name).into())),
-            wanted(Wanted::Exactly(value)),
-            wanted(Wanted::Prefix((*text).into())),
+            wanted(ValueCondition::Exactly(value)),
+            wanted(ValueCondition::Prefix((*text).into())),
         ];
         let interest = Interest::new(&conditions)?;
         prop_assert_eq!(interest.to_string().parse(), Ok(interest));
@@ -354,7 +354,7 @@ proptest! {
             let text = number.to_string();
             prop_assert_eq!(Item::of_word(&text)?, Item::Number(number.clone()), "{}", text);
             let prefix = &text[..end.min(text.len())];
-            let wanted = Wanted::Prefix(prefix.into());
+            let wanted = ValueCondition::Prefix(prefix.into());
             prop_assert!(wanted.is_satisfied_by(&Item::Number(number)));
             let is_in = wanted.numbers().iter().any(|range| range.contains(&value));
             prop_assert!(is_in, "{} begins with {}: {:?}", text, prefix, wanted.numbers());
