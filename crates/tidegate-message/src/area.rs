@@ -24,7 +24,7 @@ pub enum Area {
     Point(GeoPoint),
     /// All points of a box.
     Box(GeoBox),
-    /// All points that are no further from its centre; made by [`Area::circle`].
+    /// All points that are as far from the circle's centre as its radius, or less; made by [`Area::circle`].
     Circle(Circle),
 }
 
@@ -71,10 +71,10 @@ pub enum AreaError {
 impl GeoBox {
     /// All of the earth.
     pub const EARTH: Self = Self {
-        south: -GeoPoint::LATITUDE_MAX,
-        west: -GeoPoint::LONGITUDE_MAX,
-        north: GeoPoint::LATITUDE_MAX,
-        east: GeoPoint::LONGITUDE_MAX,
+        south: -GeoPoint::LATITUDE_STEPS_MAX,
+        west: -GeoPoint::LONGITUDE_STEPS_MAX,
+        north: GeoPoint::LATITUDE_STEPS_MAX,
+        east: GeoPoint::LONGITUDE_STEPS_MAX,
     };
 
     /// The box between these sides, in degrees north and east.
@@ -109,7 +109,7 @@ impl GeoBox {
 
     /// Whether it reaches a pole.
     pub fn has_a_pole(self) -> bool {
-        [self.south, self.north].iter().any(|side| side.abs() == GeoPoint::LATITUDE_MAX)
+        [self.south, self.north].iter().any(|side| side.abs() == GeoPoint::LATITUDE_STEPS_MAX)
     }
 
     /// Whether a point lies in it.
@@ -118,9 +118,9 @@ impl GeoBox {
         if !(self.south..=self.north).contains(&latitude) {
             return false;
         }
-        let is_pole = latitude.abs() == GeoPoint::LATITUDE_MAX;
-        let is_date_line =
-            longitude == -GeoPoint::LONGITUDE_MAX && self.east == GeoPoint::LONGITUDE_MAX;
+        let is_pole = latitude.abs() == GeoPoint::LATITUDE_STEPS_MAX;
+        let is_date_line = longitude == -GeoPoint::LONGITUDE_STEPS_MAX
+            && self.east == GeoPoint::LONGITUDE_STEPS_MAX;
         let is_between = match self.west <= self.east {
             true => (self.west..=self.east).contains(&longitude),
             false => longitude >= self.west || longitude <= self.east,
@@ -136,13 +136,12 @@ impl Area {
     /// All points within so many whole metres of another one.
     ///
     /// # Errors
-    /// [`AreaError::Radius`] for less than 0, more than [`Area::METRES_MAX`], or parts of a metre.
-    pub fn circle(centre: GeoPoint, metres: f64) -> Result<Self, AreaError> {
-        let is_whole = metres >= 0.0 && metres.fract() == 0.0;
-        if !is_whole || metres > f64::from(Self::METRES_MAX) {
-            return Err(AreaError::Radius { metres, most: Self::METRES_MAX });
+    /// [`AreaError::Radius`] for more than [`Area::METRES_MAX`].
+    pub fn circle(centre: GeoPoint, metres: u32) -> Result<Self, AreaError> {
+        if metres > Self::METRES_MAX {
+            return Err(AreaError::Radius { metres: metres.into(), most: Self::METRES_MAX });
         }
-        Ok(Self::Circle(Circle { centre, metres: metres as u32 }))
+        Ok(Self::Circle(Circle { centre, metres }))
     }
 
     /// Whether a point lies in it.
@@ -275,7 +274,7 @@ mod tests {
         let order = AreaError::Order { south: 2.0, north: 1.0 };
         assert_eq!(GeoBox::new(2.0, 0.0, 1.0, 0.0), Err(order));
         assert!(matches!(GeoBox::new(f64::NAN, 0.0, 1.0, 0.0), Err(AreaError::Latitude(_))));
-        for metres in [-1.0, 0.5, 3e7, f64::NAN] {
+        for metres in [Area::METRES_MAX + 1, u32::MAX] {
             let circle = Area::circle(at(0.0, 0.0), metres);
             assert!(matches!(circle, Err(AreaError::Radius { .. })), "{metres}");
         }
@@ -284,10 +283,10 @@ mod tests {
     #[test]
     fn a_degree_of_latitude_is_111_kilometres() {
         let circle = |metres| Area::circle(at(52.0, 4.0), metres).expect("a circle");
-        assert!(circle(111_200.0).contains(at(53.0, 4.0)));
-        assert!(!circle(111_100.0).contains(at(53.0, 4.0)));
-        assert!(circle(0.0).contains(at(52.0, 4.0)));
-        assert!(circle(f64::from(Area::METRES_MAX)).contains(at(-52.0, -176.0)), "opposite");
+        assert!(circle(111_200).contains(at(53.0, 4.0)));
+        assert!(!circle(111_100).contains(at(53.0, 4.0)));
+        assert!(circle(0).contains(at(52.0, 4.0)));
+        assert!(circle(Area::METRES_MAX).contains(at(-52.0, -176.0)), "opposite");
     }
 
     proptest! {
@@ -298,7 +297,7 @@ mod tests {
         ) {
             let metres: u32 = metres >> scale;
             let centre = at(latitude, longitude);
-            let circle = Area::circle(centre, metres.into()).expect("a circle");
+            let circle = Area::circle(centre, metres).expect("a circle");
             // Near its edge, wherever that is on the earth.
             let degrees = f64::from(metres) / 111_195.0;
             let narrow = latitude.to_radians().cos().max(1e-3);

@@ -16,6 +16,10 @@ pub const UNIT_BYTES_MAX: usize = 16;
 pub const ITEMS_MAX: usize = 32;
 /// Bytes of all names, texts and units of a profile or an interest, and 8 for each number.
 pub const PROFILE_BYTES_MAX: usize = 4096;
+/// Bytes of the text of a profile or an interest, which are counted before it is read.
+pub const TEXT_BYTES_MAX: usize = 32 << 10;
+/// All that is shown can be read back. Of names and values a byte is at most six of a text, as in `"\"", `; an attribute has eight signs more.
+const _: () = assert!(TEXT_BYTES_MAX >= 6 * PROFILE_BYTES_MAX + ATTRIBUTES_MAX * 8);
 
 /// The name by which the text of a profile or an interest says a place.
 pub const PLACE_NAME: &str = "place";
@@ -31,8 +35,8 @@ pub fn is_of_the_place(name: &str) -> bool {
 
 /// A finite number, with a unit or without one: `720p`, `-21.5C`, `3`.
 ///
-/// As text it is a decimal number, in its shortest form, and the unit right behind it; with an exponent below 10⁻⁵ and from 10¹⁶ on.
-/// Two numbers are equal if both parts are: nothing is converted, so that `1km` is not `1000m`.
+/// As text it is a decimal number, in its shortest form, and the unit right behind it; with an exponent below 10⁻⁵ and beyond 2⁵³, up to
+/// which all whole numbers are exact. Two numbers are equal if both parts are: nothing is converted, so that `1km` is not `1000m`.
 #[derive(Clone, Debug)]
 pub struct Number {
     value: f64,
@@ -40,10 +44,11 @@ pub struct Number {
 }
 
 impl Number {
-    /// Numbers that are written without an exponent, 0 aside, are at least as large, by their magnitude.
+    /// Numbers that are shown without an exponent, 0 aside, are at least as large, by their magnitude.
     pub(crate) const PLAIN_MIN: f64 = 1e-5;
-    /// Numbers that are written without an exponent are smaller, by their magnitude.
-    pub(crate) const PLAIN_END: f64 = 1e16;
+    /// Numbers that are shown without an exponent are at most as large, by their magnitude: whole numbers up to 2⁵³ have no neighbour that a
+    /// float cannot hold.
+    pub(crate) const PLAIN_MAX: f64 = 9_007_199_254_740_992.0;
 
     /// A checked number; the unit is empty if there is none. There is one zero: −0 is 0.
     ///
@@ -96,6 +101,32 @@ impl Number {
         let number = number.parse().map_or(f64::NAN, |number: f64| number);
         Some((Self::new(number, unit), rest))
     }
+
+    /// Whether a word that was read as this number can be told from all words that are other numbers: it is written as the number is shown, or
+    /// with more zeros at the end of its fraction.
+    ///
+    /// Identifiers often look like numbers: `007`, `00e3`, a commit `12e4567`, twenty digits. Were they numbers, different ones would be equal.
+    /// Measured values do not look so, and sensors do print `21.50` and `-0.0`.
+    fn keeps_digits_of(&self, word: &str) -> bool {
+        let digits = &word[..word.len() - self.unit.len()];
+        let (mantissa, exponent) = digits.split_at(digits.find('e').unwrap_or(digits.len()));
+        let mantissa = match mantissa.contains('.') {
+            true => mantissa.trim_end_matches('0').trim_end_matches('.'),
+            false => mantissa,
+        };
+        let value = self.value;
+        match exponent {
+            "" if value == 0.0 => mantissa == "0" || mantissa == "-0",
+            // A small number may be written without an exponent: 0.000001.
+            "" => value.abs() <= Self::PLAIN_MAX && mantissa == value.to_string(),
+            _ => !self.is_plain() && [mantissa, exponent].concat() == format!("{value:e}"),
+        }
+    }
+
+    /// Whether it is shown without an exponent.
+    fn is_plain(&self) -> bool {
+        matches!(self.value.abs(), 0.0 | Self::PLAIN_MIN..=Self::PLAIN_MAX)
+    }
 }
 
 fn is_of_a_unit(c: char) -> bool {
@@ -132,9 +163,9 @@ impl hash::Hash for Number {
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { value, unit } = self;
-        match value.abs() {
-            0.0 | Self::PLAIN_MIN..Self::PLAIN_END => write!(f, "{value}{unit}"),
-            _ => write!(f, "{value:e}{unit}"),
+        match self.is_plain() {
+            true => write!(f, "{value}{unit}"),
+            false => write!(f, "{value:e}{unit}"),
         }
     }
 }
@@ -162,11 +193,11 @@ impl Item {
         }
     }
 
-    /// A word without quotes: a number if all of it is one.
-    pub(crate) fn of_word(word: &str) -> Result<Self, AttributeError> {
+    /// A word without quotes: a number if all of it is one and its digits survive, a text otherwise.
+    pub(crate) fn of_word(word: &str) -> Self {
         match Number::scan(word) {
-            Some((number, "")) => number.map(Self::Number),
-            _ => Ok(Self::text(word)),
+            Some((Ok(number), "")) if number.keeps_digits_of(word) => Self::Number(number),
+            _ => Self::text(word),
         }
     }
 
@@ -212,17 +243,18 @@ impl fmt::Display for Items<'_> {
 }
 
 /// Items in their order, each once, if they are not too many.
-pub(crate) fn sorted(name: &str, items: &[Item]) -> Result<Box<[Item]>, AttributeError> {
+pub(crate) fn sorted(name: &str, items: Box<[Item]>) -> Result<Box<[Item]>, AttributeError> {
     check_items(name, items.len())?;
     items.iter().try_for_each(Item::check)?;
-    let mut items = items.to_vec();
+    let mut items = items.into_vec();
     items.sort_unstable();
     items.dedup();
     Ok(items.into())
 }
 
-/// Characters that end a word which is not in quotes; `:` ends a name as well.
-pub(crate) const SIGNS: &[char] = &[',', '=', '<', '>', '*', '[', ']', '(', ')', '"'];
+/// Characters that end a word which is not in quotes; `:` ends a name as well. The last three mean nothing, and are not taken for letters.
+pub(crate) const SIGNS: &[char] =
+    &[',', '=', '<', '>', '*', '[', ']', '(', ')', '"', '≤', '≥', '≠'];
 
 /// A name, or the beginning of one or of a value, in quotes where it would not be read back as a word.
 pub(crate) struct Word<'a>(pub(crate) &'a str);
@@ -231,7 +263,9 @@ impl fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text) = *self;
         let is_plain = !text.is_empty() && text.trim() == text && !text.contains(SIGNS);
-        match is_plain && !text.contains(':') {
+        // Without quotes a `!` at either end is refused, since it would be a negation.
+        let is_negation = text.starts_with('!') || text.ends_with('!');
+        match is_plain && !is_negation && !text.contains(':') {
             true => f.write_str(text),
             false => write!(f, "\"{}\"", escaped(text)),
         }
@@ -240,6 +274,11 @@ impl fmt::Display for Word<'_> {
 
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Checks the length of a text before it is read.
+pub(crate) fn check_text_bytes(text: &str) -> Result<(), AttributeError> {
+    check_length("text", text, TEXT_BYTES_MAX)
 }
 
 /// Checks a name of an attribute.
@@ -334,10 +373,10 @@ pub enum AttributeError {
         /// A name, or a value.
         thing: &'static str,
     },
-    /// A name, value or unit of too many bytes.
+    /// A name, value, unit or whole text of too many bytes.
     #[error("the {thing} {text:?} has {bytes} bytes, and {most} are allowed; shorten it")]
     TooLong {
-        /// A name, a value or a unit.
+        /// A name, a value, a unit, or the text of a profile or an interest.
         thing: &'static str,
         /// How it begins.
         text: Box<str>,
@@ -430,6 +469,37 @@ pub enum AttributeError {
     NoNumber {
         /// The value found.
         text: Box<str>,
+    },
+    /// A condition of the latitude or longitude that no degrees fulfil.
+    #[error(
+        "{found:?} is no {name} of a place, and none begins so; write degrees without a unit such as 40.5, and a - before those of south and \
+         west"
+    )]
+    Degrees {
+        /// The name.
+        name: Box<str>,
+        /// The number or text found.
+        found: Box<str>,
+    },
+    /// A range in the text of a profile.
+    #[error(
+        "[{text}] is a range, and a profile has none; list the values that it has, or put a word with a - into quotes"
+    )]
+    ProfileRange {
+        /// The text in the brackets.
+        text: Box<str>,
+    },
+    /// A sign that begins no condition.
+    #[error(
+        "at byte {at} stands {found:?}, which is no sign of a condition; {way_out}, or put a name with signs into quotes"
+    )]
+    Sign {
+        /// Where it is, from 0.
+        at: usize,
+        /// The sign.
+        found: &'static str,
+        /// The way to say it.
+        way_out: &'static str,
     },
     /// A range of words.
     #[error(

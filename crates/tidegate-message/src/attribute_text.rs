@@ -1,8 +1,8 @@
 //! Words, signs and places off the front of a text, for the forms that profiles and interests are written in.
 
 use crate::{
-    Area, GeoBox, GeoPoint, GeoPointError,
-    attribute::{AttributeError, Number, SIGNS, shown},
+    Area, AreaError, GeoBox, GeoPoint, GeoPointError,
+    attribute::{AttributeError, Item, Number, SIGNS, check_text_bytes, shown},
 };
 
 /// A text whose words are taken off its front. Blanks between words and signs do not count.
@@ -18,11 +18,40 @@ pub(crate) struct Token {
     pub(crate) is_quoted: bool,
 }
 
+impl Token {
+    /// The value that it is.
+    pub(crate) fn item(&self) -> Item {
+        if self.is_quoted { Item::text(&self.text) } else { Item::of_word(&self.text) }
+    }
+
+    /// The number that all of it is, in whatever form.
+    pub(crate) fn number(&self) -> Result<Number, AttributeError> {
+        match Number::scan(&self.text) {
+            Some((number, "")) if !self.is_quoted => number,
+            _ => Err(AttributeError::NoNumber { text: shown(&self.text) }),
+        }
+    }
+
+    /// The number before a `-` and the text behind it; none if it does not begin so.
+    pub(crate) fn range_begin(&self) -> Option<(Result<Number, AttributeError>, &str)> {
+        let (low, rest) = Number::scan(&self.text).filter(|_| !self.is_quoted)?;
+        Some((low, rest.trim_start().strip_prefix('-')?.trim_start()))
+    }
+
+    /// The two ends if all of it is a range, such as `100-105`.
+    pub(crate) fn range(&self) -> Option<[Result<Number, AttributeError>; 2]> {
+        let (low, rest) = self.range_begin()?;
+        let (high, rest) = Number::scan(rest)?;
+        rest.is_empty().then_some([low, high])
+    }
+}
+
 impl<'a> Scanner<'a> {
-    pub(crate) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Result<Self, AttributeError> {
+        check_text_bytes(text)?;
         let mut scanner = Self { text, at: 0 };
         scanner.skip_blanks();
-        scanner
+        Ok(scanner)
     }
 
     fn skip_blanks(&mut self) {
@@ -59,6 +88,12 @@ impl<'a> Scanner<'a> {
         expected: &'static str,
     ) -> Result<(), AttributeError> {
         if self.takes(sign) { Ok(()) } else { Err(self.unexpected(expected)) }
+    }
+
+    /// Whether a name is negated: by a `!` before it, or one before the `=` behind it.
+    pub(crate) fn is_negation(&self, name: &Token) -> bool {
+        let is_unequal = name.text.ends_with('!') && self.peek() == Some('=');
+        !name.is_quoted && (name.text.starts_with('!') || is_unequal)
     }
 
     pub(crate) fn unexpected(&self, expected: &'static str) -> AttributeError {
@@ -168,24 +203,27 @@ impl<'a> Scanner<'a> {
         if !self.takes("within ") {
             return Ok(Area::Point(centre));
         }
-        let expected = "a radius such as 500m or 2km";
         let begin = self.at;
         let word = self.value()?;
-        let radius = match Number::scan(&word.text) {
-            Some((Ok(number), "")) if !word.is_quoted => number,
-            _ => {
-                let found = shown(&word.text);
-                return Err(AttributeError::Form { at: begin, found, expected });
-            }
+        let radius = word.number().ok();
+        let metres = radius.and_then(|radius| match radius.unit() {
+            "m" => Some(radius.value()),
+            "km" => Some(radius.value() * 1000.0),
+            _ => None,
+        });
+        let Some(metres) = metres else {
+            let (found, expected) = (shown(&word.text), "a radius such as 500m or 2km");
+            return Err(AttributeError::Form { at: begin, found, expected });
         };
-        let metres = match radius.unit() {
-            "m" => radius.value(),
-            "km" => radius.value() * 1000.0,
-            _ => {
-                let found = shown(&word.text);
-                return Err(AttributeError::Form { at: begin, found, expected });
-            }
-        };
-        Ok(Area::circle(centre, metres)?)
+        Ok(Area::circle(centre, whole(metres)?)?)
+    }
+}
+
+/// Metres as a whole number, to which a millionth may be missing: 1.001 km is 1000.9999999999999 m in floating point.
+fn whole(metres: f64) -> Result<u32, AreaError> {
+    let nearest = metres.round();
+    match (metres - nearest).abs() <= 1e-6 && (0.0..=f64::from(u32::MAX)).contains(&nearest) {
+        true => Ok(nearest as u32),
+        false => Err(AreaError::Radius { metres, most: Area::METRES_MAX }),
     }
 }

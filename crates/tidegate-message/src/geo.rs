@@ -29,9 +29,11 @@ pub enum GeoPointError {
 
 impl GeoPoint {
     /// Steps of a degree.
-    const STEPS: f64 = 1e7;
-    pub(crate) const LATITUDE_MAX: i32 = 900_000_000;
-    pub(crate) const LONGITUDE_MAX: i32 = 1_800_000_000;
+    pub const STEPS: f64 = 1e7;
+    /// 90°, in steps.
+    pub const LATITUDE_STEPS_MAX: i32 = 900_000_000;
+    /// 180°, in steps.
+    pub const LONGITUDE_STEPS_MAX: i32 = 1_800_000_000;
 
     /// The point at so many degrees north and east.
     ///
@@ -61,12 +63,14 @@ impl GeoPoint {
     /// The point at so many steps of 10⁻⁷ degrees north and east; none beyond a pole or 180°.
     pub fn from_steps(latitude: i32, longitude: i32) -> Option<Self> {
         let is_within = |value: i32, most: i32| (-most..=most).contains(&value);
-        if !is_within(latitude, Self::LATITUDE_MAX) || !is_within(longitude, Self::LONGITUDE_MAX) {
+        if !is_within(latitude, Self::LATITUDE_STEPS_MAX)
+            || !is_within(longitude, Self::LONGITUDE_STEPS_MAX)
+        {
             return None;
         }
         let longitude = match longitude {
-            _ if latitude.abs() == Self::LATITUDE_MAX => 0,
-            Self::LONGITUDE_MAX => -Self::LONGITUDE_MAX,
+            _ if latitude.abs() == Self::LATITUDE_STEPS_MAX => 0,
+            Self::LONGITUDE_STEPS_MAX => -Self::LONGITUDE_STEPS_MAX,
             longitude => longitude,
         };
         Some(Self { latitude, longitude })

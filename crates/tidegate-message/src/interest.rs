@@ -3,7 +3,7 @@
 use std::{fmt, iter, ops::RangeInclusive, str::FromStr, sync::Arc};
 
 use crate::{
-    Area,
+    Area, GeoPoint,
     attribute::{
         AttributeError, Item, Items, LATITUDE_NAME, Number, PLACE_NAME, VALUE_BYTES_MAX, Word,
         check_count, check_items, check_name, check_size, check_text, is_of_the_place, shown,
@@ -24,20 +24,26 @@ use crate::{
 /// | `*` | an attribute |
 /// | `type = Public`, `type:Public` | the attribute with that value |
 /// | `type = *` | the attribute with a value |
-/// | `lat:40*`, `type = Pub*` | the attribute with a value whose text begins so; that of a number is decimal, with its unit |
+/// | `type = Pub*`, `quality:72*` | the attribute with a value whose text begins so; that of a number is decimal, with its unit |
 /// | `type = [Public, Shared]` | the attribute with one of those values |
 /// | `location = [100-105]`, `[100p - 105p]` | the attribute with a number within them, both included |
 /// | `location = [100-*]`, `[*-105]` | the same with one end |
 /// | `quality >= 720p`, and `>`, `<=`, `<` | the attribute with such a number |
 /// | `place = (40.0583, -74.4056)` | that place |
-/// | `place = (40.0583, -74.4056) within 500m` | a place that is no further away; `km` as well |
+/// | `place = (40.0583, -74.4056) within 500m` | a place at that distance or a smaller one, in whole metres; `km` as well |
 /// | `place = [(40, -75) - (41, -74)]` | a place in that box, whose south-western corner comes first; over the date line as well |
 /// | `place = *` | a place |
-/// | `lat` or `long` as above, with a value | a place with such a latitude or longitude, in degrees |
+/// | `lat` or `long` as above, with a value | a place with such a latitude or longitude, in degrees without a unit |
+/// | `lat:40*`, `long:-74.40*` | the same, with seven decimals, of which the text begins so: `lat:40.0*` takes 40 |
 ///
-/// Of a list in the profile one item is enough, for each condition one. Case counts, in names, texts and units. Units have to be equal:
-/// `>= 720p` is fulfilled by no number with another unit, or without one. Texts are quoted as in a [`Profile`]. Conditions are kept and shown in
-/// one order, each once, and an interest without any matches all profiles.
+/// A longitude is from −180 to less than 180, so that the meridian of 180° is −180 for `long`, and 0 at a pole. Areas go by the earth: a box up to
+/// 180 has the points of −180, and one that reaches a pole has the pole.
+///
+/// Where the profile has a list, a condition holds if it holds for one of the items, and another condition may hold for another item. Case counts, in
+/// names, texts and units. Units have to be equal:
+/// `>= 720p` is fulfilled by no number with another unit, or without one. Values are numbers or texts, and texts are quoted, as in a [`Profile`];
+/// comparisons and ranges take numbers in other forms as well, such as `1e3`. In brackets are a range, if two numbers with a `-` between them are all
+/// that is there, or a list. Conditions are kept and shown in one order, each once, and an interest without any matches all profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Interest {
     conditions: Arc<[Condition]>,
@@ -80,7 +86,7 @@ pub enum ValueCondition {
     Exactly(Item),
     /// A value whose text begins so.
     Prefix(Box<str>),
-    /// One of those values, at most [`ITEMS_MAX`](crate::attribute::ITEMS_MAX).
+    /// One of those values, of which [`Interest::new`] takes up to [`ITEMS_MAX`](crate::attribute::ITEMS_MAX).
     OneOf(Box<[Item]>),
     /// A number that is at least the first one and at most the second one.
     Between(Number, Number),
@@ -98,11 +104,11 @@ impl Interest {
     /// The interest with those conditions.
     ///
     /// # Errors
-    /// [`AttributeError`]: those of [`Profile::new`], [`AttributeError::NoItems`] for an empty list, and [`AttributeError::Order`] and
-    /// [`AttributeError::Units`] for a range.
-    pub fn new(conditions: &[Condition]) -> Result<Self, AttributeError> {
+    /// [`AttributeError`]: those of [`Profile::new`], [`AttributeError::NoItems`] for an empty list, [`AttributeError::Order`] and
+    /// [`AttributeError::Units`] for a range, and [`AttributeError::Degrees`] for a latitude or longitude.
+    pub fn new(conditions: Vec<Condition>) -> Result<Self, AttributeError> {
         check_count("conditions", conditions.len())?;
-        let checked = conditions.iter().map(Condition::checked);
+        let checked = conditions.into_iter().map(Condition::checked);
         let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
         checked.sort_unstable();
         checked.dedup();
@@ -136,12 +142,11 @@ impl Condition {
             Self::Name(Keyword::Prefix(prefix)) => profile.has_name_with(prefix),
             Self::Place(area) => profile.place().is_some_and(|place| area.contains(place)),
             Self::Pair { name, wanted } if is_of_the_place(name) => {
-                let degrees = profile.place().map(|place| match &**name {
-                    LATITUDE_NAME => place.latitude(),
-                    _ => place.longitude(),
+                let steps = profile.place().map(|place| match &**name {
+                    LATITUDE_NAME => place.latitude_steps(),
+                    _ => place.longitude_steps(),
                 });
-                let degrees = degrees.and_then(|degrees| Number::new(degrees, "").ok());
-                degrees.is_some_and(|degrees| wanted.is_satisfied_by(&Item::Number(degrees)))
+                steps.is_some_and(|steps| wanted.is_satisfied_by_degrees(steps))
             }
             Self::Pair { name, wanted } => {
                 let attribute = profile.attribute(name);
@@ -150,22 +155,28 @@ impl Condition {
         }
     }
 
-    fn checked(&self) -> Result<Self, AttributeError> {
+    fn checked(self) -> Result<Self, AttributeError> {
         match self {
-            Self::Name(Keyword::Exactly(name)) if is_of_the_place(name) => {
-                return Err(AttributeError::Reserved { name: name.clone() });
+            Self::Name(Keyword::Exactly(name)) if is_of_the_place(&name) => {
+                return Err(AttributeError::Reserved { name });
             }
-            Self::Name(Keyword::Exactly(name) | Keyword::Prefix(name)) => check_name(name)?,
+            Self::Name(Keyword::Exactly(ref name) | Keyword::Prefix(ref name)) => {
+                check_name(name)?;
+            }
             Self::Name(Keyword::Any) | Self::Place(_) => {}
-            Self::Pair { name, .. } if &**name == PLACE_NAME => {
-                return Err(AttributeError::Reserved { name: name.clone() });
+            Self::Pair { name, .. } if &*name == PLACE_NAME => {
+                return Err(AttributeError::Reserved { name });
             }
             Self::Pair { name, wanted } => {
-                check_name(name)?;
-                return Ok(Self::Pair { name: name.clone(), wanted: wanted.checked(name)? });
+                check_name(&name)?;
+                if is_of_the_place(&name) {
+                    wanted.check_degrees(&name)?;
+                }
+                let wanted = wanted.checked(&name)?;
+                return Ok(Self::Pair { name, wanted });
             }
         }
-        Ok(self.clone())
+        Ok(self)
     }
 
     fn bytes(&self) -> usize {
@@ -202,7 +213,55 @@ impl ValueCondition {
         }
     }
 
-    /// Ranges with all numbers that satisfy it, whatever their units; other numbers may lie in them as well. There are at most 32.
+    /// Whether the latitude or longitude of a place, in steps, is one that is asked for.
+    fn is_satisfied_by_degrees(&self, steps: i32) -> bool {
+        match self {
+            Self::Prefix(prefix) => {
+                // Seven decimals are all that a place has. In the form of a number, 40 would not begin with 40.0, nor 0.000005 with 0.
+                let (sign, steps) = (if steps < 0 { "-" } else { "" }, steps.unsigned_abs());
+                let text = format!("{sign}{}.{:07}", steps / 10_000_000, steps % 10_000_000);
+                text.starts_with(&**prefix)
+            }
+            _ => Number::new(GeoPoint::degrees(steps), "")
+                .is_ok_and(|degrees| self.is_satisfied_by(&Item::Number(degrees))),
+        }
+    }
+
+    /// Refuses values that are no degrees.
+    fn check_degrees(&self, name: &str) -> Result<(), AttributeError> {
+        let is_degrees = |number: &Number| number.unit().is_empty();
+        let refused = |number: &Number| (!is_degrees(number)).then(|| number.to_string());
+        let refused_item = |item: &Item| match item {
+            Item::Number(number) => refused(number),
+            Item::Text(text) => Some(text.to_string()),
+        };
+        let found = match self {
+            Self::Any => None,
+            Self::Exactly(item) => refused_item(item),
+            Self::Prefix(prefix) => {
+                degrees_that_begin_with(prefix).is_none().then(|| prefix.to_string())
+            }
+            Self::OneOf(items) => items.iter().find_map(refused_item),
+            Self::Between(low, high) => [low, high].into_iter().find_map(refused),
+            Self::AtLeast(it) | Self::MoreThan(it) | Self::AtMost(it) | Self::LessThan(it) => {
+                refused(it)
+            }
+        };
+        match found {
+            Some(found) => Err(AttributeError::Degrees { name: name.into(), found: shown(&found) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ranges with all degrees that satisfy it as a condition of the latitude or longitude, within a step of 10⁻⁷; others may lie in them as well.
+    pub fn degrees(&self) -> Vec<RangeInclusive<f64>> {
+        match self {
+            Self::Prefix(prefix) => degrees_that_begin_with(prefix).unwrap_or_default(),
+            _ => self.numbers(),
+        }
+    }
+
+    /// Ranges with all numbers that satisfy it, whatever their units; other numbers may lie in them as well.
     pub fn numbers(&self) -> Vec<RangeInclusive<f64>> {
         let exactly = |item: &Item| match item {
             Item::Number(number) => Some(number.value()..=number.value()),
@@ -219,33 +278,32 @@ impl ValueCondition {
         }
     }
 
-    fn checked(&self, name: &str) -> Result<Self, AttributeError> {
+    fn checked(self, name: &str) -> Result<Self, AttributeError> {
         match self {
-            Self::Exactly(item) => item.check()?,
-            Self::Prefix(prefix) => check_text("value", prefix, VALUE_BYTES_MAX)?,
+            Self::Exactly(ref item) => item.check()?,
+            Self::Prefix(ref prefix) => check_text("value", prefix, VALUE_BYTES_MAX)?,
             Self::OneOf(items) => {
-                return match &*sorted(name, items)? {
+                let items = sorted(name, items)?;
+                return match &*items {
                     [] => Err(AttributeError::NoItems { name: shown(name) }),
                     [item] => Ok(Self::Exactly(item.clone())),
-                    items => Ok(Self::OneOf(items.into())),
+                    _ => Ok(Self::OneOf(items)),
                 };
             }
-            Self::Between(low, high) => {
-                let (name, low, high) = (shown(name), low.clone(), high.clone());
-                if low.unit() != high.unit() {
-                    return Err(AttributeError::Units { name, low, high });
-                }
-                if low.value() > high.value() {
-                    return Err(AttributeError::Order { name, low, high });
-                }
+            Self::Between(low, high) if low.unit() != high.unit() => {
+                return Err(AttributeError::Units { name: shown(name), low, high });
+            }
+            Self::Between(low, high) if low.value() > high.value() => {
+                return Err(AttributeError::Order { name: shown(name), low, high });
             }
             Self::Any
+            | Self::Between(..)
             | Self::AtLeast(_)
             | Self::MoreThan(_)
             | Self::AtMost(_)
             | Self::LessThan(_) => {}
         }
-        Ok(self.clone())
+        Ok(self)
     }
 
     fn bytes(&self) -> usize {
@@ -278,10 +336,10 @@ fn numbers_that_begin_with(prefix: &str) -> Vec<RangeInclusive<f64>> {
     let places = plain.split_once('.').map(|(_, fraction)| fraction.len() as i32);
     // A point in the prefix, or anything behind its digits, says how many digits there are before the point.
     let is_whole = places.is_none() && digits == plain;
-    let mut ranges = vec![0.0..=Number::PLAIN_MIN, Number::PLAIN_END..=f64::MAX];
+    let mut ranges = vec![0.0..=Number::PLAIN_MIN, Number::PLAIN_MAX..=f64::MAX];
     match plain.parse::<f64>() {
         // Digits are lost where there are too many for a float: the ranges are wider by more than that.
-        Ok(number) if number < Number::PLAIN_END * 2.0 => {
+        Ok(number) if number < Number::PLAIN_MAX * 2.0 => {
             let next = number + 10_f64.powi(-places.unwrap_or(0));
             let scales = iter::successors(Some(1.0), |scale| Some(scale * 10.0));
             let scales = scales.take(if is_whole && number > 0.0 { 17 } else { 1 });
@@ -298,16 +356,45 @@ fn numbers_that_begin_with(prefix: &str) -> Vec<RangeInclusive<f64>> {
     }
 }
 
+/// Ranges with all degrees whose text with seven decimals begins so; none if no number has such a text, however large.
+fn degrees_that_begin_with(prefix: &str) -> Option<Vec<RangeInclusive<f64>>> {
+    let is_of_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = prefix.strip_prefix('-').unwrap_or(prefix);
+    let is_negative = digits.len() < prefix.len();
+    let (whole, fraction) = match digits.split_once('.') {
+        Some((whole, fraction)) => (whole, Some(fraction)),
+        None => (digits, None),
+    };
+    if is_negative && digits.is_empty() {
+        return Some(vec![-180.0..=0.0]);
+    }
+    let is_whole = is_of_digits(whole) && (1..=3).contains(&whole.len());
+    let is_fraction = fraction.is_none_or(|it| is_of_digits(it) && it.len() <= 7);
+    if !is_whole || !is_fraction || whole.len() > 1 && whole.starts_with('0') {
+        return None;
+    }
+    let number: f64 = digits.trim_end_matches('.').parse().ok()?;
+    let next = number + fraction.map_or(1.0, |fraction| 10_f64.powi(-(fraction.len() as i32)));
+    // Of 4 there are 4 to 5, 40 to 50 and 400 to 500; behind a point, or a lone 0, no digit moves.
+    let scales: &[f64] =
+        if fraction.is_none() && number > 0.0 { &[1.0, 10.0, 100.0] } else { &[1.0] };
+    let ranges = scales.iter().map(|scale| match is_negative {
+        true => -next * scale..=-number * scale,
+        false => number * scale..=next * scale,
+    });
+    Some(ranges.collect())
+}
+
 impl FromStr for Interest {
     type Err = AttributeError;
 
     fn from_str(text: &str) -> Result<Self, AttributeError> {
         let mut conditions = Vec::new();
-        Scanner::new(text).elements(|scanner| {
+        Scanner::new(text)?.elements(|scanner| {
             conditions.push(condition(scanner)?);
             check_count("conditions", conditions.len())
         })?;
-        Self::new(&conditions)
+        Self::new(conditions)
     }
 }
 
@@ -325,14 +412,17 @@ fn condition(scanner: &mut Scanner<'_>) -> Result<Condition, AttributeError> {
     if scanner.takes("*") {
         return Ok(Condition::Name(Keyword::Any));
     }
-    let name = scanner.name()?.text;
+    let at = scanner.at();
+    let name = scanner.name()?;
+    refuse_sign(scanner, at, &name)?;
+    let name = name.text;
     if scanner.takes("*") {
         return Ok(Condition::Name(Keyword::Prefix(name.into())));
     }
     for (sign, wanted) in COMPARISONS {
         if scanner.takes(sign) {
-            let word = scanner.value()?;
-            return Ok(Condition::Pair { name: name.into(), wanted: wanted(number(&word)?) });
+            let wanted = wanted(scanner.value()?.number()?);
+            return Ok(Condition::Pair { name: name.into(), wanted });
         }
     }
     if !scanner.takes("=") && !scanner.takes(":") {
@@ -345,11 +435,18 @@ fn condition(scanner: &mut Scanner<'_>) -> Result<Condition, AttributeError> {
     Ok(Condition::Pair { name: name.into(), wanted })
 }
 
-fn number(word: &Token) -> Result<Number, AttributeError> {
-    match Number::scan(&word.text) {
-        Some((number, "")) if !word.is_quoted => number,
-        _ => Err(AttributeError::NoNumber { text: shown(&word.text) }),
-    }
+/// Refuses signs of other languages behind a name: with them it would be a long name, which no profile has.
+fn refuse_sign(scanner: &Scanner<'_>, at: usize, name: &Token) -> Result<(), AttributeError> {
+    const NO_NEGATION: &str =
+        "there is no negation: list the values that are wanted, or write < and > in two interests";
+    let (at, found, way_out) = match scanner.peek() {
+        _ if scanner.is_negation(name) => (at, "!", NO_NEGATION),
+        Some('≠') => (scanner.at(), "≠", NO_NEGATION),
+        Some('≥') => (scanner.at(), "≥", "write >="),
+        Some('≤') => (scanner.at(), "≤", "write <="),
+        _ => return Ok(()),
+    };
+    Err(AttributeError::Sign { at, found, way_out })
 }
 
 /// The value behind a `=`.
@@ -363,12 +460,8 @@ fn wanted(scanner: &mut Scanner<'_>, name: &str) -> Result<ValueCondition, Attri
     let word = scanner.value()?;
     match scanner.takes("*") {
         true => Ok(ValueCondition::Prefix(word.text.into())),
-        false => Ok(ValueCondition::Exactly(item(&word)?)),
+        false => Ok(ValueCondition::Exactly(word.item())),
     }
-}
-
-fn item(word: &Token) -> Result<Item, AttributeError> {
-    if word.is_quoted { Ok(Item::text(&word.text)) } else { Item::of_word(&word.text) }
 }
 
 /// A range or a list, behind its `[`.
@@ -379,36 +472,40 @@ fn bracketed(scanner: &mut Scanner<'_>, name: &str) -> Result<ValueCondition, At
     }
     if scanner.takes("*") {
         scanner.expect("-", "a - and a number")?;
-        let high = number(&scanner.value()?)?;
+        let high = scanner.value()?.number()?;
         scanner.expect("]", "a ]")?;
         return Ok(ValueCondition::AtMost(high));
     }
     let first = scanner.value()?;
-    if let Some((low, rest)) = Number::scan(&first.text).filter(|_| !first.is_quoted)
-        && let Some(high) = rest.trim_start().strip_prefix('-')
+    if let Some((low, "")) = first.range_begin()
+        && scanner.takes("*")
     {
-        let (low, high) = (low?, high.trim_start());
-        let range = match high.is_empty() && scanner.takes("*") {
-            true => ValueCondition::AtLeast(low),
-            false => ValueCondition::Between(
-                low,
-                number(&Token { text: high.into(), is_quoted: false })?,
-            ),
-        };
         scanner.expect("]", "a ]")?;
-        return Ok(range);
+        return Ok(ValueCondition::AtLeast(low?));
     }
-    let is_word_range = !first.is_quoted && first.text.contains('-');
-    let mut items = vec![item(&first)?];
+    if let Some([low, high]) = first.range()
+        && scanner.takes("]")
+    {
+        return Ok(ValueCondition::Between(low?, high?));
+    }
+    let mut items = vec![first.item()];
     while scanner.takes(",") {
-        items.push(item(&scanner.value()?)?);
+        items.push(scanner.value()?.item());
         check_items(name, items.len())?;
     }
     scanner.expect("]", END)?;
     match &*items {
-        [Item::Text(text)] if is_word_range => Err(AttributeError::WordRange { text: shown(text) }),
+        [Item::Text(text)] if is_word_range(&first) => {
+            Err(AttributeError::WordRange { text: shown(text) })
+        }
         _ => Ok(ValueCondition::OneOf(items.into())),
     }
+}
+
+/// Whether a lone word in brackets has a dash between two others, as a range would.
+fn is_word_range(word: &Token) -> bool {
+    let is_number = Number::scan(&word.text).is_some_and(|(_, rest)| rest.is_empty());
+    !word.is_quoted && !is_number && word.text.contains(['-', '–', '−'])
 }
 
 /// As [`FromStr`] reads it.

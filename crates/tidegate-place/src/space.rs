@@ -141,7 +141,7 @@ impl Space {
             }
             if let Dimension::Value(name) = dimension {
                 // Profiles refuse names that are none; those of the place have dimensions of their own.
-                Profile::new(&[Attribute::keyword(name)], None)
+                Profile::new(vec![Attribute::keyword(name)], None)
                     .map_err(|source| SpaceError::Name { source })?;
             }
         }

@@ -134,7 +134,7 @@ fn places_narrow_the_reach() {
     assert!(!space.reach(&asked).has(space.bucket(&profile("Drone, LiDAR"))), "without a place");
     let anywhere = space.reach(&interest("Drone"));
     assert!(anywhere.is_anywhere() && anywhere.buckets(usize::MAX >> 1).is_none());
-    for text in ["lat > 91", "place = (1, 2), place = (3, 4)", "long = text"] {
+    for text in ["lat > 91", "place = (1, 2), place = (3, 4)", "long > 181"] {
         let reach = space.reach(&interest(text));
         assert_eq!(reach.buckets(0), Some(Vec::new()), "{text} matches no profile");
     }
