@@ -9,8 +9,10 @@ use tidegate_message::GeoPoint;
 /// - *The square* is one of 2¹⁴ × 2¹⁴: 0.022° of longitude by 0.011° of latitude, 2.4 by 1.2 km at the equator. Nodes along a road are a
 ///   few hundred metres to some kilometres apart, so that cells of three can part there. A finer square would make the buckets of what
 ///   moves change more often, and split nodes of one site, which reach each other equally well.
-/// - *The index* makes 65,536 buckets of each square. With so many the shares of 1,000 equal members have a standard deviation of 7 % at
-///   three owners, and of 12 % at one. A bucket without data costs nothing.
+/// - *The index* makes 65,536 buckets of each square. A bucket without data costs nothing. Were data in all of them, the shares of 1,000 equal
+///   members would have a standard deviation of 7 % at three owners, and of 12 % at one. Data of many squares come near that. Data without a
+///   place, or of one site in one square, do not: in the default [`Space`](crate::Space) they spread as in some 800 equal buckets, so that shares
+///   of 64 members deviate by 16 % at three owners, and a thousand members share such data unevenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(u64);
 
@@ -75,16 +77,17 @@ impl Square {
 
     /// The column of squares, from the west, that has a longitude in steps of 10⁻⁷ degrees; of 180° the easternmost one.
     pub(crate) fn column(longitude_steps: i32) -> u32 {
-        Self::stripe(i64::from(longitude_steps) + 1_800_000_000, 3_600_000_000)
+        Self::stripe(longitude_steps, GeoPoint::LONGITUDE_STEPS_MAX)
     }
 
     /// The row of squares, from the south, that has a latitude in steps of 10⁻⁷ degrees.
     pub(crate) fn row(latitude_steps: i32) -> u32 {
-        Self::stripe(i64::from(latitude_steps) + 900_000_000, 1_800_000_000)
+        Self::stripe(latitude_steps, GeoPoint::LATITUDE_STEPS_MAX)
     }
 
-    fn stripe(steps: i64, all: i64) -> u32 {
-        ((steps << Self::DEPTH) / all).min((1 << Self::DEPTH) - 1) as u32
+    fn stripe(steps: i32, most: i32) -> u32 {
+        let (steps, most) = (i64::from(steps), i64::from(most));
+        (((steps + most) << Self::DEPTH) / (2 * most)).min((1 << Self::DEPTH) - 1) as u32
     }
 
     /// The square in a column and a row.

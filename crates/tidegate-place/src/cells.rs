@@ -3,6 +3,7 @@
 use crate::{
     bucket::Square,
     member::{Member, MemberId},
+    reach::Reach,
 };
 
 /// A part of the earth whose buckets have the same members to be owned by.
@@ -20,6 +21,12 @@ impl Cell<'_> {
     /// Where it is.
     pub fn bounds(&self) -> Bounds {
         self.part.bounds()
+    }
+
+    /// Whether an interest reaches a square of it.
+    pub(crate) fn is_reached(&self, reach: &Reach) -> bool {
+        let (columns, rows) = self.part.columns_and_rows();
+        reach.overlaps(columns, rows)
     }
 
     /// The members that are in it.
@@ -148,6 +155,16 @@ impl Part {
         let is_before = |member: &Member| member.square < Some(self.first);
         let rest = &members[members.partition_point(is_before)..];
         &rest[..rest.partition_point(|member| member.square.is_some_and(|square| self.has(square)))]
+    }
+
+    /// Its columns and its rows of squares, the first and the last one.
+    fn columns_and_rows(self) -> ((u64, u64), (u64, u64)) {
+        let (column, row) = self.first.column_and_row();
+        let from = |first: u32, cuts: u32| {
+            let first = u64::from(first);
+            (first, first + (1 << (Square::DEPTH - cuts)) - 1)
+        };
+        (from(column, self.cuts.div_ceil(2)), from(row, self.cuts / 2))
     }
 
     fn bounds(self) -> Bounds {

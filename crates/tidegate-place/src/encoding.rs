@@ -166,7 +166,7 @@ mod tests {
             let prefix = &one[..end.unwrap_or(0)];
             let (low, high) = texts_that_begin_with(prefix);
             prop_assert!((low..=high).contains(&text(&one)));
-            // Up to eight bytes no other text has a code there.
+            // Up to six bytes no other text has a code there.
             let is_in = (low..=high).contains(&text(&other));
             prop_assert!(prefix.len() > 6 || is_in == other.starts_with(prefix));
         }

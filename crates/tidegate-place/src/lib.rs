@@ -38,7 +38,8 @@
 //!   be cut at all, since the first halves are half of the earth each. Where a half has enough, its buckets have to be owned by its own
 //!   members, whatever the other half has. That in turn is why a half with fewer keeps its own members as first owners.
 //! - *No bounded load.* A bound on what a member owns would move buckets of members that stayed. The shares are even because there are
-//!   enough buckets (see [`Bucket`]): between members that are equally near their standard deviation is within 15 %, up to 1,000 of them.
+//!   enough buckets: between members that are equally near their standard deviation is within 15 %, up to 1,000 of them, for data in many
+//!   squares. Data of one square are in fewer buckets (see [`Bucket`]).
 //!   Shares of members at different places follow the data.
 //! - *Weights* count between members that are equally near. A weak node that is alone in its part of the earth owns what is there, and
 //!   should be given no position.
@@ -59,7 +60,7 @@ pub use self::{
     cells::{Bounds, Cell},
     member::{MemberId, Place, Weight},
     places::Places,
-    reach::Reach,
+    reach::{Buckets, Reach},
     space::{Dimension, Half, Space, SpaceError},
 };
 

@@ -12,6 +12,7 @@ use crate::{
     bucket::{Bucket, Square},
     cells::{self, Cell},
     member::{Member, MemberId, Place},
+    reach::Reach,
     rendezvous,
 };
 
@@ -122,6 +123,23 @@ impl Places {
         chosen.sort_unstable_by_key(|candidate| (candidate.cost, candidate.member.id));
         let chosen = chosen.iter().map(|candidate| candidate.member.id);
         near.iter().map(|member| member.id).chain(chosen).collect()
+    }
+
+    /// Members that may own a bucket of a reach, in the order of their numbers: all that do, and maybe others. None if it reaches no bucket.
+    ///
+    /// Owners of a square are members of its cell or neighbours of that, so that a reach in an area has those of the cells there. Without an area
+    /// they are all members that own anything.
+    pub fn members_of(&self, reach: &Reach) -> Vec<MemberId> {
+        let mut members = Vec::new();
+        for cell in self.cells().iter().filter(|cell| cell.is_reached(reach)) {
+            members.extend(cell.members().chain(cell.neighbours()));
+        }
+        if reach.is_anywhere() && !members.is_empty() {
+            members.extend(self.others.iter().map(|member| member.id));
+        }
+        members.sort_unstable();
+        members.dedup();
+        members
     }
 
     /// The cell that has a point.

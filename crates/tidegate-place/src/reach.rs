@@ -1,4 +1,8 @@
 //! The buckets that an interest reaches: squares of the earth, and parts of the index.
+//!
+//! A node that asks has three ways, by the number of buckets. Few are listed, and each has its owners ([`Reach::buckets`],
+//! [`Places::owners`](crate::Places::owners)). For many of them, and for an interest in any place, it asks the members that may own one
+//! ([`Places::members_of`](crate::Places::members_of)), and each of those finds by [`Reach::has`] which of the buckets that it holds are meant.
 
 use tidegate_message::{
     Area, GeoBox, GeoPoint, Interest,
@@ -8,12 +12,13 @@ use tidegate_message::{
 
 use crate::{
     bucket::{Bucket, Square},
-    intervals::Intervals,
+    intervals::{Intervals, Overlap},
 };
 
 /// The buckets that may have profiles which an interest matches: all of those, and maybe others.
 ///
-/// They are all pairs of a square, of those in some columns and rows or anywhere, and a part of the index.
+/// A bucket is one square and one part of the index. A reach has some squares and some parts, and so every bucket that is one of those squares and
+/// one of those parts. Its squares are those in some columns and some rows; or all of the earth, and then data without a place are reached as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Anywhere, and without a place as well, if none.
@@ -28,7 +33,7 @@ impl Reach {
         Self { squares, parts }
     }
 
-    /// Whether a bucket is among them.
+    /// Whether a bucket is among them: a member asks this of each bucket that it holds. It takes two searches of a few intervals.
     pub fn has(&self, bucket: Bucket) -> bool {
         let has_square = match (&self.squares, bucket.square()) {
             (None, _) => true,
@@ -49,13 +54,24 @@ impl Reach {
         squares * self.parts.count()
     }
 
-    /// All of them, in the order of their numbers; none if there are more than `most`, or they lie anywhere.
-    pub fn buckets(&self, most: usize) -> Option<Vec<Bucket>> {
+    /// Whether a square in one of those columns and rows is among them.
+    pub(crate) fn overlaps(&self, columns: (u64, u64), rows: (u64, u64)) -> bool {
+        let has_one = |set: &Intervals, (low, high)| set.overlap(low, high) != Overlap::None;
+        let is_in =
+            |squares: &Squares| has_one(&squares.columns, columns) && has_one(&squares.rows, rows);
+        !self.parts.is_empty() && self.squares.as_ref().is_none_or(is_in)
+    }
+
+    /// All of them, in the order of their numbers, if there are at most so many.
+    pub fn buckets(&self, most: usize) -> Buckets {
         let count = self.count();
         if count == 0 {
-            return Some(Vec::new());
+            return Buckets::Few(Vec::new());
         }
-        let squares = self.squares.as_ref().filter(|_| count <= most as u128)?;
+        let Some(squares) = &self.squares else { return Buckets::Anywhere };
+        if count > most as u128 {
+            return Buckets::Many;
+        }
         let numbers = |set: &Intervals| -> Vec<u64> {
             set.iter().flat_map(|(low, high)| low..=high).collect()
         };
@@ -68,8 +84,19 @@ impl Reach {
             }
         }
         buckets.sort_unstable();
-        Some(buckets)
+        Buckets::Few(buckets)
     }
+}
+
+/// The buckets of a reach, as a list if that is short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// Those; none if the interest matches no profile.
+    Few(Vec<Bucket>),
+    /// More than were allowed, in an area.
+    Many,
+    /// Those of the whole earth and of data without a place: at least one of each.
+    Anywhere,
 }
 
 /// Squares of the earth: all that lie in one of some columns and one of some rows.
@@ -89,11 +116,12 @@ impl Squares {
             let own = match condition {
                 Condition::Place(area) => Self::of_area(*area),
                 Condition::Pair { name, wanted } if &**name == LATITUDE_NAME => {
-                    let rows = of_degrees(wanted, 90, |steps| Square::row(steps).into());
+                    let rows = of_degrees(wanted, GeoPoint::LATITUDE_STEPS_MAX, Square::row);
                     Self { columns: Intervals::up_to(Self::LAST), rows }
                 }
                 Condition::Pair { name, wanted } if &**name == LONGITUDE_NAME => {
-                    let columns = of_degrees(wanted, 180, |steps| Square::column(steps).into());
+                    let most = GeoPoint::LONGITUDE_STEPS_MAX;
+                    let columns = of_degrees(wanted, most, Square::column);
                     Self { columns, rows: Intervals::up_to(Self::LAST) }
                 }
                 Condition::Pair { .. } | Condition::Name(_) => continue,
@@ -115,7 +143,7 @@ impl Squares {
         let (west, east) = bounds.longitude_steps();
         let column = |steps| u64::from(Square::column(steps));
         // The meridian of 180° is that of −180°, and a pole has the longitude 0.
-        let date_line = (east == 1_800_000_000).then_some((0, 0));
+        let date_line = (east == GeoPoint::LONGITUDE_STEPS_MAX).then_some((0, 0));
         let pole = bounds.has_a_pole().then_some((column(0), column(0)));
         let sides = match west <= east {
             true => vec![(column(west), column(east))],
@@ -125,6 +153,10 @@ impl Squares {
             columns: Intervals::of(sides.into_iter().chain(date_line).chain(pole)),
             rows: Intervals::of([(Square::row(south).into(), Square::row(north).into())]),
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.columns.is_empty() || self.rows.is_empty()
     }
 
     fn has(&self, square: Square) -> bool {
@@ -137,17 +169,16 @@ impl Squares {
     }
 }
 
-/// The columns or rows with the degrees that a wanted value takes, a step more on each side.
-fn of_degrees(wanted: &ValueCondition, most: i32, stripe: impl Fn(i32) -> u64) -> Intervals {
-    let degrees = f64::from(most);
-    let steps = |it: f64, more: f64| (it.clamp(-degrees, degrees) * 1e7 + more).round() as i32;
-    let most = most * 10_000_000;
-    let within = |it: i32| it.clamp(-most, most);
-    let ranges = wanted.numbers().into_iter();
-    let ranges = ranges.filter(|range| *range.start() <= degrees && *range.end() >= -degrees);
-    Intervals::of(ranges.map(|range| {
-        (stripe(within(steps(*range.start(), -1.0))), stripe(within(steps(*range.end(), 1.0))))
-    }))
+/// The columns or rows with the degrees that satisfy a condition, a step more on each side; `most` is the largest number of steps.
+fn of_degrees(wanted: &ValueCondition, most: i32, stripe: impl Fn(i32) -> u32) -> Intervals {
+    let most = f64::from(most);
+    // Degrees are compared as floats, and places are whole steps: a step more is enough for what rounding loses.
+    let at = |steps: f64| u64::from(stripe(steps.round().clamp(-most, most) as i32));
+    let steps = wanted.degrees().into_iter();
+    let steps = steps
+        .map(|range| (range.start() * GeoPoint::STEPS - 1.0, range.end() * GeoPoint::STEPS + 1.0));
+    let steps = steps.filter(|(low, high)| *low <= most + 1.0 && *high >= -most - 1.0);
+    Intervals::of(steps.map(|(low, high)| (at(low), at(high))))
 }
 
 /// The square's column or row of a point, for a dimension of a space.

@@ -3,7 +3,7 @@ use std::{cmp::Reverse, collections::BTreeSet};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::*;
-use crate::{Bounds, Weight};
+use crate::{Bounds, Space, Weight};
 
 /// A stationary member without a position, in a zone of its own.
 fn member(number: u64) -> Place {
@@ -250,6 +250,29 @@ fn poles_and_the_date_line_have_owners() {
 }
 
 #[test]
+fn a_reach_in_an_area_has_the_members_there() {
+    let sites = [(52.37, 4.89), (-33.87, 151.21), (40.71, -74.0)];
+    let members = (0..12).map(|number| {
+        let (latitude, longitude) = sites[number as usize % 3];
+        member_at(number, latitude, longitude)
+    });
+    let places = Places::of(&members.chain([member(12)]).collect::<Vec<_>>(), 3);
+    let space = Space::default();
+    for (interest, expected) in [
+        ("Drone, place = (52.3, 4.9) within 20km", vec![0, 3, 6, 9]),
+        ("lat < -10, long > 100", vec![1, 4, 7, 10]),
+        ("lat > 30, long:-74*", vec![2, 5, 8, 11]),
+        ("lat > 30", vec![0, 2, 3, 5, 6, 8, 9, 11]),
+        ("lat > 91", vec![]),
+        ("Drone", (0..13).collect()),
+    ] {
+        let reach = space.reach(&interest.parse().expect("an interest"));
+        let found = sorted(places.members_of(&reach).into_iter().map(number));
+        assert_eq!(found, expected, "{interest}");
+    }
+}
+
+#[test]
 fn hash_covers_all_that_owners_depend_on() {
     let members = || vec![member_at(1, 52.0, 5.0), member(2)];
     let hash = |change: &dyn Fn(&mut Vec<Place>)| {
@@ -357,6 +380,26 @@ proptest! {
         let places = Places::of(&members, replicas);
         for bucket in some_buckets(&members) {
             prop_assert_eq!(places.owners(bucket), model(&members, replicas, bucket), "{:?}", bucket);
+        }
+    }
+
+    #[test]
+    fn members_of_a_reach_are_all_owners_of_its_buckets(
+        members in any_members(0..30), replicas in 1_usize..6, latitude in -90.0..90.0, longitude in -180.0..180.0, km in 0_u32..9_000,
+        is_near: Option<Index>
+    ) {
+        let places = Places::of(&members, replicas);
+        let near = is_near.filter(|_| !members.is_empty()).and_then(|near| near.get(&members).position);
+        let centre = near.unwrap_or(at(latitude, longitude));
+        let space = Space::default();
+        for asked in [format!("place = ({centre}) within {km}km"), format!("Drone, lat >= {}", centre.latitude()), "Drone".to_owned()] {
+            let reach = space.reach(&asked.parse().expect("an interest"));
+            let found = places.members_of(&reach);
+            prop_assert!(found.is_sorted_by(|one, other| one < other));
+            let buckets = some_buckets(&members).into_iter().chain([Bucket::of(Some(centre), 0)]);
+            for bucket in buckets.filter(|bucket| reach.has(*bucket)) {
+                prop_assert!(places.owners(bucket).iter().all(|owner| found.contains(owner)), "{} {:?}", asked, bucket);
+            }
         }
     }
 

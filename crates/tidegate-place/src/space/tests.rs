@@ -1,8 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use proptest::{collection::vec, option, prelude::*, sample::select};
+use proptest::{collection::vec, option, prelude::*, sample::select, test_runner::TestRunner};
+use tidegate_message::GeoPoint;
 
 use super::*;
+use crate::{Buckets, MemberId, Place, Places, Weight};
 
 fn profile(text: &str) -> Profile {
     text.parse().expect(text)
@@ -39,13 +41,13 @@ fn points_stay_what_they_are() {
     let space = Space::default();
     for (text, expected) in [
         ("", 0),
-        ("Drone, LiDAR", 0x1EB3_4765_4959_561A),
-        ("post_processing_func", 0x2082_082C_B2CB_2CB2),
+        ("Drone, LiDAR", 0x014A_C32C_450A_8AA0),
+        ("post_processing_func", 0x2079_6160_32CB_2CB2),
         (
             "videocamera, location = [100, 101, 102], type = Public, quality = 720p",
-            0x2EBD_995A_5622_5590,
+            0xBE9E_4C6F_BB92_F0C8,
         ),
-        ("temperature, celsius = 21.5C", 0x6669_FFDF_8699_6418),
+        ("temperature, celsius = 21.5C", 0xFBCB_FEBF_8699_0256),
     ] {
         let point = space.point(&profile(text));
         assert_eq!(point, expected, "{text}: {point:#x}");
@@ -57,7 +59,7 @@ fn spaces_have_hashes_of_their_own() {
     let hashes: BTreeSet<u64> = spaces().iter().map(Space::hash).collect();
     // One space of one dimension is there twice.
     assert_eq!(hashes.len(), spaces().len() - 1);
-    assert_eq!(Space::default().hash(), 0xE31B_BDD8_E962_F38B, "{:#x}", Space::default().hash());
+    assert_eq!(Space::default().hash(), 0xDDD3_0560_2042_C371, "{:#x}", Space::default().hash());
 }
 
 /// Figure 3 and the listings of R-Pulsar, without a declaration and with one.
@@ -90,15 +92,15 @@ fn interests_reach_the_less_the_more_they_ask_for() {
     for (space, text, most) in [
         (&space, "", 65_536),
         (&space, "*", 65_536),
-        (&space, "Drone", 3_600),
-        (&space, "Drone, Li*", 170),
-        (&space, "type = temperature, id = 17", 900),
-        (&declared, "type = temperature, id = 17", 40),
-        (&declared, "type = temperature, id = [10 - 20]", 60),
-        (&declared, "type = [temperature, light], id = 17", 45),
+        (&space, "Drone", 10_000),
+        (&space, "Drone, Li*", 1_550),
+        (&space, "type = temperature, id = 17", 4_100),
+        (&declared, "type = temperature, id = 17", 26),
+        (&declared, "type = temperature, id = [10 - 20]", 32),
+        (&declared, "type = [temperature, light], id = 17", 32),
     ] {
         let parts = space.reach(&interest(text)).count() / ((1 << Square::BITS) + 1);
-        assert!(parts <= most && parts * 2 > most, "{text}: {parts}");
+        assert!(parts <= most && parts * 10 > most * 9, "{text}: {parts}");
     }
 }
 
@@ -124,7 +126,9 @@ fn sensors_of_one_kind_are_in_many_parts() {
 fn places_narrow_the_reach() {
     let space = Space::default();
     let asked = interest("Drone, LiDAR, place = (52.37, 4.89) within 1km");
-    let buckets = space.reach(&asked).buckets(4_000).expect("few squares");
+    let Buckets::Few(buckets) = space.reach(&asked).buckets(40_000) else {
+        panic!("few squares: {}", space.reach(&asked).count());
+    };
     assert_eq!(buckets.len() as u128, space.reach(&asked).count());
     for (place, expected) in [("52.375, 4.89", true), ("52.39, 4.89", false), ("-33, 151", false)] {
         let bucket = space.bucket(&profile(&format!("Drone, LiDAR, place = ({place})")));
@@ -133,10 +137,16 @@ fn places_narrow_the_reach() {
     }
     assert!(!space.reach(&asked).has(space.bucket(&profile("Drone, LiDAR"))), "without a place");
     let anywhere = space.reach(&interest("Drone"));
-    assert!(anywhere.is_anywhere() && anywhere.buckets(usize::MAX >> 1).is_none());
-    for text in ["lat > 91", "place = (1, 2), place = (3, 4)", "long > 181"] {
-        let reach = space.reach(&interest(text));
-        assert_eq!(reach.buckets(0), Some(Vec::new()), "{text} matches no profile");
+    assert!(anywhere.is_anywhere() && anywhere.buckets(usize::MAX) == Buckets::Anywhere);
+    assert_eq!(space.reach(&interest("lat > 40")).buckets(1_000), Buckets::Many);
+    let hash = Space::new(&[Dimension::Values]).expect("a space");
+    for space in [space, hash] {
+        for text in ["lat > 91", "place = (1, 2), place = (3, 4)", "long:200*"] {
+            let (reach, asked) = (space.reach(&interest(text)), interest(text));
+            assert_eq!(reach.buckets(0), Buckets::Few(Vec::new()), "{text} matches no profile");
+            assert_eq!(space.ranges(&asked, 9), [], "{text}");
+            assert_eq!(reach.count(), 0, "{text}");
+        }
     }
 }
 
@@ -198,9 +208,18 @@ fn impossible_spaces_are_refused() {
             (0..9).map(|it| value(&format!("a{it}"))).collect(),
             "a space has 1 to 8 dimensions, this one has 9; attributes without one are found all the same",
         ),
-        (vec![value("a"), value("a")], "the dimension Value(\"a\") is there twice; leave one out"),
-        (vec![value("lat")], "a dimension is of an attribute, and its name is none"),
-        (vec![value("")], "a dimension is of an attribute, and its name is none"),
+        (
+            vec![value("a"), value("a")],
+            "a space has each dimension once, this one has the values of a twice; leave one out",
+        ),
+        (
+            vec![value("lat")],
+            "a dimension for the values of an attribute has a name that no attribute has",
+        ),
+        (
+            vec![value("")],
+            "a dimension for the values of an attribute has a name that no attribute has",
+        ),
     ] {
         let error = Space::new(&dimensions).expect_err(expected);
         assert_eq!(error.to_string(), expected);
@@ -215,7 +234,7 @@ fn written() -> impl Strategy<Value = String> {
         (-300..300_i32, select(&["", "p", "C"][..]))
             .prop_map(|(it, unit)| format!("{}{unit}", f64::from(it) / 10.0)),
         (-400..400_i32).prop_map(|power| format!("1.5e{}", power % 300)),
-        select(&["Public", "living_room", "\"urn:a:b\"", "\"0\"", "é", "~"][..])
+        select(&["Public", "living_room", "\"urn:a:b\"", "\"0\"", "é", "~", "007", "1e10"][..])
             .prop_map(str::to_owned),
     ]
 }
@@ -229,9 +248,29 @@ fn attributes() -> impl Strategy<Value = Vec<Held>> {
     })
 }
 
-fn places() -> impl Strategy<Value = Option<(i32, i32)>> {
+/// Places at the edges of the earth and of squares, a step to each side, and others.
+fn places() -> impl Strategy<Value = Option<GeoPoint>> {
     let edges = &[(-90, 0), (90, 0), (0, -180), (0, 179), (40, -74)][..];
-    option::of(prop_oneof![select(edges), (-90..=90, -180..180)])
+    let degrees = |(latitude, longitude)| (latitude * 10_000_000, longitude * 10_000_000);
+    let edge = |number: i64, step: i32, most: i32| {
+        let edge = ((2 * i64::from(most) * number) as u64).div_ceil(1 << Square::DEPTH) as i64;
+        ((edge - i64::from(most)) as i32 + step).clamp(-most, most)
+    };
+    let stripe = || (0..=1_i64 << Square::DEPTH, -1..=1);
+    let at_edges = (stripe(), stripe()).prop_map(move |((row, north), (column, east))| {
+        let latitude = edge(row, north, GeoPoint::LATITUDE_STEPS_MAX);
+        (latitude, edge(column, east, GeoPoint::LONGITUDE_STEPS_MAX))
+    });
+    let anywhere = (-900_000_000..=900_000_000, -1_800_000_000..=1_800_000_000);
+    let steps = prop_oneof![
+        select(edges).prop_map(degrees),
+        (-90..=90, -180..180).prop_map(degrees),
+        at_edges,
+        anywhere,
+        (-90..90, -90..90),
+    ];
+    let point = |(latitude, longitude)| GeoPoint::from_steps(latitude, longitude);
+    option::of(steps).prop_map(move |steps| steps.and_then(point))
 }
 
 /// A condition that an attribute may fulfil, or a neighbour of one.
@@ -248,7 +287,7 @@ fn weakened((name, values): &Held, choice: u8, more: i32) -> String {
     let number = first.trim_end_matches(['p', 'C']).parse::<f64>();
     let unit = first.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     let last = values.last().unwrap_or(first);
-    match (choice % 9, number) {
+    match (choice % 11, number) {
         (0, _) => (*name).to_owned(),
         (1, _) => format!("{name} = *"),
         (2, _) => format!("{name} = {first}"),
@@ -269,48 +308,167 @@ fn weakened((name, values): &Held, choice: u8, more: i32) -> String {
         (7, Ok(number)) if number.abs() < 1e9 => {
             format!("{name} < {}{unit}", number + f64::from(more))
         }
+        (8, Ok(number)) if number.abs() < 1e9 => format!("{name} = [{number}{unit}-*]"),
+        (9, Ok(number)) if number.abs() < 1e9 => format!("{name} = [*-{number}{unit}]"),
         _ => format!("{name} = {last}"),
     }
 }
 
-fn area((latitude, longitude): (i32, i32), choice: u8, more: i32) -> String {
-    let around = |it: i32| (it + 540).rem_euclid(360) - 180;
-    let (south, north) = ((latitude - more).max(-90), (latitude + more % 5).min(90));
-    let (west, east) = (around(longitude - more), around(longitude + more * 2));
-    match choice % 7 {
+fn area(point: GeoPoint, choice: u8, more: i32) -> String {
+    let around = |it: f64| (it + 540.0).rem_euclid(360.0) - 180.0;
+    let (latitude, longitude) = (point.latitude(), point.longitude());
+    let more = f64::from(more);
+    let (south, north) = ((latitude - more).max(-90.0), (latitude + more / 2.0).min(90.0));
+    let (west, east) = (around(longitude - more), around(longitude + more * 2.0));
+    let begin = |degrees: f64| {
+        let text = format!("{degrees:.7}");
+        text[..text.len().min(1 + usize::from(choice / 16))].to_owned()
+    };
+    match choice % 9 {
         0 => format!("place = ({latitude}, {longitude})"),
         1 => format!("place = [({south}, {west}) - ({north}, {east})]"),
-        2 => format!("place = ({south}, {longitude}) within {}km", 112 * (latitude - south)),
-        3 => format!("place = ({latitude}, {west}) within {}km", 112 * more),
-        4 => format!("lat = {latitude}*, long >= {}", longitude - more),
+        2 => format!("place = ({south}, {longitude}) within {}km", 112.0 * more),
+        3 => format!("place = ({latitude}, {west}) within {}km", 112.0 * more),
+        4 => format!("lat:{}*, long >= {}", begin(latitude), longitude - more),
         5 => format!("lat = [{south} - {north}]"),
+        6 => format!("long:{}*", begin(longitude)),
+        7 => format!("long <= {longitude}, lat > {:.7}", latitude - 1e-7),
         _ => "place = *".to_owned(),
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+/// Profiles of a site as producers write them: a kind and so many more attributes of usual names, the values numbers or texts. They are the same each
+/// time.
+fn site(count: u64, more: std::ops::Range<usize>) -> Vec<Profile> {
+    let kinds = "temperature humidity pressure light motion noise camera videocamera Drone LiDAR power water door smoke";
+    let names = "type id room floor building site unit rate quality vendor model battery firmware zone owner status";
+    let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
+    let (kinds, names) = (words(kinds), words(names));
+    let one = |number| {
+        let mut turn = rendezvous::join(7, number);
+        let mut pick = |count: usize| {
+            turn = rendezvous::join(turn, 1);
+            (turn % count as u64) as usize
+        };
+        let kind = kinds[pick(kinds.len())];
+        let (first, mut left) = match pick(2) {
+            0 => (format!("type = {kind}"), names[1..].to_vec()),
+            _ => (kind.to_owned(), names.clone()),
+        };
+        let mut text = vec![first];
+        for _ in 0..more.start + pick(more.len()) {
+            let name = left.swap_remove(pick(left.len()));
+            text.push(match pick(2) {
+                0 => format!("{name} = {}", pick(100)),
+                _ => format!("{name} = {name}-{}", pick(40)),
+            });
+        }
+        profile(&text.join(", "))
+    };
+    (0..count).map(one).collect()
+}
 
-    #[test]
-    fn whatever_matches_is_reached(
-        attributes in attributes(), place in places(), other in attributes(),
-        choices in vec((any::<u8>(), 0..6_i32, 0..3_u8), 7), area_choice: u8, asks_for_place: bool, most in 0_usize..20
-    ) {
+/// The parts of the index that data of a site count as: as many equal ones would spread them as evenly over the members.
+#[test]
+fn data_of_a_site_are_in_many_parts() {
+    let space = Space::default();
+    for (more, least) in [(3..7, 750), (1..3, 950)] {
+        let site = site(10_000, more.clone());
+        let mut parts = BTreeMap::new();
+        for profile in &site {
+            *parts.entry(space.bucket(profile)).or_insert(0_u64) += 1;
+        }
+        let squares: u64 = parts.values().map(|count| count * count).sum();
+        let (most, as_equal) = (parts.values().max(), 10_000 * 10_000 / squares);
+        println!("{more:?}: {} parts as {as_equal} equal ones, most {most:?}", parts.len());
+        assert!(as_equal >= least && most < Some(&50), "{as_equal}, {most:?}");
+        let members: Vec<_> = (0..64).map(member).collect();
+        let places = Places::of(&members, 3);
+        let mut shares = BTreeMap::new();
+        for (bucket, count) in &parts {
+            for owner in places.owners(*bucket) {
+                *shares.entry(owner).or_insert(0.0) += *count as f64;
+            }
+        }
+        let mean = 30_000.0 / 64.0;
+        let squares: f64 = shares.values().map(|share| (share / mean - 1.0_f64).powi(2)).sum();
+        let deviation = (squares / 64.0).sqrt();
+        println!("{more:?}: shares of 64 members deviate by {deviation}");
+        assert!(deviation < 0.2, "{deviation}");
+    }
+}
+
+fn member(number: u8) -> Place {
+    Place {
+        id: MemberId([number; 32]),
+        position: None,
+        is_mobile: false,
+        zone: String::new(),
+        weight: Weight::default(),
+    }
+}
+
+/// The table at the head of the module: for each interest percent of the parts, and of the data of a site with four to seven names and with two or
+/// three.
+#[test]
+fn interests_reach_shares_of_parts_and_of_data() {
+    let space = Space::default();
+    let declared = Space::new(&[value("type"), value("room")]).expect("a space");
+    let [many, few] = [site(10_000, 3..7), site(10_000, 1..3)];
+    for (space, text, expected) in [
+        (&space, "Drone", [15.1, 88.9, 46.5]),
+        (&space, "Dr*", [15.1, 88.9, 46.5]),
+        (&space, "Drone, building", [2.3, 74.7, 2.8]),
+        (&space, "type = light", [7.9, 92.1, 62.3]),
+        (&space, "type = light, room = room-7", [6.2, 88.7, 40.4]),
+        (&space, "type = light, building = building-7", [1.1, 77.9, 12.2]),
+        (&declared, "type = light, room = room-7", [0.04, 0.6, 0.2]),
+    ] {
+        let asked = interest(text);
+        let reach = space.reach(&asked);
+        let share = |site: &[Profile], is_in: &dyn Fn(&Profile) -> bool| {
+            100.0 * site.iter().filter(|it| is_in(it)).count() as f64 / site.len() as f64
+        };
+        let is_reached = |it: &Profile| reach.has(space.bucket(it));
+        let parts = reach.count() / ((1 << Square::BITS) + 1);
+        let shares = [parts as f64 / 655.36, share(&many, &is_reached), share(&few, &is_reached)];
+        let matched = [&many, &few].map(|site| share(site, &|it| asked.matches(it)));
+        println!("{text}: {shares:.1?}, matched {matched:.2?}");
+        for (share, expected) in shares.into_iter().zip(expected) {
+            assert!((share - expected).abs() < 0.2 + expected / 100.0, "{text}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn whatever_matches_is_reached() {
+    let cases = 900;
+    let matched = std::cell::Cell::new(0);
+    let choices = vec((any::<u8>(), 0..6_i32, 0..3_u8), 7);
+    let asks = (choices, any::<u8>(), any::<bool>(), 0_usize..20);
+    let given = ((attributes(), places(), attributes()), asks);
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases, failure_persistence: None, ..Default::default() });
+    let result = runner.run(&given, |((attributes, place, other), asks)| {
+        let (choices, area_choice, asks_for_place, most) = asks;
         let held = attributes.iter().map(|(name, values)| match &**values {
             [] => (*name).to_owned(),
             values => format!("{name} = [{}]", values.join(", ")),
         });
-        let place_text = place.map(|(latitude, longitude)| format!("place = ({latitude}, {longitude})"));
+        let place_text = place.map(|place| format!("place = ({place})"));
         let profile = profile(&held.chain(place_text).collect::<Vec<_>>().join(", "));
+        prop_assert_eq!(profile.place(), place);
         // Conditions of this profile's attributes, and now and then one of another profile.
         let own = attributes.iter().zip(&choices).filter(|(_, (.., kept))| *kept > 0);
         let own = own.map(|(held, (choice, more, _))| weakened(held, *choice, *more));
         let foreign = other.first().filter(|_| choices[6].0 > 220);
         let foreign = foreign.map(|held| weakened(held, choices[5].0, 1));
-        let area = place.filter(|_| asks_for_place).map(|place| area(place, area_choice, choices[6].1));
+        let area =
+            place.filter(|_| asks_for_place).map(|place| area(place, area_choice, choices[6].1));
         let asked = own.chain(foreign).chain(area).collect::<Vec<_>>().join(", ");
         let interest = interest(&asked);
         let is_matched = interest.matches(&profile);
+        matched.set(matched.get() + u32::from(is_matched));
         for space in spaces() {
             let ranges = space.ranges(&interest, most);
             prop_assert!(ranges.len() <= most.max(1));
@@ -324,5 +482,8 @@ proptest! {
                 prop_assert!(reach.has(space.bucket(&profile)), "{} {}", interest, profile);
             }
         }
-    }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+    assert!(matched.get() > cases / 2, "{} of {cases} match", matched.get());
 }
