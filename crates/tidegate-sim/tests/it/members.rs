@@ -198,15 +198,15 @@ fn many() -> usize {
 fn many_members_come_to_one_view_soon_after_they_start_and_one_was_killed() {
     let trying = Trying::new(Faults::Kept, None);
     for seed in seeds(0..2) {
-        let killed = Harm::Kill.at(many() / 2, Duration::from_secs(3));
-        let faults = vec![(DIALLED + QUIET, killed)];
+        let (later, time) = (Duration::from_secs(1), Duration::from_secs(3));
+        let faults = vec![(DIALLED + QUIET + later, Harm::Kill.at(many() / 2, time))];
         let plan = Plan { faults, ..Plan::quiet(seed, many()) };
         let trail = Trail::new(seed, "node", Trying::TEST);
         let mut world = World::new(&plan, trying.setup(), trail);
         let judge = |world: &mut World<Member>| {
             world.run_for(DIALLED + QUIET);
             settled(world)?;
-            world.run_for(Duration::from_secs(3) + DIALLED + QUIET);
+            world.run_for(later + time + DIALLED + QUIET);
             trying.judge_reports(world)?;
             settled(world)
         };

@@ -11,6 +11,7 @@ use tidegate_broker::BrokerConfig;
 use tidegate_bus::{SessionConfig, memory};
 use tidegate_message::{Action, Authorize, Decision, Identity, IdentityKind, Target};
 use tidegate_uplinks::{Fetching, Reach, Topics, UplinkSettings};
+use tokio::sync::Semaphore;
 
 use crate::{
     poll_async::poll,
@@ -222,8 +223,12 @@ async fn a_receiver_that_loses_its_state_gets_again_what_it_had_with_one_name() 
     let Pair { from, to, mut serving, running } = Pair::new(&["#"]).await;
     let mut reader = to.client("reader", &["#"]).await;
     let mut sensor = from.client("sensor", &[]).await;
+    // Some are always to come when it is killed.
+    let ahead = Arc::new(Semaphore::new(600));
+    let may_publish = ahead.clone();
     let publishing = tokio::spawn(async move {
         for number in 0..MESSAGES {
+            may_publish.acquire().await.expect("it is open").forget();
             sensor.publish("a", &number.to_string()).await;
         }
     });
@@ -232,6 +237,9 @@ async fn a_receiver_that_loses_its_state_gets_again_what_it_had_with_one_name() 
     while names.len() < MESSAGES {
         let message = reader.next().await;
         let payload = String::from_utf8(message.payload.clone()).expect("a text");
+        if !names.contains_key(&payload) {
+            ahead.add_permits(1);
+        }
         names.entry(payload).or_default().insert(name_of(&message));
         received += 1;
         if received % 500 == 0 && kills < 5 {

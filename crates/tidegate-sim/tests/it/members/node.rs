@@ -68,12 +68,14 @@ pub(super) enum Seen {
 }
 
 pub(super) fn id(node: usize) -> NodeId {
-    let number = u16::try_from(node + 1).expect("there are fewer").to_be_bytes();
-    NodeId(std::array::from_fn(|at| number[at % 2]))
+    let [high, low] = u16::try_from(node + 1).expect("there are fewer").to_be_bytes();
+    let mut id = [low; 32];
+    id[31] = low.wrapping_add(high);
+    NodeId(id)
 }
 
-fn name(NodeId([high, low, ..]): NodeId) -> String {
-    format!("node-{}", u16::from_be_bytes([high, low]))
+fn name(NodeId([low, .., last]): NodeId) -> String {
+    format!("node-{}", u16::from_be_bytes([last.wrapping_sub(low), low]))
 }
 
 /// All certificates are right, and no key is foreign: that others are refused is for other tests.
