@@ -67,6 +67,11 @@ impl Driver {
         self.wait_for(now + HAND_OVER_MAX, |waits| waits.queued == 0);
     }
 
+    /// Whether the members are told that this node leaves: no more messages are to be queued for them.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.state.leaving.as_ref().is_some_and(|leaving| leaving.until.is_some())
+    }
+
     /// Has [`Driver::handed_over`] called once `is_done` was true of each member that is reached, or at that time.
     fn wait_for(&mut self, until: Instant, is_done: fn(&Waits) -> bool) {
         let reached: BTreeSet<String> = self.state.peers.keys().map(NodeId::to_string).collect();
@@ -92,8 +97,7 @@ impl Driver {
             tracing::error!(%error, "messages for other members may stay here: handing over failed");
             AllWait::new()
         });
-        let is_told = self.state.leaving.as_ref().is_some_and(|leaving| leaving.until.is_some());
-        let left = is_told.then(|| self.stays(&waits));
+        let left = self.is_leaving().then(|| self.stays(&waits));
         let Some(leaving) = &mut self.state.leaving else { return };
         if left.is_some() {
             leaving.left = left;

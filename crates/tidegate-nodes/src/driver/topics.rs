@@ -249,7 +249,7 @@ impl Driver {
         node: NodeId,
         record: tidegate_wire::Interests,
     ) -> Result<(), tidegate_fabric::interest::WantedError> {
-        let passage = self.passage(node);
+        let (passage, is_leaving) = (self.passage(node), self.is_leaving());
         let Some(peer) = self.state.peers.get_mut(&node) else { return Ok(()) };
         // One count for all topic links: what an ended one held says nothing of the next to the same member.
         self.state.generation += 1;
@@ -257,8 +257,8 @@ impl Driver {
         let (waiter, before) = (Arc::<Waiter>::default(), peer.side.filters.clone());
         let Some(filters) = peer.side.handle(record, ours, &waiter)? else { return Ok(()) };
         self.state.is_shown_old = true;
-        if passage == Passage::Apart {
-            // Others send it what it wants.
+        if passage == Passage::Apart || is_leaving {
+            // Others send it what it wants: by another way, or without this node.
             peer.side.handle_held(ours);
             return Ok(());
         }
