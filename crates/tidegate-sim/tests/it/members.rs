@@ -195,14 +195,21 @@ fn many() -> usize {
 }
 
 #[test]
-fn many_members_come_to_one_view_soon_after_they_start() {
+fn many_members_come_to_one_view_soon_after_they_start_and_after_a_kill() {
     let trying = Trying::new(Faults::Kept, None);
-    for seed in seeds(0..1) {
+    // Later than the first look at all, and over well before the second.
+    let (later, time) = (Duration::from_secs(1), Duration::from_secs(3));
+    for seed in seeds(0..2) {
+        let killed = Harm::Kill.at(many() / 2, time);
+        let faults = vec![(DIALLED + QUIET + later, killed)];
+        let plan = Plan { faults, ..Plan::quiet(seed, many()) };
         let trail = Trail::new(seed, "node", Trying::TEST);
-        let mut world = World::new(&Plan::quiet(seed, many()), trying.setup(), trail);
-        world.run_for(DIALLED + QUIET);
-        let judged = trying.judge_reports(&mut world).and_then(|()| settled(&world));
-        judged.unwrap_or_else(|error| panic!("seed {seed}, {} nodes: {error}", many()));
+        let mut world = World::new(&plan, trying.setup(), trail);
+        for length in [DIALLED + QUIET, later + time + DIALLED + QUIET] {
+            world.run_for(length);
+            let judged = trying.judge_reports(&mut world).and_then(|()| settled(&world));
+            judged.unwrap_or_else(|error| panic!("seed {seed}, {} nodes: {error}", many()));
+        }
     }
 }
 
